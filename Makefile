@@ -1,0 +1,42 @@
+# Two commands do all the set-up: `make demo` runs the main job on this machine, `make test` passes the tests.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.train  ## two local hosts: up, train, results, down
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
+	trap 'gpuctl down --cluster demo --yes' EXIT; \
+	set -ex; \
+	gpuctl up --provider local --count 2 --cluster demo; \
+	gpuctl train --mode torchrun --cluster demo; \
+	gpuctl results --cluster demo
+
+test: check  ## style, types, layers, then every test
+	$(BIN)/pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## the benchmarks, each printing its ratio
+	for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(VENV)/.train $@
+
+$(VENV):
+	$(PYTHON) -c 'import sys; sys.exit("gpuctl needs Python 3.11 or newer; say which: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $@

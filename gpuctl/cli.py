@@ -1,0 +1,184 @@
+"""The command line: finds the command, catches every error, picks the exit status.
+
+Commands live in `gpuctl.commands`, one module each, and are imported when they are called. This is the one
+place that turns errors into a sentence and a status; it knows the error classes by name, so that a family is
+only imported by those who can raise it.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from gpuctl import overview
+from gpuctl.options import App, global_options
+from gpuctl.output import silence
+from inventories.suggest import did_you_mean
+
+INTERRUPTED = 130
+
+STATUSES = {
+    "gpuctl.errors.Usage": 2,
+    "gpuctl.errors.Attention": 4,
+    "gpuctl.errors.GpuctlError": 1,
+    "inventories.errors.InvalidInput": 2,
+    "inventories.errors.NotFound": 2,
+    "inventories.errors.CorruptFile": 2,
+    "inventories.errors.NewerFormat": 2,
+    "inventories.errors.InventoryError": 1,
+    "provision.errors.UnknownShape": 2,
+    "provision.errors.RefusedPlan": 2,
+    "provision.errors.NoCapacity": 3,
+    "provision.errors.ProvisionError": 1,
+    "remote.errors.ScriptNotSynced": 2,
+    "remote.errors.SyncRefused": 2,
+    "remote.errors.RemoteError": 1,
+}
+"""Error class → exit status. A class that isn't listed has the status of the nearest base class that is."""
+
+
+class Commands(click.Group):
+    """The commands of the overview's table, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names, in the overview's order."""
+        return list(overview.COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, or None."""
+        if cmd_name not in overview.COMMANDS:
+            return None
+        command = import_module(overview.module_of(cmd_name)).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command and its arguments; raises UsageError with the nearest name."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing:
+            raise click.UsageError(
+                f"There is no command {name!r}{did_you_mean(name, overview.COMMANDS)}", ctx
+            )
+        return name, command, args[1:]
+
+    def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
+        """The overview."""
+        return overview.text()
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Names of commands from the table, without importing the commands; else options."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=help_line)
+            for name, help_line in overview.COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
+
+@click.pass_context
+def _take_options(context: click.Context, /, **given: str | bool | None) -> None:
+    context.ensure_object(App).give(**given)
+
+
+def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted and not context.resilient_parsing:
+        import gpuctl
+
+        click.echo(f"gpuctl {gpuctl.__version__}")
+        context.exit()
+
+
+group = Commands(
+    name="gpuctl",
+    callback=_take_options,
+    params=[
+        *global_options(),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_version,
+            help="Show the version.",
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run gpuctl; returns the exit status. Every error ends here."""
+    app = App()
+    try:
+        status = group.main(list(arguments), prog_name="gpuctl", standalone_mode=False, obj=app)
+        if sys.stdout:
+            sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return 1
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _report(app, "Interrupted", "Interrupted.", INTERRUPTED, error)
+    except click.ClickException as error:
+        if _asked_for_json(arguments):  # the command line was not read to its end
+            app.give(json=True)
+        return _report(app, "Usage", _usage_message(error), 2, error)
+    except Exception as error:  # noqa: BLE001 - nobody is to see a traceback who did not ask for it
+        return _report(app, type(error).__name__, *_sentence(error), error)
+
+
+def status_of(error: BaseException) -> int | None:
+    """The exit status of one of our errors; None for everybody else's."""
+    for kind in type(error).__mro__:
+        status = STATUSES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if status is not None:
+            return status
+    return None
+
+
+def _sentence(error: Exception) -> tuple[str, int]:
+    """What to tell of an error, and its exit status."""
+    status = status_of(error)
+    if status is not None:
+        return str(error), status
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}.", 1
+    what = " ".join(traceback.format_exception_only(error)[-1].split())
+    return f"{what.rstrip('.')}. This is a bug in gpuctl; --verbose shows where.", 1
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """click's own message, as one of our sentences."""
+    message = error.format_message().strip()
+    message = message if message.endswith((".", "?", "!", ")")) else message + "."
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "gpuctl"
+    return f"{message} See `{path} --help`."
+
+
+def _asked_for_json(arguments: Sequence[str]) -> bool:
+    """True: --json is among the arguments that can be ours."""
+    ours = list(arguments)
+    return "--json" in (ours[: ours.index("--")] if "--" in ours else ours)
+
+
+def _report(app: App, kind: str, message: str, status: int, error: BaseException) -> int:
+    """Print an error for people, and with --json also as the one document; returns the status."""
+    output = app.output
+    if app.options.verbose:
+        output.say("".join(traceback.format_exception(error)).rstrip(), "dim")
+    output.error(message)
+    if app.options.json and not output.printed_document:
+        output.json({"error": {"type": kind, "message": message, "exit_status": status}})
+    return status

@@ -1,0 +1,24 @@
+"""`gpuctl pull`: files from the nodes."""
+
+from pathlib import Path
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.option("--rank", type=int, metavar="R", help="Only from this node.")
+@click.argument("source")
+@click.argument("destination", type=click.Path(path_type=Path), default=".")
+def command(app: App, rank: int | None, source: str, destination: Path) -> None:
+    """Copy a file or folder of every node into DESTINATION/<node>/, or of one (--rank) into DESTINATION.
+
+    Only plain files come; links, pipes and devices are left out and named. Files that are here are replaced.
+    """
+    from gpuctl.workflow.machines import pull
+
+    nodes = pull(app, source, destination, rank)
+    if app.options.json:
+        app.output.json({"nodes": nodes})

@@ -1,0 +1,24 @@
+"""`gpuctl push`: files to the nodes."""
+
+from pathlib import Path
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.option("--rank", type=int, metavar="R", help="Only to this node.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("destination", default="~")
+def command(app: App, rank: int | None, source: Path, destination: str) -> None:
+    """Copy a file or folder into a folder of every node (its home unless named), or of one.
+
+    Only what changed travels; nothing is removed there. `gpuctl push data ~/sets` makes ~/sets/data.
+    """
+    from gpuctl.workflow.machines import push
+
+    nodes = push(app, source, destination, rank)
+    if app.options.json:
+        app.output.json({"nodes": nodes})

@@ -1,0 +1,35 @@
+"""`gpuctl results`: one run's results, or several side by side."""
+
+from pathlib import Path
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
+@click.option("--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table, a row a run.")
+def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None) -> None:
+    """Show one run's results: timings, losses, accuracy, cost; several runs side by side.
+
+    The latest run unless named; the first letters of a run's id are enough. Results stay on this computer
+    when the machines are gone.
+    """
+    from gpuctl import export
+    from gpuctl.tables import comparison_table, run_table
+    from gpuctl.workflow.runs import results_of
+
+    results = results_of(app, runs)
+    if csv is not None:
+        export.write_csv(results, csv)
+    if plot is not None:
+        export.write_plot(results, plot)
+    if app.options.json:
+        app.output.json({"runs": results})
+    elif len(results) == 1:
+        app.output.table(run_table(results[0]))
+    else:
+        app.output.table(comparison_table(results))

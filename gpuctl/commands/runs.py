@@ -1,0 +1,22 @@
+"""`gpuctl runs`: the runs there are."""
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.option("--all", "every", is_flag=True, help="Of all clusters, also removed ones.")
+def command(app: App, every: bool) -> None:
+    """List the cluster's runs, the latest last."""
+    from gpuctl.tables import runs_table
+    from gpuctl.workflow.runs import overview
+
+    rows = overview(app.store, None if every else app.options.cluster)
+    if app.options.json:
+        app.output.json({"runs": rows})
+    elif not rows:
+        app.output.say("There are no runs yet. Start one: gpuctl train")
+    else:
+        app.output.table(runs_table(rows))

@@ -1,0 +1,20 @@
+"""`gpuctl ssh`: a shell on a node."""
+
+import click
+
+from gpuctl.options import TAIL, App, common_options
+
+
+@click.command(context_settings=TAIL)
+@common_options
+@click.argument("rank", type=int, default=0)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[CMD]...")
+def command(app: App, rank: int, words: tuple[str, ...]) -> None:
+    """Open a shell on a node (rank 0 unless named), or run a command there, with the system's ssh.
+
+    The cluster's pinned host keys and its own key are used, nothing of yours. Plain ssh, scp and rsync work
+    with the same configuration: gpuctl ssh-config > config; ssh -F config NODE
+    """
+    from gpuctl.workflow.machines import replace_by_ssh
+
+    replace_by_ssh(app, rank, words)

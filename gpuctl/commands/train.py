@@ -1,0 +1,115 @@
+"""`gpuctl train`: run a script, a module or the built-in job on the cluster."""
+
+import os
+from typing import Literal
+
+import click
+
+from gpuctl.errors import Usage
+from gpuctl.options import TAIL, App, ScriptCommand, common_options
+
+
+@click.command(cls=ScriptCommand, context_settings=TAIL)
+@common_options
+@click.option(
+    "--mode", type=click.Choice(["torchrun"]), default="torchrun", show_default=True, help="Launcher."
+)
+@click.option("--nnodes", type=int, metavar="N", help="Nodes that take part (default: all).")
+@click.option(
+    "--nproc-per-node",
+    default="auto",
+    metavar="auto|N",
+    help="Processes a node (default: one a GPU, else one).",
+)
+@click.option(
+    "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f finds the run."
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="K=V",
+    help="A variable for every rank; K alone: its value here. Repeatable.",
+)
+@click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+@click.option("--dry-run", is_flag=True, help="Print exactly what would be run and set on each node.")
+@click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+def command(
+    app: App,
+    mode: Literal["torchrun"],
+    nnodes: int | None,
+    nproc_per_node: str,
+    detach: bool,
+    env: tuple[str, ...],
+    python: str | None,
+    dry_run: bool,
+    module: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Run a script, a module or the built-in job on the cluster.
+
+    \b
+    gpuctl train                               the built-in job: a small CNN on handwritten digits
+    gpuctl train -- --model mlp --epochs 3     … with its own options (-- --help lists them)
+    gpuctl train my.py --lr 0.1                your script; what follows it is the script's
+    gpuctl train -m pkg.mod --lr 0.1           your module
+    gpuctl train --nproc-per-node 2 my.py      two processes on each node
+
+    The current folder is sent to the nodes: what git would track, or all but the usual clutter. A script gets
+    torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...) and GPUCTL_RUN_ID, GPUCTL_RUN_DIR (what it writes
+    to artifacts/ there comes back) and GPUCTL_METRICS (a file for JSON lines such as
+    {"step": 10, "loss": 0.4, "samples": 640}). Nothing of gpuctl has to be imported.
+
+    Ctrl-C stops the run on every node; a second one leaves it to itself.
+    """
+    from gpuctl.workflow import dry_run as dry
+    from gpuctl.workflow.train import TrainRequest, train
+
+    request = TrainRequest(
+        mode=mode,
+        nnodes=nnodes,
+        nproc_per_node=_nproc(nproc_per_node),
+        detach=detach,
+        env=dict(_variable(word) for word in env),
+        python=python,
+        module=module,
+        words=words,
+    )
+    if dry_run:
+        document = dry.train(app, request)
+        if app.options.json:
+            app.output.json(document)
+        return 0
+    result, interrupted = train(app, request)
+    if app.options.json:
+        app.output.json(result)
+    elif result.status == "running":
+        app.output.say(f"run {result.run} goes on; gpuctl logs -f {result.run} follows it")
+    else:
+        from gpuctl.tables import run_table
+
+        app.output.table(run_table(result))
+    if interrupted:
+        return 130
+    return 0 if result.status in ("succeeded", "running") else 1
+
+
+def _nproc(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise Usage(f"--nproc-per-node {text} is not possible: give auto, or a number from 1 to 1024.")
+    return int(text)
+
+
+def _variable(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not name.replace("_", "a").isalnum() or name[:1].isdigit():
+        raise Usage(
+            f"--env {word!r} has no valid name: write --env NAME=VALUE, or --env NAME for its value here."
+        )
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise Usage(f"--env {name}: there is no such variable here; write --env {name}=VALUE.")
+    return name, os.environ[name]

@@ -1,0 +1,80 @@
+"""`gpuctl up`: create the cluster's machines and prepare them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.option("--provider", metavar="P", help="local or hosts. Default: told by --shape or --hosts.")
+@click.option("--shape", metavar="S", help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).")
+@click.option("--count", type=int, metavar="N", help="Machines (default: as many as there are, or 1).")
+@click.option("--region", metavar="R", help="The provider's region.")
+@click.option(
+    "-f", "--file", "file", type=click.Path(path_type=Path), metavar="SPEC.yaml", help="Read the spec."
+)
+@click.option(
+    "--hosts", type=click.Path(path_type=Path), metavar="FILE", help="Inventory of machines you have."
+)
+@click.option("--image", metavar="I", help="Image name or id.")
+@click.option("--disk-gb", type=int, metavar="G", help="Boot volume size.")
+@click.option("--spot", is_flag=True, help="Preemptible machines.")
+@click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32.")
+@click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h.")
+@click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
+@click.option("--python", metavar="PATH", help="Interpreter on the machines to use as it is.")
+@click.option(
+    "--known-hosts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the host keys of --hosts machines are (default: your known_hosts).",
+)
+@click.option("--accept-new-host-keys", is_flag=True, help="Pin the keys that unknown hosts show now.")
+@click.option("--dry-run", is_flag=True, help="Print exactly what would be done.")
+def command(
+    app: App,
+    file: Path | None,
+    ttl: str | None,
+    max_cost: float | None,
+    known_hosts: Path | None,
+    accept_new_host_keys: bool,
+    dry_run: bool,
+    spot: bool,
+    **asked: str | int | Path | None,
+) -> None:
+    """Create the cluster's machines and prepare them. Again: converge.
+
+    \b
+    gpuctl up --provider local --count 2       two hosts on this machine, no account
+    gpuctl up --hosts inventory.yaml           machines that you have
+    gpuctl up --count 3                        one more
+    gpuctl up --count 3 --dry-run              what would be done
+
+    A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
+    """
+    from gpuctl.workflow import up
+    from inventories.spec import DEFAULT_CLUSTER, Spec
+    from inventories.validate import check_count, parse_duration_s, read_spec
+    from remote.known_hosts import USER_FILES
+
+    spec = read_spec(file) if file is not None else Spec()
+    given = {key: value for key, value in asked.items() if value is not None}
+    if asked["count"] is not None:
+        check_count(int(str(asked["count"])))
+    if ttl is not None:
+        given["ttl_s"] = parse_duration_s(ttl)  # type: ignore[assignment]
+    if max_cost is not None:
+        given["max_cost_usd"] = max_cost  # type: ignore[assignment]
+    if app.options.cluster != DEFAULT_CLUSTER:
+        given["cluster"] = app.options.cluster
+    if spot:
+        given["spot"] = True
+    spec = replace(spec, **given)  # type: ignore[arg-type]
+    keys = up.HostKeys(files=(known_hosts,) if known_hosts else USER_FILES, accept_new=accept_new_host_keys)
+    document = up.up(app, spec, keys, dry_run=dry_run)
+    if app.options.json:
+        app.output.json(document)

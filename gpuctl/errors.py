@@ -1,0 +1,23 @@
+"""The errors of this package.
+
+GpuctlError
+├── Usage               what was typed can't be done like that; exit status 2
+├── Failed              it was tried and did not work; exit status 1
+└── Attention           partly done, and something needs a person; exit status 4
+"""
+
+
+class GpuctlError(Exception):
+    """Base of the family. The message is one or more whole sentences that say what to do next."""
+
+
+class Usage(GpuctlError):
+    """What was typed can't be done like that."""
+
+
+class Failed(GpuctlError):
+    """It was tried and did not work."""
+
+
+class Attention(GpuctlError):
+    """Partly done; the message names what is left for a person to look at."""

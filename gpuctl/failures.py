@@ -1,0 +1,186 @@
+"""Which failure of a run came first.
+
+When one rank fails, the others follow: their peer is gone, and the launcher ends them. What a person wants
+to see is the rank that began it. Everything here is judged from records, in the cluster's time: a node's
+clock less its offset.
+"""
+
+import math
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuctl.text import clean
+from inventories.run import FirstError, NodeRecord, RankRecord, Run
+
+STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
+"""How a rank ends that was told to: SIGTERM, SIGINT, SIGHUP, also as a shell reports them."""
+KILL_STATUSES = frozenset({-9, 137})
+SAME_MOMENT_S = 2.0
+"""Ranks killed within this time were killed by one hand."""
+
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
+_RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
+"""`[rank1]: ` and `[default1]:`, as torch and torchrun put them before a line."""
+_PEER_GONE = re.compile(
+    r"gloo.*(closed by peer|reset by peer|broken pipe|timed out)"
+    r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer",
+    re.IGNORECASE,
+)
+"""What a rank says that only noticed that another one is gone."""
+_ENDED_ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The failure that came first."""
+
+    error: FirstError
+    exit_code: int | None
+    """The rank's, else the launcher's; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How a rank ended that did not end well."""
+
+    at: float
+    rank: int
+    node: str
+    code: int
+    tail: str
+
+    @property
+    def asked_to(self) -> bool:
+        return self.code in STOP_STATUSES
+
+    @property
+    def echo(self) -> bool:
+        """It only tells that another rank is gone."""
+        return bool(_PEER_GONE.search(last_words(self.tail)))
+
+
+def first_failure(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
+) -> Failure | None:
+    """The earliest failure that began by itself; None where there is none.
+
+    What a stop did to the ranks is no failure. A node is named where no rank's end explains it.
+    """
+    ends = _bad_ends(run, ranks, log_tails)
+    rank = _rank_to_blame(ends, stopped=any(node.stopped for node in nodes))
+    node = _node_to_blame(run, nodes)
+    if rank and not (rank.echo and node and node.failure):
+        message = describe(rank.code, rank.tail)
+        return Failure(error=FirstError(rank=rank.rank, node=rank.node, message=message), exit_code=rank.code)
+    if node:
+        error = FirstError(rank=None, node=node.node, message=_describe_node(node))
+        return Failure(error=error, exit_code=node.exit_code)
+    return None
+
+
+def describe(code: int, tail: str) -> str:
+    """One line on how a rank ended, with the last words of its log: `exit status 3: RuntimeError: boom`."""
+    said = last_words(tail)
+    if code in KILL_STATUSES:
+        return f"{_status(code)}; running out of memory is the usual cause"
+    if code < 0 and code in STOP_STATUSES:
+        return _status(code)
+    return f"{_status(code)}: {said}" if said else _status(code)
+
+
+def last_words(tail: str) -> str:
+    """The line of a log's end that tells most: what the last traceback ended with, else the last line."""
+    lines = [_RANK_PREFIX.sub("", clean(line).rstrip()) for line in tail.split("\n")]
+    headers = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
+    if headers:
+        for line in lines[headers[-1] + 1 :]:
+            if line and not line[0].isspace():
+                return line
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _status(code: int) -> str:
+    """`exit status 3`, `killed by SIGKILL`, `exit status 139 (SIGSEGV)`."""
+    if code < 0:
+        return f"killed by {_signal_name(-code)}"
+    if 128 < code < 160:
+        return f"exit status {code} ({_signal_name(code - 128)})"
+    return f"exit status {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _bad_ends(
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], log_tails: Mapping[int, str]
+) -> list[_End]:
+    """The ranks that ended badly, earliest first; of one instant, those first that were not told to."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    ends = [
+        _End(
+            at=math.inf if record.ended_at is None else record.ended_at - offsets.get(node, 0.0),
+            rank=record.rank,
+            node=node,
+            code=record.exit_code,
+            tail=log_tails.get(record.rank, ""),
+        )
+        for node, records in ranks.items()
+        for record in records
+        if record.exit_code not in (None, 0)
+    ]
+    return sorted(ends, key=lambda end: (end.at, end.asked_to, end.rank))
+
+
+def _rank_to_blame(ends: Sequence[_End], *, stopped: bool) -> _End | None:
+    """The rank whose failure began it all."""
+    if not ends or (stopped and _ended_by_stop(ends)):
+        return None
+    own = [end for end in ends if end is ends[0] or not end.asked_to]
+    for end in own:
+        if not end.echo:
+            return end
+    # All of them lost a peer. That one may have been told to end while it was still dying of its own error.
+    for end in ends:
+        said = last_words(end.tail)
+        if _has_traceback(end.tail) and not end.echo and not _ENDED_ON_REQUEST.match(said):
+            return end
+    return own[0]
+
+
+def _ended_by_stop(ends: Sequence[_End]) -> bool:
+    """Whether a stop explains all of these: the first was told to end, or all were killed at once."""
+    killed = all(end.code in KILL_STATUSES for end in ends)
+    return ends[0].asked_to or (killed and ends[-1].at - ends[0].at < SAME_MOMENT_S)
+
+
+def _has_traceback(tail: str) -> bool:
+    return any(_TRACEBACK.search(line) for line in tail.split("\n"))
+
+
+def _node_to_blame(run: Run, nodes: Sequence[NodeRecord]) -> NodeRecord | None:
+    """The node that failed itself, or whose launcher did; those with a sentence of their own first."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+
+    def when(node: NodeRecord) -> tuple[bool, float]:
+        at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
+        return not node.failure, at
+
+    bad = [node for node in nodes if node.failure or (node.exit_code != 0 and not node.stopped)]
+    return min(bad, key=when, default=None)
+
+
+def _describe_node(node: NodeRecord) -> str:
+    if node.failure:
+        return node.failure
+    if node.exit_code is None:
+        return f"{node.launcher} ended, and its exit status is not known"
+    return f"{node.launcher} ended by itself: {_status(node.exit_code)}"

@@ -1,0 +1,215 @@
+"""What a job told of itself in its metrics lines.
+
+The lines are written by anybody's script: everything in them may be missing or of a wrong type, and is then
+not known. Nothing here raises on them.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from inventories.run import Share, StepMs, TrainSummary
+
+Line: TypeAlias = Mapping[str, Any]
+
+
+def number(value: object) -> float | None:
+    """A finite number as it is, anything else as None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an int beyond every float
+        return None
+
+
+def loss_of(line: Line) -> float | None:
+    """The line's loss. A loss that is no number any more (null or NaN) is NaN: people must see it."""
+    value = line.get("loss")
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    if value is None and "loss" in line:
+        return math.nan
+    return number(value)
+
+
+def words(value: object) -> str | None:
+    """A text that says something, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def whole(value: object) -> int | None:
+    """An integer of a size that counts something, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
+
+
+def inner(value: object) -> Line:
+    """A mapping, or an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def events(lines: Sequence[Line], name: str) -> list[Line]:
+    """The lines that tell of an event: `start`, `epoch`, `end`."""
+    return [line for line in lines if isinstance(line, Mapping) and line.get("event") == name]
+
+
+def event(lines: Sequence[Line], name: str) -> Line:
+    """The last line that tells of the event, or an empty one."""
+    found = events(lines, name)
+    return found[-1] if found else {}
+
+
+def steps(lines: Sequence[Line]) -> list[Line]:
+    """The lines that tell of a training step."""
+    return [
+        line
+        for line in lines
+        if isinstance(line, Mapping) and "event" not in line and number(line.get("step"))
+    ]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values (at least one) lie, interpolated."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def device_of(lines: Sequence[Line]) -> str | None:
+    """The rank's device: `cpu`, `cuda:0`."""
+    return words(event(lines, "start").get("device"))
+
+
+def step_ms_of(lines: Sequence[Line]) -> StepMs:
+    """The rank's time a step: its own summary, else its steps' times, else the time between their lines."""
+    told = inner(event(lines, "end").get("step_ms"))
+    p50, p95 = number(told.get("p50")), number(told.get("p95"))
+    if p50 is not None:
+        return StepMs(p50=p50, p95=p95)
+    own = [ms for line in steps(lines) if (ms := number(line.get("step_ms"))) is not None]
+    if own:
+        return StepMs(p50=percentile(own, 50), p95=percentile(own, 95))
+    gaps = _gaps(steps(lines))
+    if len(gaps) < 2:
+        return StepMs()
+    every_step = all(count == 1 for count, _ in gaps)
+    apart = [ms / count for count, ms in gaps]
+    # A line every ten steps tells of their mean, and nothing of the slowest.
+    return StepMs(p50=percentile(apart, 50), p95=percentile(apart, 95) if every_step else None)
+
+
+def _gaps(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """From each line to the next: (steps, milliseconds)."""
+    marks = [
+        (step, at)
+        for line in lines
+        if (step := number(line.get("step"))) is not None and (at := number(line.get("time"))) is not None
+    ]
+    return [
+        (step - before, (at - earlier) * 1000)
+        for (before, earlier), (step, at) in itertools.pairwise(marks)
+        if step > before and at >= earlier
+    ]
+
+
+def share_of(lines: Sequence[Line]) -> Share:
+    """What the rank's time went into: its own summary, else the sums over its steps."""
+    told = inner(event(lines, "end").get("share"))
+    parts = {name: number(told.get(name)) for name in ("compute", "communication", "data")}
+    if any(part is not None for part in parts.values()):
+        return Share(**parts)
+    spent = [
+        [number(line.get(f"{name}_ms")) for name in ("compute", "communication", "data")]
+        for line in steps(lines)
+    ]
+    known = [[part for part in parts_ms if part is not None] for parts_ms in spent]
+    complete = [parts_ms for parts_ms in known if len(parts_ms) == 3]
+    total = sum(sum(parts_ms) for parts_ms in complete)
+    if total <= 0:
+        return Share()
+    compute, communication, data = (sum(column) / total for column in zip(*complete, strict=True))
+    return Share(compute=compute, communication=communication, data=data)
+
+
+def samples_per_s_of(lines: Sequence[Line], wall_s: float | None) -> float | None:
+    """The rank's own speed by the samples it counted: between its lines if they have times, else overall."""
+    seen = [
+        (samples, number(line.get("time")))
+        for line in steps(lines)
+        if (samples := number(line.get("samples"))) is not None
+    ]
+    if not seen:
+        return None
+    (first, began), (last, ended) = seen[0], seen[-1]
+    if began is not None and ended is not None and ended > began:
+        samples, taken_s = last - first, ended - began
+    else:
+        samples, taken_s = last, wall_s or 0.0
+    return samples / taken_s if samples > 0 and taken_s > 0 else None
+
+
+def summary(
+    metrics: Mapping[int, Sequence[Line]], *, world_size: int, wall_s: Mapping[int, float]
+) -> TrainSummary:
+    """The job's own report, from all ranks' lines. `wall_s`: how long each rank ran."""
+    lines = metrics.get(0, ())
+    start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
+    return TrainSummary(
+        model=words(start.get("model")),
+        dataset=words(start.get("dataset")),
+        strategy=words(start.get("strategy")),
+        device=_device_kind(metrics),
+        epochs=whole(start.get("epochs")),
+        epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
+        samples_per_s=_samples_per_s(metrics, world_size=world_size, wall_s=wall_s),
+        loss=_losses(metrics),
+        accuracy=_first_known(number(line.get("accuracy")) for line in (end, *reversed(epochs))),
+        step_ms=step_ms_of(lines),
+        share=share_of(lines),
+    )
+
+
+def _device_kind(metrics: Mapping[int, Sequence[Line]]) -> str | None:
+    """`cpu` or `cuda`; both names where ranks differ."""
+    kinds = {device.split(":")[0] for lines in metrics.values() if (device := device_of(lines))}
+    return "+".join(sorted(kinds)) or None
+
+
+def _samples_per_s(
+    metrics: Mapping[int, Sequence[Line]], *, world_size: int, wall_s: Mapping[int, float]
+) -> float | None:
+    """The speed of all ranks together: rank 0's own figures, else the sum over all ranks."""
+    lines = metrics.get(0, ())
+    told = number(event(lines, "end").get("samples_per_s"))
+    if told is not None:
+        return told
+    epochs = [
+        (speed, number(line.get("epoch_s")) or 1.0)
+        for line in events(lines, "epoch")
+        if (speed := number(line.get("samples_per_s"))) is not None
+    ]
+    if epochs:
+        return sum(speed * taken_s for speed, taken_s in epochs) / sum(taken_s for _, taken_s in epochs)
+    speeds = [samples_per_s_of(metrics.get(rank, ()), wall_s.get(rank)) for rank in range(world_size)]
+    known = [speed for speed in speeds if speed is not None]
+    # The speed of some ranks is not the speed of all of them.
+    return sum(known) if known and len(known) == world_size else None
+
+
+def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[float, ...]:
+    """An epoch's loss each; from a script that tells of no epochs, its last one."""
+    told = [loss for line in events(metrics.get(0, ()), "epoch") if (loss := loss_of(line)) is not None]
+    if told:
+        return tuple(told)
+    for rank in sorted(metrics):
+        for line in reversed([*steps(metrics[rank]), *events(metrics[rank], "end")]):
+            if (loss := loss_of(line)) is not None:
+                return (loss,)
+    return ()
+
+
+def _first_known(values: Any) -> float | None:  # noqa: ANN401
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,132 @@
+"""The global options, and the one object that a command gets to work with.
+
+    @click.command()
+    @common_options
+    @click.option("--rank", type=int)
+    def command(app: App, rank: int | None) -> int | None: ...
+
+A command returns its exit status, or None for 0. Options given before and after the command's name are
+put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuctl import overview
+
+if TYPE_CHECKING:
+    from gpuctl.output import Output
+    from inventories.store import Store
+
+TAIL: dict[str, Any] = {"allow_interspersed_args": False}
+"""`context_settings` of a command whose first argument ends its options: the rest is left as it is.
+
+The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
+is dropped, a later one is kept.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The global options, as they hold for one command."""
+
+    cluster: str = "default"
+    json: bool = False
+    yes: bool = False
+    verbose: bool = False
+    no_color: bool = False
+
+
+class App:
+    """What a command works with: its options, its output and the store."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+
+    def give(self, **given: str | bool | None) -> None:
+        """Take over the options that were given; None and False mean: not given here.
+
+        Part of reading the command line: `output` must not have been used before.
+        """
+        told = {name: value for name, value in given.items() if value not in (None, False)}
+        self.options = replace(self.options, **told)  # type: ignore[arg-type]
+        self.__dict__.pop("output", None)
+
+    @functools.cached_property
+    def output(self) -> "Output":
+        """Where the command's output goes."""
+        from gpuctl.output import Output
+
+        return Output(self.options)
+
+    @functools.cached_property
+    def store(self) -> "Store":
+        """What is on disk, under $GPUCTL_HOME."""
+        from inventories.store import Store
+
+        return Store.default()
+
+
+def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the global options; `function` gets an `App` in their place, as its first argument."""
+
+    @functools.wraps(function)
+    def with_app(**kwargs: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
+        app = click.get_current_context().ensure_object(App)
+        app.give(**{name: kwargs.pop(name) for name in Options.__dataclass_fields__})
+        return function(app, **kwargs)
+
+    # click shows the last in this list first: the global options come after the command's own.
+    own = getattr(function, "__click_params__", [])
+    with_app.__click_params__ = [*reversed(global_options()), *own]  # type: ignore[attr-defined]
+    return with_app
+
+
+def global_options() -> list[click.Option]:
+    """The global options as click wants them, in the overview's order."""
+    return [
+        click.Option(names, metavar=value, help=help_line, shell_complete=_cluster_names)
+        if value
+        else click.Option(names, is_flag=True, help=help_line)
+        for names, value, help_line in overview.GLOBAL_OPTIONS
+    ]
+
+
+def _cluster_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The clusters there are, for the shell's completion."""
+    from inventories.store import Store
+
+    return [folder.name for folder in Store.default().clusters() if folder.name.startswith(incomplete)]
+
+
+class ScriptCommand(click.Command):
+    """A command that runs a script: what follows its name, or `-m MODULE`, is the script's.
+
+    As with Python itself, `-m MODULE` ends the options. Use it with `context_settings=TAIL`, an option `-m`
+    and an argument that takes the rest.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """End the options after `-m MODULE`, then parse as usual."""
+        return super().parse_args(ctx, _end_options_after_module(args, self.params))
+
+
+def _end_options_after_module(args: list[str], params: list[click.Parameter]) -> list[str]:
+    """`args` with `--` put in after `-m MODULE`, where that is an option and not the script's own."""
+    takes_value = {
+        name: param.nargs
+        for param in params
+        if isinstance(param, click.Option) and not param.is_flag and not param.count
+        for name in param.opts
+    }
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
+        word = args[at]
+        at += 1 + takes_value.get(word, 0)
+        if word.startswith("-m") and at <= len(args):
+            return [*args[:at], "--", *args[at:]]
+    return args

@@ -1,0 +1,156 @@
+"""What goes to stdout and stderr, and the one question that gpuctl asks.
+
+stdout is for results: a table for people, or with --json one JSON document and nothing else. Everything said
+to people on the way goes to stderr. Colour is only for terminals, and NO_COLOR and --no-color are honoured.
+A reader that goes away (`gpuctl runs | head -1`) never stops the work.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from gpuctl.errors import Usage
+from gpuctl.options import Options
+from gpuctl.text import ASCII
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+"""The styles that `say` knows → their codes on a terminal."""
+
+
+class Output:
+    """The output of one command."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        stdin: TextIO | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.options = options
+        # A process may be started with any of them closed; Python then has None in its place.
+        self.stdin = stdin or sys.stdin or io.StringIO()
+        self.stdout = stdout or sys.stdout or io.StringIO()
+        self.stderr = stderr or sys.stderr or io.StringIO()
+        self.above: Callable[[str], None] | None = None
+        """Where a live view is open: prints a line above it."""
+        self.printed_document = False
+        """True: stdout has its JSON document, and must get no second one."""
+
+    def json(self, document: object) -> None:
+        """Print the command's one JSON document: dataclasses, mappings, lists, tuples, paths and plain values.
+
+        NaN and infinities, which JSON does not have, become null.
+        """
+        import json
+
+        from inventories.codec import plain
+
+        assert not self.printed_document, "a command prints one JSON document"
+        self.printed_document = True
+        text = json.dumps(plain(document), indent=2, allow_nan=False)
+        self._write(self.stdout, text + "\n")
+
+    def table(self, table: "RenderableType") -> None:
+        """Print a table, or any text, on stdout; with --json on stderr, where people read."""
+        stream = self.stderr if self.options.json else self.stdout
+        console = self.console(stream)
+        with console.capture() as captured:
+            console.print(table, markup=False, highlight=False)
+        self._write(stream, captured.get())
+
+    def text(self, text: str) -> None:
+        """Print a result that is text already, on stdout, as it is."""
+        self._write(self.stdout, text if text.endswith("\n") else text + "\n")
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line for people on stderr. `style` is one of `STYLES`, or empty."""
+        if self.above:
+            self.above(text)
+            return
+        if style and self.colored(self.stderr):
+            text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+        self._write(self.stderr, text + "\n")
+
+    def detail(self, text: str) -> None:
+        """Print a line on stderr with --verbose, else nothing."""
+        if self.options.verbose:
+            self.say(text, "dim")
+
+    def error(self, message: str) -> None:
+        """Print `error: message` on stderr."""
+        label = "\x1b[1;31merror:\x1b[0m" if self.colored(self.stderr) else "error:"
+        self._write(self.stderr, f"{label} {message}\n")
+
+    def confirm(self, question: str) -> bool:
+        """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
+
+        --yes answers it. Raises Usage where there is no terminal to ask on.
+        """
+        if self.options.yes:
+            return True
+        if not (self.stdin.isatty() and self.stderr.isatty()):
+            raise Usage(f"{question} There is no terminal to answer on: it needs --yes.")
+        for _ in range(3):
+            self.stderr.write(f"{question} [y/N] ")
+            self.stderr.flush()
+            answer = self.stdin.readline()
+            if not answer:  # Ctrl-D leaves the cursor behind the question
+                self.say("")
+            match answer.strip().lower():
+                case "y" | "yes":
+                    return True
+                case "" | "n" | "no":
+                    return False
+            self.say("Please answer yes or no.")
+        return False
+
+    def colored(self, stream: TextIO) -> bool:
+        """True: colours may be written to this stream."""
+        wanted = not self.options.no_color and not os.environ.get("NO_COLOR")
+        return wanted and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+    @property
+    def live(self) -> bool:
+        """True: stderr is a terminal on which lines can be kept up to date."""
+        return self.stderr.isatty() and os.environ.get("TERM") != "dumb" and _unicode(self.stderr)
+
+    def console(self, stream: TextIO) -> "Console":
+        """A rich console that writes to this stream by the same rules. Its width: the terminal's, or 80."""
+        from rich.console import Console
+
+        return Console(
+            file=stream, no_color=not self.colored(stream), highlight=False, markup=False, emoji=False
+        )
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        """Write and flush; where nobody reads any more, go on silently."""
+        encoding = stream.encoding or "utf-8"
+        if not _unicode(stream):
+            # What is left of other alphabets is written as an escape: a file's name must not end the command.
+            text = text.translate(ASCII)
+        try:
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except BrokenPipeError:
+            silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is still written to a stream to nowhere: its reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, stream.fileno())
+    finally:
+        os.close(null)
+
+
+def _unicode(stream: TextIO) -> bool:
+    """True: every character can be written to the stream."""
+    return (stream.encoding or "utf-8").lower().startswith("utf")

@@ -1,0 +1,116 @@
+"""How far a job is, from the metrics lines of all its ranks. Pure: the clock is given."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuctl import text
+from gpuctl.metrics import loss_of, number, whole
+
+WINDOW = 50
+"""Lines a rank of which the speed is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far the job is; None: not known."""
+
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    """Of the whole run."""
+    loss: float | None = None
+    accuracy: float | None = None
+    samples_per_s: float | None = None
+    """Of all ranks that report."""
+    left_s: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the run is done, 0 .. 1."""
+        return min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
+
+    def parts(self) -> list[str]:
+        """What is known, most telling first: `epoch 2/3`, `step 120/588`, `loss 0.312`, …"""
+        return [
+            part
+            for part in (
+                _of("epoch", self.epoch, self.epochs),
+                _of("step", self.step, self.steps),
+                f"loss {text.loss(self.loss)}" if self.loss is not None else "",
+                f"accuracy {text.percent(self.accuracy)}" if self.accuracy is not None else "",
+                f"{text.count(self.samples_per_s)} samples/s" if self.samples_per_s is not None else "",
+                f"{text.duration(self.left_s)} left" if self.left_s is not None else "",
+            )
+            if part
+        ]
+
+
+class Progress:
+    """Takes the lines as they come, and knows the state. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._start: Mapping[str, Any] = {}
+        self._epoch_line: Mapping[str, Any] = {}
+        self._steps: dict[int, deque[tuple[float, float]]] = {}
+        self._samples: dict[int, deque[tuple[float, float]]] = {}
+        self._last: dict[int, Mapping[str, Any]] = {}
+
+    def update(self, rank: int, line: Mapping[str, Any], now_s: float) -> bool:
+        """Take over a rank's line; False where it says nothing about progress."""
+        event = line.get("event")
+        if event == "start":
+            if rank == 0 or not self._start:
+                self._start = line
+            return False
+        if event == "epoch":
+            self._epoch_line = line
+            return True
+        step = number(line.get("step"))
+        if event is not None or step is None:
+            return False
+        at = number(line.get("time"))
+        at = now_s if at is None else at
+        self._last[rank] = line
+        self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
+        samples = number(line.get("samples"))
+        if samples is not None:
+            self._samples.setdefault(rank, deque(maxlen=WINDOW)).append((at, samples))
+        return True
+
+    def state(self) -> State:
+        """How far the job is."""
+        leader = min(self._last, default=None)
+        line = self._last[leader] if leader is not None else {}
+        epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
+        steps = epochs * per_epoch if epochs and per_epoch and epochs > 0 and per_epoch > 0 else None
+        step = number(line.get("step"))
+        done = int(step) if step is not None else None
+        steps_per_s = _speed(self._steps[leader]) if leader is not None else None
+        speeds = [speed for marks in self._samples.values() if (speed := _speed(marks)) is not None]
+        loss = loss_of(line)
+        return State(
+            epoch=(done - 1) // per_epoch + 1 if steps and done and per_epoch else whole(line.get("epoch")),
+            epochs=epochs,
+            step=done,
+            steps=steps,
+            loss=loss if loss is not None else loss_of(self._epoch_line),
+            accuracy=number(self._epoch_line.get("accuracy")),
+            samples_per_s=sum(speeds) if speeds else None,
+            left_s=max(steps - done, 0) / steps_per_s if steps and done is not None and steps_per_s else None,
+        )
+
+
+def _speed(marks: deque[tuple[float, float]]) -> float | None:
+    """Units a second over the marks, (seconds, units); None where they don't tell."""
+    (began, first), (ended, last) = marks[0], marks[-1]
+    return (last - first) / (ended - began) if ended > began and last > first else None
+
+
+def _of(name: str, value: int | None, total: int | None) -> str:
+    """`epoch 2/3`, `epoch 2`, or nothing."""
+    if value is None:
+        return ""
+    return f"{name} {value}/{total}" if total else f"{name} {value}"

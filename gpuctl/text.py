@@ -1,0 +1,117 @@
+"""Small texts: numbers as people write them, and lines from elsewhere made safe to print."""
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+_ESCAPES = re.compile(
+    r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
+)
+"""Terminal sequences: colours, cursor moves, titles, links."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+UNKNOWN = "-"
+"""Shown in place of what is not known."""
+
+BARS = "▁▂▃▄▅▆▇█"
+
+ASCII = str.maketrans(BARS + "▓▒░─━│\u00d7·•\u2019", "_.,-~=+#=+.-=|x-*'") | str.maketrans(
+    {"…": "...", "→": "->", "✓": "ok", "✗": "failed:"}
+)
+"""What stands for the characters that we print ourselves where only ASCII can be written."""
+
+
+def clean(line: str, limit: int = 2000) -> str:
+    """A line as it would look on a terminal, without what could steer the terminal.
+
+    Of a progress bar that redraws itself with carriage returns, the last state that says anything.
+    """
+    states = _ESCAPES.sub("", line).rstrip("\r\n").split("\r")
+    shown = next((state for state in reversed(states) if state.strip()), "")
+    shown = _CONTROLS.sub("", shown)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def duration(seconds: float | None) -> str:
+    """`85 ms`, `4.2 s`, `3 min 5 s`, `2 h 13 min`, `3 d 4 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def milliseconds(ms: float | None) -> str:
+    """`0.85 ms`, `21.3 ms`, `1.20 s`."""
+    if ms is None:
+        return UNKNOWN
+    if ms >= 1000:
+        return f"{ms / 1000:.2f} s"
+    return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
+
+
+def percent(fraction: float | None) -> str:
+    """`97.2 %`."""
+    return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
+
+
+def count(value: float | None) -> str:
+    """`12,345`, or `8.52` where the number is small."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def dollars(usd: float | None) -> str:
+    """`free`, `$0.0042`, `$12.30`."""
+    if usd is None:
+        return UNKNOWN
+    if usd == 0:
+        return "free"
+    return f"${usd:.4f}" if usd < 0.1 else f"${usd:,.2f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, `2 processes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
+def age(iso: str, now: datetime | None = None) -> str:
+    """How long ago an ISO 8601 time was: `3 min 5 s`."""
+    try:
+        began = datetime.fromisoformat(iso)
+    except ValueError:
+        return UNKNOWN
+    began = began if began.tzinfo else began.replace(tzinfo=UTC)
+    return duration(max(0.0, ((now or datetime.now(UTC)) - began).total_seconds()))
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One bar a value, from the lowest to the highest of them; what is no number is a blank."""
+    known = [value for value in values if value == value]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    step = (high - low) / (len(BARS) - 1) or 1.0
+    return "".join(BARS[round((value - low) / step)] if value == value else " " for value in values)
+
+
+def bar(fraction: float, width: int) -> str:
+    """`████████░░░░`: a fraction, 0 .. 1, as `width` characters."""
+    full = round(min(max(fraction, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def loss(value: float) -> str:
+    """`0.312`, `12.3`, `nan`."""
+    return f"{value:#.3g}".rstrip(".") if value == value and abs(value) < 1e6 else f"{value:.3g}"

@@ -1,0 +1,249 @@
+"""What people see while a command works: phases, nodes, the job's progress, its log.
+
+On a terminal a `LiveView` keeps a few lines up to date; elsewhere (CI, a pipe) a `PlainView` prints lines.
+Both write to stderr, take calls from any thread, and are silent once they are closed.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from gpuctl.progress import Progress
+from gpuctl.text import bar, clean, duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from gpuctl.output import Output
+
+PROGRESS_EVERY_S = 5.0
+"""A plain view's lines about progress are at least this far apart."""
+EPOCH_EVERY_S = 1.0
+REFRESHES_PER_S = 6.0
+NODES_SHOWN = 8
+BAR_WIDTH = 24
+
+
+class View(Protocol):
+    """What a command tells while it works. A context manager; its methods never raise on what they are told."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        """End the last phase, and be silent from now on."""
+
+    def phase(self, name: str, text: str) -> None:
+        """Begin a phase (`connect`, `connecting to 2 nodes`); ends the one before, with its time."""
+
+    def node(self, name: str, text: str) -> None:
+        """What a node is doing now."""
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """One line of a rank's metrics."""
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """One line of a rank's log; `rank` None: of the launcher's on that node."""
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+
+
+def open_view(output: "Output", *, logs: bool) -> View:
+    """The view for this output: live on a terminal, else plain. `logs`: whether it shows the ranks' logs."""
+    return LiveView(output, logs=logs) if output.live else PlainView(output, logs=logs)
+
+
+class PlainView:
+    """Lines on stderr."""
+
+    def __init__(self, output: "Output", *, logs: bool) -> None:
+        self._output = output
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._closed = False
+        self._progress = Progress()
+        self._phase: tuple[str, float] | None = None
+        self._shown_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        with self._lock:
+            self._end_phase("failed" if kind else "done")
+            self._closed = True
+
+    def phase(self, name: str, text: str) -> None:
+        """Print the end of the phase before, and the beginning of this one."""
+        with self._lock:
+            self._end_phase("done")
+            self._phase = (name, time.monotonic())
+            self._say(f"{name}: {text}")
+
+    def node(self, name: str, text: str) -> None:
+        """Print what the node does."""
+        with self._lock:
+            self._say(f"{name}: {text}")
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """Print how far the job is, now and then."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._progress.update(rank, line, now):
+                return
+            every_s = EPOCH_EVERY_S if line.get("event") == "epoch" else PROGRESS_EVERY_S
+            if now - self._shown_at >= every_s and (parts := self._progress.state().parts()):
+                self._shown_at = now
+                self._say(", ".join(parts))
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """Print the line behind its rank."""
+        if self._logs:
+            with self._lock:
+                self._say(log_line(rank, node, line))
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        with self._lock:
+            self._say(text)
+
+    def _end_phase(self, how: str) -> None:
+        if self._phase:
+            name, began = self._phase
+            self._phase = None
+            self._say(f"{name}: {how} in {duration(time.monotonic() - began)}")
+
+    def _say(self, text: str) -> None:
+        if not self._closed:
+            self._output.say(text)
+
+
+class LiveView:
+    """A few lines at the bottom of the terminal that are kept up to date; what stays is printed above them."""
+
+    def __init__(self, output: "Output", *, logs: bool) -> None:
+        from rich.live import Live
+
+        self._logs = logs
+        self._output = output
+        self._console = output.console(output.stderr)
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._render,
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._printing = threading.RLock()
+        """Held while something is printed above the live lines, and while the view is closed."""
+        self._state = threading.Lock()
+        """Held for moments, and never while rich works: rich's own thread takes it to draw."""
+        self._closed = False
+        self._progress = Progress()
+        self._phase: tuple[str, str, float] | None = None
+        self._nodes: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._output.above = self.note
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        with self._printing:
+            self._end_phase(failed=kind is not None)
+            self._closed = True
+            self._output.above = None
+            self._live.stop()
+
+    def phase(self, name: str, text: str) -> None:
+        """Begin a phase; the one before stays as a line with its time."""
+        with self._printing:
+            self._end_phase(failed=False)
+            with self._state:
+                self._phase = (name, text, time.monotonic())
+
+    def node(self, name: str, text: str) -> None:
+        """Show what the node does."""
+        with self._state:
+            self._nodes.pop(name, None)
+            self._nodes[name] = clean(text)
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """Show how far the job is."""
+        with self._state:
+            self._progress.update(rank, line, time.monotonic())
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """Print the line behind its rank."""
+        if self._logs:
+            self._print(log_line(rank, node, line), "")
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        self._print(text, "")
+
+    def _end_phase(self, *, failed: bool) -> None:
+        with self._state:
+            phase, self._phase = self._phase, None
+            self._nodes.clear()
+        if phase:
+            name, text, began = phase
+            mark, style = ("✗", "red") if failed else ("✓", "green")
+            self._print(f"{mark} {name:<9} {duration(time.monotonic() - began):>9}  {text}", style)
+
+    def _print(self, text: str, style: str) -> None:
+        """Print a line above the live ones; the first character in `style`."""
+        from rich.text import Text
+
+        with self._printing:
+            if self._closed:
+                return
+            line = Text(text)
+            if style:
+                line.stylize(style, 0, 1)
+            self._console.print(line, soft_wrap=True)
+
+    def _render(self) -> "RenderableType":
+        """The live lines as they are now."""
+        from rich.text import Text
+
+        with self._state:
+            phase, nodes, state = self._phase, dict(self._nodes), self._progress.state()
+        lines = []
+        if phase:
+            name, text, began = phase
+            lines.append(f"{_spinner()} {name:<9} {duration(time.monotonic() - began):>9}  {text}")
+        hidden = len(nodes) - NODES_SHOWN
+        lines += [f"    {name}  {nodes[name]}" for name in sorted(list(nodes)[-NODES_SHOWN:])]
+        if hidden > 0:
+            lines.append(f"    and {hidden} more")
+        parts = state.parts()
+        if parts:
+            if state.fraction is not None:
+                parts.insert(0, bar(state.fraction, BAR_WIDTH))
+            lines.append("  " + "  ".join(parts))
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+def log_line(rank: int | None, node: str, line: str) -> str:
+    """`rank 0 │ text`, `node-1 │ text` for the launcher's."""
+    who = node if rank is None else f"rank {rank}"
+    return f"{who} │ {clean(line)}"
+
+
+def _spinner() -> str:
+    return "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int(time.monotonic() * 10) % 10]

@@ -1,0 +1,1 @@
+"""What strings the stations together: spec → plan → machines → ready nodes → run → results."""

@@ -1,0 +1,49 @@
+"""The cluster of a command: its inventory, and open connections to its machines."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from inventories.errors import NotFound
+from inventories.machine import Inventory, Machine
+from inventories.store import ClusterFolder
+
+if TYPE_CHECKING:
+    from remote.connection import Node
+
+
+def load_inventory(folder: ClusterFolder) -> Inventory:
+    """The cluster's inventory. Raises NotFound with the way to make one."""
+    if not folder.exists():
+        raise NotFound(
+            f"There is no cluster {folder.name}. Create one first: gpuctl up --provider local --count 2"
+            + (f" --cluster {folder.name}" if folder.name != "default" else "")
+        )
+    return folder.load()
+
+
+def machine_of_rank(inventory: Inventory, rank: int) -> Machine:
+    """The machine with a node rank. Raises NotFound with the ranks there are."""
+    for machine in inventory.machines:
+        if machine.rank == rank:
+            return machine
+    ranks = ", ".join(str(machine.rank) for machine in inventory.machines)
+    raise NotFound(f"The cluster {inventory.cluster} has no machine of rank {rank}; it has {ranks}.")
+
+
+@contextmanager
+def connected(folder: ClusterFolder, machines: Sequence[Machine]) -> Iterator[Mapping[str, "Node"]]:
+    """One open connection a machine, made all at once, by name; closed at the end."""
+    from remote.connection import connect
+    from remote.fanout import fan_out, values
+
+    outcomes = fan_out(
+        lambda machine: connect(machine, folder.known_hosts_path),
+        {machine.name: machine for machine in machines},
+    )
+    try:
+        yield values(outcomes)
+    finally:
+        for outcome in outcomes:
+            if outcome.value is not None:
+                outcome.value.close()

@@ -1,0 +1,85 @@
+"""`down`: this cluster to nothing."""
+
+import time
+from typing import Any
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.workflow.collect import still_running
+from gpuctl.workflow.stop import stop_run
+from inventories.errors import InventoryError
+from inventories.store import ClusterFolder
+from remote.errors import RemoteError
+
+
+def down(app: App) -> dict[str, Any]:
+    """Stop what runs, remove the machines, forget the cluster; returns the document of `down --json`."""
+    began = time.monotonic()
+    folder = app.store.cluster(app.options.cluster)
+    name = _provider_of(folder)
+    if name is None:
+        app.output.say(f"There is no cluster {folder.name}: nothing to remove.")
+        return {"cluster": folder.name, "removed": [], "leftovers": [], "seconds": 0.0}
+    from provision.providers import load
+
+    with folder.lock("down", on_wait=app.output.say):
+        provider = load(name, folder)
+        machines = provider.find()
+        _ask(app, folder, billed=provider.billed, machines=len(machines))
+        _stop_runs(app, folder)
+        app.output.say(
+            f"removing {len(machines)} machine{'' if len(machines) == 1 else 's'} of {folder.name} …"
+        )
+        leftovers = provider.destroy()
+        if not leftovers:
+            folder.remove()
+    seconds = round(time.monotonic() - began, 3)
+    for leftover in leftovers:
+        app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
+    if not leftovers:
+        app.output.say(f"the cluster {folder.name} is gone; results stay ({seconds:.1f} s)")
+    return {
+        "cluster": folder.name,
+        "removed": [machine.name for machine in machines],
+        "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
+        "seconds": seconds,
+    }
+
+
+def _provider_of(folder: ClusterFolder) -> str | None:
+    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
+    try:
+        if folder.exists():
+            return folder.load().provider
+    except InventoryError:
+        pass  # the journal knows as well
+    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
+    return str(entries[-1]["provider"]) if entries else None
+
+
+def _ask(app: App, folder: ClusterFolder, *, billed: bool, machines: int) -> None:
+    runs = _going_on(app, folder)
+    if runs:
+        question = f"The run {runs[-1]} is still going on. Stop it and remove the cluster {folder.name}?"
+    elif billed and machines:
+        question = f"Remove {machines} machines of the cluster {folder.name}?"
+    else:
+        return
+    if not app.output.confirm(question):
+        raise Usage("Nothing was removed, as you said no.")
+
+
+def _going_on(app: App, folder: ClusterFolder) -> list[str]:
+    """Runs that have no result here; whether they really go on is known by the nodes alone."""
+    return [run.id for run in still_running(app.store, folder.name)]
+
+
+def _stop_runs(app: App, folder: ClusterFolder) -> None:
+    """End the runs and bring their results back; a node that does not answer does not keep the machines alive."""
+    for run in still_running(app.store, folder.name):
+        try:
+            _, errors = stop_run(app, run)
+        except (RemoteError, InventoryError) as error:
+            errors = [str(error)]
+        for sentence in errors:
+            app.output.say(f"run {run.id}: {sentence}")

@@ -1,0 +1,65 @@
+"""`train --dry-run`: exactly what would be run, set and sent, by the functions that a run uses."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.options import App
+from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.train import Prepared, TrainRequest, launches_of, machines_of, plan_run, what_to_run
+
+RUN_ID = "RUN"
+"""Stands for the id that a real run is given."""
+
+
+def train(app: App, request: TrainRequest) -> dict[str, Any]:
+    """Ask the nodes for their facts and print the launch; nothing is sent, written or started."""
+    from remote import facts, preflight
+    from remote.fanout import fan_out, values
+    from remote.tree import human_bytes
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = machines_of(inventory, request)
+    script, tree, destination = what_to_run(app, request)
+    peers = tuple(machine.private_ip for machine in machines)
+    with connected(folder, machines) as nodes:
+        found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
+    code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
+    prepared = Prepared(facts=found, code=code)
+    run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
+    launches = launches_of(run, script, prepared, request.env)
+    problems = preflight.findings(found, master=machines[0].name)
+    say = app.output.say
+    say(f"send {len(tree.entries)} files, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}")
+    say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
+    for name, launch in launches.items():
+        say(f"\n{name}:")
+        for key, value in sorted(launch["env"].items()):
+            # A wished value may be a secret; its name is enough to know that it is set.
+            say(f"  {key}={'…' if key in request.env else shlex.quote(value)}")
+        say(f"  {shlex.join(launch['argv'])}")
+    for finding in problems:
+        say(f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}.")
+    return {
+        "cluster": inventory.cluster,
+        "mode": run.mode,
+        "script": run.script,
+        "nnodes": len(run.nodes),
+        "world_size": run.world_size,
+        "files": len(tree.entries),
+        "bytes": tree.total_bytes,
+        "nodes": [
+            {
+                "node": name,
+                "argv": launch["argv"],
+                "env": {key: None if key in request.env else value for key, value in launch["env"].items()},
+                "cwd": code[name],
+            }
+            for name, launch in launches.items()
+        ],
+        "findings": [
+            {"node": finding.node, "problem": finding.problem, "fix": finding.fix, "fatal": finding.fatal}
+            for finding in problems
+        ],
+    }

@@ -1,0 +1,154 @@
+"""`exec`, `ssh`, `push` and `pull`: the machines themselves."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.options import App
+from gpuctl.text import clean
+from gpuctl.workflow.connect import connected, load_inventory, machine_of_rank
+from inventories.machine import Machine
+
+if TYPE_CHECKING:
+    from remote.connection import Node
+
+MAX_PULL_BYTES = 100 * 1000**3
+
+
+def _chosen(app: App, rank: int | None) -> tuple[Machine, ...]:
+    inventory = load_inventory(app.store.cluster(app.options.cluster))
+    return inventory.machines if rank is None else (machine_of_rank(inventory, rank),)
+
+
+def execute(app: App, words: tuple[str, ...], rank: int | None) -> list[dict[str, Any]]:
+    """Run a command on the nodes; prints each node's output when it is complete. One document a node."""
+    from remote.connection import connect, shell_command
+    from remote.fanout import fan_out
+
+    folder = app.store.cluster(app.options.cluster)
+    machines = _chosen(app, rank)
+    command = shell_command(words)
+
+    def one(machine: Machine) -> dict[str, Any]:
+        node = connect(machine, folder.known_hosts_path)
+        try:
+            done = node.run(command)
+        finally:
+            node.close()
+        document = {
+            "node": machine.name,
+            "rank": machine.rank,
+            "exit_code": done.exit_code,
+            "stdout": done.stdout.decode(errors="replace"),
+            "stderr": done.stderr.decode(errors="replace"),
+        }
+        if not app.options.json:
+            _print(app, document, prefix=f"{machine.name}: " if len(machines) > 1 else "")
+        return document
+
+    outcomes = fan_out(one, {machine.name: machine for machine in machines})
+    documents = []
+    for machine, outcome in zip(machines, outcomes, strict=True):
+        if outcome.error is not None:
+            app.output.error(str(outcome.error))
+        lost = {"node": machine.name, "rank": machine.rank, "exit_code": None, "stdout": "", "stderr": ""}
+        documents.append(outcome.value or lost | {"error": str(outcome.error)})
+    return documents
+
+
+def _print(app: App, document: Mapping[str, Any], prefix: str) -> None:
+    for line in document["stdout"].splitlines():
+        app.output.text(prefix + clean(line))
+    for line in document["stderr"].splitlines():
+        app.output.say(prefix + clean(line))
+    if document["exit_code"] != 0:
+        app.output.say(f"{prefix}exit status {document['exit_code']}")
+
+
+def ssh_config(app: App) -> tuple[str, Path]:
+    """The cluster's OpenSSH configuration, and the file that holds it."""
+    from remote import ssh_config as text
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    return text.render(inventory.machines, folder.known_hosts_path), folder.ssh_config_path
+
+
+def replace_by_ssh(app: App, rank: int, words: tuple[str, ...]) -> NoReturn:
+    """Become the system's ssh client, connected to a node."""
+    folder = app.store.cluster(app.options.cluster)
+    machine = machine_of_rank(load_inventory(folder), rank)
+    from remote.connection import shell_command
+
+    command = ["ssh", "-F", str(folder.ssh_config_path), machine.name]
+    if words:
+        command += ["--", shell_command(words)]
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
+    except FileNotFoundError as error:
+        raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
+
+
+def push(app: App, source: Path, destination: str, rank: int | None) -> list[dict[str, Any]]:
+    """Copy a file or folder into `destination` on the nodes."""
+    from remote.fanout import fan_out, values
+    from remote.sync import sync
+    from remote.tree import human_bytes, read_tree, tree_of
+
+    if not source.exists():
+        raise Usage(f"There is no file or folder {source}.")
+    source = source.resolve()
+    if source.is_dir():
+        inner = read_tree(source, allow_large=app.options.yes)
+        tree = replace(
+            inner,
+            root=source.parent,
+            entries={f"{source.name}/{name}": entry for name, entry in inner.entries.items()},
+        )
+    else:
+        tree = tree_of(source.parent, source.name)
+    folder = app.store.cluster(app.options.cluster)
+    with connected(folder, _chosen(app, rank)) as nodes:
+        done = values(fan_out(lambda node: sync(node, tree, destination, follow_deletions=False), nodes))
+    for name, synced in done.items():
+        app.output.say(
+            f"{name}: {synced.files} files sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
+        )
+    return [
+        {"node": name, "files": synced.files, "bytes": synced.sent_bytes, "path": synced.root}
+        for name, synced in done.items()
+    ]
+
+
+def pull(app: App, source: str, destination: Path, rank: int | None) -> list[dict[str, Any]]:
+    """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
+    from remote.fanout import fan_out, values
+    from remote.replica import Intake
+    from remote.transfer import receive
+    from remote.tree import human_bytes
+
+    folder = app.store.cluster(app.options.cluster)
+
+    def one(node: "Node") -> tuple[Intake, list[str]]:
+        intake = Intake(destination if rank is not None else destination / node.name)
+        return intake, receive(node, source, intake, max_bytes=MAX_PULL_BYTES)
+
+    with connected(folder, _chosen(app, rank)) as nodes:
+        done = values(fan_out(one, nodes))
+    for name, (intake, skipped) in done.items():
+        app.output.say(f"{name}: {intake.files} files, {human_bytes(intake.bytes)}, in {intake.root}")
+        for line in skipped:
+            app.output.say(f"{name}: left out {clean(line)}")
+    return [
+        {
+            "node": name,
+            "files": intake.files,
+            "bytes": intake.bytes,
+            "path": str(intake.root),
+            "skipped": skipped,
+        }
+        for name, (intake, skipped) in done.items()
+    ]

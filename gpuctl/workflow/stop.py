@@ -1,0 +1,30 @@
+"""`stop`: end a run on every node and bring its results back."""
+
+from gpuctl.options import App
+from gpuctl.view import open_view
+from gpuctl.workflow.collect import attach
+from gpuctl.workflow.runs import latest
+from inventories.run import Result
+from inventories.store import RunFolder
+
+
+def stop(app: App, named: str | None) -> tuple[Result, list[str]]:
+    """End the run. Returns its result, and a sentence for each node that could not be told to stop."""
+    return stop_run(app, latest(app, named))
+
+
+def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
+    """End this run; one that is over is left as it is."""
+    from remote.watch import stop_everywhere
+
+    known = folder.load_result()
+    if known is not None and known.status != "running":
+        return known, []
+    run = folder.load_run()
+    cluster = app.store.cluster(run.cluster)
+    machines = {machine.name: machine for machine in cluster.load().machines} if cluster.exists() else {}
+    with open_view(app.output, logs=False) as view:
+        view.phase("stop", f"stopping run {run.run}")
+        errors = stop_everywhere(run, machines, cluster.known_hosts_path)
+        result = attach(app.store, folder, view, wait=False)
+    return result, [str(error) for error in errors.values() if error is not None]

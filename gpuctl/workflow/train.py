@@ -1,0 +1,264 @@
+"""`train`: ready nodes → a run → its result."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.text import plural
+from gpuctl.view import View, open_view
+from gpuctl.workflow.collect import conclude
+from gpuctl.workflow.connect import connected, load_inventory
+from inventories.machine import Inventory, Machine
+from inventories.run import Result, Run, RunNode
+
+if TYPE_CHECKING:
+    from inventories.store import ClusterFolder, RunFolder
+    from remote.connection import Node
+    from remote.facts import Facts
+    from remote.script import Script
+    from remote.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What a person asked `gpuctl train` for."""
+
+    mode: Literal["torchrun"] = "torchrun"
+    nnodes: int | None = None
+    """None: all machines."""
+    nproc_per_node: int | None = None
+    """None: one a GPU, or one where there is none."""
+    detach: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    module: str | None = None
+    words: tuple[str, ...] = ()
+    """The script and its arguments, or the built-in job's options."""
+
+    @property
+    def built_in(self) -> bool:
+        """True: no script was named."""
+        return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The nodes of a run, ready for its launch."""
+
+    facts: Mapping[str, "Facts"]
+    code: Mapping[str, str]
+    """The project's folder on each node."""
+
+
+def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
+    """Run it. Returns the result, and whether a person interrupted it."""
+    began, started_at = time.monotonic(), datetime.now(UTC)
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = machines_of(inventory, request)
+    script, tree, destination = what_to_run(app, request)
+    with open_view(app.output, logs=not request.built_in) as view:
+        view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+        with connected(folder, machines) as nodes:
+            seconds = {"connect": time.monotonic() - began}
+            mark = time.monotonic()
+            view.phase("prepare", "asking for facts, sending code")
+            prepared = _prepare(view, nodes, tree, destination)
+            seconds["prepare"] = time.monotonic() - mark
+            mark = time.monotonic()
+            view.phase("preflight", "checking what would fail later")
+            _preflight(view, prepared, machines)
+            seconds["preflight"] = time.monotonic() - mark
+            run_folder = app.store.new_run(started_at)
+            run = plan_run(
+                run_folder.id, inventory, request, script, machines, prepared.facts, started_at, seconds
+            )
+            run_folder.save_run(run)
+            return _launch(view, folder, run_folder, run, request, script, prepared, nodes, began)
+
+
+def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
+    """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
+    count = len(inventory.machines) if request.nnodes is None else request.nnodes
+    if not 1 <= count <= len(inventory.machines):
+        raise Usage(
+            f"--nnodes {count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(inventory.machines), 'node')}. Add some with: gpuctl up --count {max(count, 1)}"
+        )
+    chosen = sorted(inventory.machines, key=lambda machine: machine.rank)[:count]
+    return [replace(m, python=request.python) for m in chosen] if request.python else chosen
+
+
+def _price(inventory: Inventory, machines: int) -> float | None:
+    """USD an hour of the machines that take part: their share of the cluster's price."""
+    if inventory.hourly_usd is None:
+        return None
+    return inventory.hourly_usd * machines / len(inventory.machines)
+
+
+def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
+    """The script, the files to send, and the folder on the nodes that takes them."""
+    from remote.script import BUILT_IN_FOLDER, built_in, built_in_tree, user_script
+    from remote.sync import code_folder
+    from remote.tree import read_tree
+
+    if request.built_in:
+        return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
+    tree = read_tree(Path.cwd(), allow_large=app.options.yes)
+    return user_script(request.words, request.module, tree), tree, code_folder(tree.root)
+
+
+def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination: str) -> Prepared:
+    """Facts and code, on all nodes at once."""
+    from remote import facts
+    from remote.fanout import fan_out, values
+    from remote.sync import sync
+    from remote.tree import human_bytes
+
+    peers = tuple(node.machine.private_ip for node in nodes.values())
+    for link in tree.skipped:
+        view.note(f"{link} is not sent: it is a link out of the folder, or no plain file")
+
+    def one(node: "Node") -> "tuple[Facts, str]":
+        found = facts.gather(node, peers)
+        done = sync(node, tree, destination)
+        text = (
+            f"{done.files} files sent, {human_bytes(done.sent_bytes)}" if done.files else "code is up to date"
+        )
+        view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
+        return found, done.root
+
+    both = values(fan_out(one, nodes))
+    return Prepared(
+        facts={name: found for name, (found, _) in both.items()},
+        code={name: root for name, (_, root) in both.items()},
+    )
+
+
+def _preflight(view: View, prepared: Prepared, machines: Sequence[Machine]) -> None:
+    from remote import preflight
+
+    for finding in preflight.check(prepared.facts, master=machines[0].name):
+        view.note(f"{finding.node}: {finding.problem}; {finding.fix}")
+
+
+def plan_run(
+    run_id: str,
+    inventory: Inventory,
+    request: TrainRequest,
+    script: "Script",
+    machines: Sequence[Machine],
+    facts: "Mapping[str, Facts]",
+    started_at: datetime,
+    seconds: Mapping[str, float],
+) -> Run:
+    """The run's record: which ranks on which node, and where they meet."""
+    parts: list[RunNode] = []
+    first_rank = 0
+    for rank, machine in enumerate(machines):
+        fact = facts[machine.name]
+        nproc = request.nproc_per_node or len(fact.gpus) or 1
+        parts.append(
+            RunNode(
+                name=machine.name,
+                rank=rank,
+                nproc=nproc,
+                first_rank=first_rank,
+                run_dir=f"{fact.home}/.gpuctl-node/runs/{run_id}",
+                clock_offset_s=round(fact.clock_offset_s, 3),
+            )
+        )
+        first_rank += nproc
+    port = facts[machines[0].name].free_port
+    assert port is not None, "the preflight checks it"
+    return Run(
+        run=run_id,
+        cluster=inventory.cluster,
+        mode=request.mode,
+        script=script.title,
+        args=script.args,
+        nodes=tuple(parts),
+        master_addr=machines[0].private_ip,
+        master_port=port,
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        hourly_usd=_price(inventory, len(machines)),
+    )
+
+
+def launches_of(
+    run: Run, script: "Script", prepared: Prepared, wished: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """What is started on each node."""
+    from remote import torchrun
+    from remote.facts import cores_of_a_node
+
+    cores = cores_of_a_node(prepared.facts)
+    return {
+        part.name: torchrun.launch_spec(
+            run,
+            part,
+            prepared.facts[part.name],
+            script,
+            cwd=prepared.code[part.name],
+            cores=cores[part.name],
+            wished=wished,
+        )
+        for part in run.nodes
+    }
+
+
+def _launch(
+    view: View,
+    folder: "ClusterFolder",
+    run_folder: "RunFolder",
+    run: Run,
+    request: TrainRequest,
+    script: "Script",
+    prepared: Prepared,
+    nodes: "Mapping[str, Node]",
+    began: float,
+) -> tuple[Result, bool]:
+    """Start the ranks and see the run through, or leave it alone where that was asked for."""
+    from remote.watch import Watch
+
+    view.phase(
+        "launch", f"run {run.run}: starting {run.world_size} ranks on {plural(len(run.nodes), 'node')}"
+    )
+    watch = Watch(
+        run,
+        run_folder,
+        {name: node.machine for name, node in nodes.items()},
+        folder.known_hosts_path,
+        view,
+        nodes=nodes,
+    )
+    mark = time.monotonic()
+    interrupted = False
+
+    def started() -> None:
+        if not request.detach:
+            view.phase("train", f"{script.title}: {run.world_size} ranks at work")
+
+    launches = launches_of(run, script, prepared, request.env)
+    try:
+        watch.go(launches=launches, wait=not request.detach, on_started=started)
+    except KeyboardInterrupt:
+        interrupted = True
+        view.note("stopping the run on every node; Ctrl-C again leaves it to stop by itself")
+        watch.stop()
+        try:
+            watch.go_on()
+        except KeyboardInterrupt:
+            view.note(f"left alone; gpuctl logs -f {run.run} finds it again")
+    launched = max(watch.started_s.values(), default=mark)
+    seconds = {**run.seconds, "launch": round(launched - mark, 3)}
+    run = replace(run, seconds=seconds)
+    run_folder.save_run(run)
+    view.phase("collect", "bringing the results back")
+    return conclude(run, run_folder, watch, launched=launched, began=began), interrupted

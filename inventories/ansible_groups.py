@@ -1,0 +1,165 @@
+"""The groups, hosts and variables of an Ansible inventory in YAML, merged as Ansible merges them.
+
+A variable of a host wins over one of its groups, and one of a child group over one of its parent's. Among
+groups of the same depth the higher `ansible_group_priority` wins, then the later name.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inventories.suggest import did_you_mean
+from inventories.yaml_source import Keys, Problems, Source, shown
+
+_SECTIONS = ("hosts", "vars", "children")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Var:
+    """A variable's value and the line that it is in."""
+
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host with the variables that hold for it."""
+
+    name: str
+    line: int
+    """Of its first mention."""
+    vars: Mapping[str, Var]
+
+
+@dataclass(kw_only=True)
+class _Group:
+    vars: dict[str, Var] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
+    parents: set[str] = field(default_factory=set)
+
+
+def read_hosts(source: Source, problems: Problems) -> list[Host]:
+    """The hosts of an inventory, in the file's order. What is wrong is added to `problems`."""
+    if not isinstance(source.data, dict):
+        found = "is empty" if source.data is None else f"holds {shown(source.data)}"
+        problems.add(1, f"the inventory {found}; it should begin with `all:` and list its `hosts:`.")
+        return []
+    reader = _Reader(source, problems)
+    for name in source.data:
+        reader.group(name, (name,), parent="all")
+    return reader.hosts()
+
+
+class _Reader:
+    def __init__(self, source: Source, problems: Problems) -> None:
+        self._source = source
+        self._problems = problems
+        self._groups = {"all": _Group()}
+        self._host_lines: dict[str, int] = {}
+        self._host_vars: dict[str, dict[str, Var]] = {}
+
+    def group(self, name: str, keys: Keys, *, parent: str) -> None:
+        """Note a group, its variables, its hosts and its children."""
+        group = self._groups.setdefault(name, _Group())
+        if name in self._with_ancestors(parent) and keys != ("all",):
+            self._problems.add(self._source.line(*keys), f"group '{name}' is a child of itself.")
+            return
+        if name != "all":
+            group.parents.add(parent)
+        sections = self._mapping(keys)
+        for section in sections:
+            if section not in _SECTIONS:
+                hint = did_you_mean(section, _SECTIONS) or "."
+                self._problems.add(
+                    self._source.line(*keys, section),
+                    f"key '{section}' is not known in group '{name}'{hint} Allowed: {', '.join(_SECTIONS)}.",
+                )
+        group.vars |= self._vars((*keys, "vars")) if "vars" in sections else {}
+        for host in self._mapping((*keys, "hosts")) if "hosts" in sections else ():
+            group.hosts.add(host)
+            self._host(host, (*keys, "hosts", host))
+        for child in self._mapping((*keys, "children")) if "children" in sections else ():
+            self.group(child, (*keys, "children", child), parent=name)
+
+    def hosts(self) -> list[Host]:
+        """The hosts noted, each with its groups' variables under its own."""
+        groups_of: dict[str, set[str]] = {name: {"all"} for name in self._host_lines}
+        for group, content in self._groups.items():
+            for name in content.hosts & groups_of.keys():
+                groups_of[name] |= self._with_ancestors(group)
+        order = {name: place for place, name in enumerate(sorted(self._groups, key=self._weight))}
+        found = []
+        for name, line in self._host_lines.items():
+            merged: dict[str, Var] = {}
+            for group in sorted(groups_of[name], key=order.__getitem__):
+                merged |= self._groups[group].vars
+            found.append(Host(name=name, line=line, vars=merged | self._host_vars[name]))
+        return found
+
+    def _host(self, name: str, keys: Keys) -> None:
+        line = self._source.line(*keys)
+        if not _HOST_NAME.fullmatch(name):
+            self._problems.add(
+                line,
+                f"host name '{name}' can't be used: a name is letters, digits, '.', '_' and '-'. "
+                "Give each host a line of its own, and write its address and port as ansible_host and "
+                "ansible_port.",
+            )
+            return
+        self._host_lines.setdefault(name, line)
+        known = self._host_vars.setdefault(name, {})
+        for key, var in self._vars(keys).items():
+            other = known.setdefault(key, var)
+            if other.value != var.value:
+                self._problems.add(
+                    var.line,
+                    f"host '{name}' has {key} {shown(var.value)} here, but {shown(other.value)} in line "
+                    f"{other.line}. Remove one of them, or give one of the hosts another name.",
+                )
+
+    def _vars(self, keys: Keys) -> dict[str, Var]:
+        return {
+            key: Var(value=value, line=self._source.line(*keys, key))
+            for key, value in self._mapping(keys).items()
+        }
+
+    def _mapping(self, keys: Keys) -> dict[str, Any]:
+        """What is at `keys`, where nothing counts as an empty mapping."""
+        value = self._source.data
+        for key in keys:
+            value = value[key]
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._problems.add(
+                self._source.line(*keys),
+                f"'{keys[-1]}' should be keys with values, but is {shown(value)}.",
+            )
+            return {}
+        return value
+
+    def _with_ancestors(self, group: str) -> set[str]:
+        found: set[str] = set()
+        left = {group}
+        while left:
+            name = left.pop()
+            found.add(name)
+            left |= self._groups[name].parents - found
+        return found
+
+    def _weight(self, group: str) -> tuple[int, float, str]:
+        """Groups sorted by it are in the order in which their variables are laid over each other."""
+        priority = self._groups[group].vars.get("ansible_group_priority")
+        value = priority.value if priority and isinstance(priority.value, int | float) else 1
+        return self._depth(group), value, group
+
+    def _depth(self, group: str) -> int:
+        """The length of the longest way down from `all`."""
+        level, depth = self._groups[group].parents, 0
+        while level:
+            level = set().union(*(self._groups[name].parents for name in level))
+            depth += 1
+        return depth

@@ -1,0 +1,38 @@
+"""The errors of this package.
+
+InventoryError
+├── InvalidInput        what a person wrote can't be used: file, line, key, what was found, what is allowed
+├── NotFound            no such cluster or run
+├── CorruptFile         a file of ours is torn, or was changed by hand in a way we can't read
+├── NewerFormat         a file of ours was written by a newer gpuctl
+├── NoAccess            a file or folder can't be read or written: permissions, a full disk
+└── Locked              another live process works on the cluster
+"""
+
+
+class InventoryError(Exception):
+    """Base of the family. The message is one or more whole sentences that say what to do next."""
+
+
+class InvalidInput(InventoryError):
+    """What a person wrote can't be used."""
+
+
+class NotFound(InventoryError):
+    """No such cluster or run."""
+
+
+class CorruptFile(InventoryError):
+    """A file of ours can't be read; the message names it and the way to rebuild it."""
+
+
+class NewerFormat(InventoryError):
+    """A file of ours was written by a newer gpuctl."""
+
+
+class NoAccess(InventoryError):
+    """A file or folder can't be read or written; the message says why."""
+
+
+class Locked(InventoryError):
+    """Another live process works on the cluster; the message carries its pid."""

@@ -1,0 +1,126 @@
+"""A lock between processes that a dead holder can't keep.
+
+The kernel holds the lock (`flock`) and drops it with the process, however that ends. The lock file only
+tells others who holds it.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from inventories import files
+from inventories.errors import Locked
+
+POLL_S = 0.05
+
+_held: set[int] = set()
+"""Open lock files of this process."""
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path,
+    *,
+    subject: str,
+    command: str,
+    wait_s: float = 10.0,
+    on_wait: Callable[[str], None] | None = None,
+) -> Iterator[None]:
+    """Hold the lock file `path` while the body runs. Excludes other processes and other threads.
+
+    `subject` is what is locked, as in "cluster 'default'"; `command` is what the holder does, for others
+    to see. Where another one holds it, `on_wait` is called once with a sentence, and after `wait_s` Locked
+    is raised with the holder's pid and command. Makes the folder of the file.
+    """
+    files.private_dir(path.parent)
+    handle = _acquire(path, subject=subject, wait_s=wait_s, on_wait=on_wait)
+    owner = os.getpid()
+    try:
+        _sign(handle, command)
+        yield
+    finally:
+        # A forked child that leaves the body must not unlock what its parent holds.
+        if os.getpid() == owner:
+            _held.discard(handle)
+            os.ftruncate(handle, 0)
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+
+def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str], None] | None) -> int:
+    deadline = time.monotonic() + wait_s
+    told = False
+    while True:
+        handle = _try(path)
+        if handle is not None:
+            return handle
+        if time.monotonic() >= deadline:
+            raise Locked(
+                f"{subject[:1].upper()}{subject[1:]} is in use by {_holder(path)}. "
+                "Wait until that is done, or end that process, and try again."
+            )
+        if on_wait is not None and not told and _is_signed(path):
+            on_wait(f"Waiting up to {wait_s:g} s for {_holder(path)}, which works on {subject}.")
+            told = True
+        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+
+
+def _try(path: Path) -> int | None:
+    """The open, locked file; None where another one holds it, or it was removed while we opened it."""
+    with files.sentence("lock", path):
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            files.private_dir(path.parent)
+            return None
+        _held.add(handle)
+        kept = False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A holder may remove the file: then a lock on it excludes nobody.
+            kept = _is_at(handle, path)
+        except BlockingIOError:
+            pass
+        finally:
+            if not kept:
+                _held.discard(handle)
+                os.close(handle)
+    return handle if kept else None
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sign(handle: int, command: str) -> None:
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps({"pid": os.getpid(), "command": command}).encode(), 0)
+
+
+def _holder(path: Path) -> str:
+    try:
+        entry = json.loads(path.read_bytes())
+        return f"`{entry['command']}` (process {entry['pid']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"  # it is just signing
+
+
+def _is_signed(path: Path) -> bool:
+    return _holder(path) != "another process"
+
+
+def _forget_in_child() -> None:
+    """A forked child closes its copies: it may outlive us, and must not keep the lock."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,64 @@
+"""Machines, and the inventory that lists those of one cluster."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
+"""`gone`: it existed and does not any more. `unknown`: the provider could not be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine of a cluster: how to reach it and what it has."""
+
+    name: str
+    rank: int
+    """Node rank, 0 .. N-1; node 0 hosts the rendezvous."""
+    state: MachineState
+    host: str
+    """Address that this computer connects to."""
+    port: int = 22
+    user: str
+    private_ip: str
+    """Address that the machine's peers connect to."""
+    gpus: int | None
+    """None: not known before the machine was asked."""
+    id: str
+    """The provider's own id."""
+    shape: str | None = None
+    key_file: Path | None = None
+    """Private key. None: the user's own agent and keys."""
+    python: str | None = None
+    """Interpreter to use as it is. None: `python3` of the machine."""
+    host_key: str | None = None
+    """Public host key, `ssh-ed25519 AAAA…`, where it was known before the first contact."""
+
+    def public(self) -> dict[str, Any]:
+        """The machine as `up --json` and `status --json` show it."""
+        return {
+            "name": self.name,
+            "rank": self.rank,
+            "state": self.state,
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "private_ip": self.private_ip,
+            "gpus": self.gpus,
+            "id": self.id,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The machines of one cluster, by rank, with the facts of the cluster itself."""
+
+    cluster: str
+    provider: str
+    region: str | None = None
+    shape: str | None = None
+    hourly_usd: float | None = None
+    """Price of all machines together, USD an hour. 0 where nothing is billed; None: not known."""
+    created_at: str
+    """ISO 8601, UTC."""
+    machines: tuple[Machine, ...]

@@ -1,0 +1,177 @@
+"""Runs: what was launched (`run.json`) and what came of it (`result.json`)."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["torchrun", "ray"]
+RunStatus = Literal["running", "succeeded", "failed", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNode:
+    """One node's part in a run."""
+
+    name: str
+    rank: int
+    """Node rank within the run, 0 .. nnodes-1."""
+    nproc: int
+    """Processes on this node."""
+    first_rank: int
+    """Global rank of its local rank 0."""
+    run_dir: str
+    """Absolute path of the run's folder on the node."""
+    clock_offset_s: float = 0.0
+    """The node's clock minus this computer's, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was launched: written before the launch, enough to follow, stop and collect the run later."""
+
+    run: str
+    """The run's id, sortable by time: `20261121-054625-3fa9`."""
+    cluster: str
+    mode: Mode
+    script: str
+    """The script, `-m MODULE`, or `built-in`."""
+    args: tuple[str, ...]
+    nodes: tuple[RunNode, ...]
+    master_addr: str
+    master_port: int
+    started_at: str
+    """ISO 8601, UTC."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """The phases that were over when the record was written: connect, prepare, preflight, launch."""
+    hourly_usd: float | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Processes on all nodes."""
+        return sum(node.nproc for node in self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """Wall-clock seconds of a run's phases."""
+
+    total: float | None = None
+    connect: float | None = None
+    prepare: float | None = None
+    preflight: float | None = None
+    launch: float | None = None
+    train: float | None = None
+    collect: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMs:
+    """Milliseconds a training step."""
+
+    p50: float | None = None
+    p95: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Fractions of a step's time, 0 .. 1."""
+
+    compute: float | None = None
+    communication: float | None = None
+    data: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSummary:
+    """What the job itself reported; None where it said nothing."""
+
+    model: str | None = None
+    dataset: str | None = None
+    strategy: str | None = None
+    device: str | None = None
+    epochs: int | None = None
+    epoch_s: tuple[float, ...] = ()
+    samples_per_s: float | None = None
+    """Of all ranks together."""
+    loss: tuple[float, ...] = ()
+    """Training loss an epoch."""
+    accuracy: float | None = None
+    """On the held-out split, 0 .. 1."""
+    step_ms: StepMs = field(default_factory=StepMs)
+    share: Share = field(default_factory=Share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """One rank of a run."""
+
+    rank: int
+    local_rank: int
+    node: str
+    device: str | None = None
+    exit_code: int | None = None
+    """Negative: ended by that signal. None: not known (the node was lost)."""
+    step_ms_p50: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstError:
+    """The error that came first, in the cluster's time."""
+
+    rank: int | None
+    """None: the node itself, not one of its ranks, is what failed."""
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A run's result, the document of `train --json` and of each element of `results --json`."""
+
+    run: str
+    cluster: str
+    mode: Mode
+    script: str
+    status: RunStatus
+    exit_code: int | None
+    nnodes: int
+    nproc_per_node: int
+    world_size: int
+    started_at: str
+    ended_at: str | None
+    seconds: Seconds
+    train: TrainSummary
+    ranks: tuple[RankResult, ...]
+    first_error: FirstError | None
+    cost_usd: float | None
+    dir: str
+    """The run's folder on this computer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """What a node wrote down about one of its ranks (`ranks/rank-N.json`). Times are the node's, unix seconds."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int | None = None
+    """Negative: ended by that signal. None: still running, or killed together with its watcher."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord:
+    """What a node wrote down about its launcher when it ended (`nodes/NAME.json`)."""
+
+    node: str
+    launcher: str
+    """`torchrun`, …"""
+    exit_code: int | None = None
+    """The launcher's exit status. None: not known."""
+    ended_at: float | None = None
+    """The node's clock, unix seconds."""
+    stopped: bool = False
+    """True: it ended because gpuctl (or a person through it) stopped it."""
+    failure: str | None = None
+    """A sentence where the node itself failed: `disk full`, `lost: connection refused`, …"""

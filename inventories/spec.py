@@ -1,0 +1,29 @@
+"""What is asked for: the spec of a cluster."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_CLUSTER = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a person asks `gpuctl up` for. Validated once, where it is read (`inventories.validate`)."""
+
+    cluster: str = DEFAULT_CLUSTER
+    provider: str | None = None
+    """None: inferred from `shape` or `hosts`."""
+    shape: str | None = None
+    count: int | None = None
+    """Machines. None: one, or as many as the cluster already has."""
+    region: str | None = None
+    image: str | None = None
+    disk_gb: int | None = None
+    spot: bool = False
+    ssh_cidr: str | None = None
+    ttl_s: float | None = None
+    max_cost_usd: float | None = None
+    hosts: Path | None = None
+    """Inventory file of machines that exist already (provider `hosts`)."""
+    python: str | None = None
+    """Interpreter to use on the machines as it is, an absolute path there."""

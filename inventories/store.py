@@ -1,0 +1,289 @@
+"""What gpuctl keeps on this computer, under `$GPUCTL_HOME`: clusters and runs.
+
+    clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/id_ed25519  known_hosts  ssh_config
+    runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/
+
+Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
+gpuctl is refused with the way to rebuild it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from inventories import codec, files, lock
+from inventories.ansible import read_inventory, write_inventory
+from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
+from inventories.journal import Journal
+from inventories.machine import Inventory
+from inventories.run import Result, Run
+from inventories.suggest import nearest
+from inventories.validate import check_cluster_name
+
+__all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClusterFolder:
+    """One cluster's folder, which need not be there yet. `remove` is the last thing done under its lock."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.path.name
+
+    @property
+    def journal(self) -> Journal:
+        """What was about to be done to the cluster, and what was done."""
+        return Journal(self.path / "journal.jsonl")
+
+    @property
+    def inventory_path(self) -> Path:
+        """The Ansible inventory."""
+        return self.path / "inventory.yaml"
+
+    @property
+    def key_path(self) -> Path:
+        """The cluster's private key."""
+        return self.path / "keys" / "id_ed25519"
+
+    @property
+    def known_hosts_path(self) -> Path:
+        """The pinned host keys of the cluster's machines."""
+        return self.path / "known_hosts"
+
+    @property
+    def ssh_config_path(self) -> Path:
+        """The configuration with which plain `ssh` reaches the machines."""
+        return self.path / "ssh_config"
+
+    def exists(self) -> bool:
+        """Whether an inventory is there, readable or not."""
+        return files.exists(self.inventory_path)
+
+    def load(self) -> Inventory:
+        """The inventory. Raises NotFound, CorruptFile or NewerFormat."""
+        if not self.exists():
+            raise NotFound(
+                f"There is no cluster '{self.name}'. Make one with `gpuctl up --cluster {self.name}`, "
+                "or see those that exist with `gpuctl status --all`."
+            )
+        try:
+            return read_inventory(self.inventory_path)
+        except CorruptFile as error:
+            raise CorruptFile(
+                f"{error} Remove the file and run `gpuctl up --cluster {self.name}` as before to rebuild it, "
+                f"or end the cluster with `gpuctl down --cluster {self.name}`."
+            ) from error
+
+    def save(self, inventory: Inventory) -> None:
+        """Replace the inventory, atomically. Makes the folder."""
+        assert inventory.cluster == self.name, f"{inventory.cluster} is not {self.name}"
+        self.make()
+        text = write_inventory(inventory, known_hosts=self.known_hosts_path)
+        files.write_atomic(self.inventory_path, text.encode())
+
+    def make(self) -> None:
+        """Make the folder and its `keys/`. Idempotent."""
+        files.private_dir(self.path)
+        files.private_dir(self.key_path.parent)
+
+    def lock(
+        self, command: str, *, wait_s: float = 10.0, on_wait: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Keep other processes off the cluster while the body runs. Makes the folder.
+
+        `command` is what the holder does. Where another process holds the lock, `on_wait` is called once
+        with a sentence; after `wait_s` Locked is raised with that process's pid and command. A dead
+        holder's lock is free. Not reentrant.
+        """
+        subject = f"cluster '{self.name}'"
+        return lock.hold(self.path / "lock", subject=subject, command=command, wait_s=wait_s, on_wait=on_wait)
+
+    def remove(self) -> None:
+        """Remove the whole folder, keys and all; no error where it is absent.
+
+        The folder is renamed first: a command that waits for the lock makes a folder of its own, from
+        which we take nothing. What a crash left of an earlier removal goes too.
+        """
+        doomed = self.path.parent / f".removed-{self.name}-{os.urandom(4).hex()}"
+        with files.sentence("remove", self.path):
+            try:
+                self.path.rename(doomed)
+                files.sync_folder(self.path.parent)
+            except FileNotFoundError:
+                pass
+        for folder in self.path.parent.glob(".removed-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        if doomed.exists():
+            raise NoAccess(f"Parts of '{doomed}' could not be removed. Remove that folder yourself.")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        """The run's id; ids sort by time."""
+        return self.path.name
+
+    @property
+    def run_path(self) -> Path:
+        """What was launched."""
+        return self.path / "run.json"
+
+    @property
+    def result_path(self) -> Path:
+        """What came of it."""
+        return self.path / "result.json"
+
+    @property
+    def logs_path(self) -> Path:
+        """Folder of the logs."""
+        return self.path / "logs"
+
+    @property
+    def metrics_path(self) -> Path:
+        """Folder of the metrics, a file of JSON lines a rank."""
+        return self.path / "metrics"
+
+    @property
+    def ranks_path(self) -> Path:
+        """Folder of what is known of each rank's process."""
+        return self.path / "ranks"
+
+    @property
+    def nodes_path(self) -> Path:
+        """Folder of what is known of each node's launcher."""
+        return self.path / "nodes"
+
+    @property
+    def artifacts_path(self) -> Path:
+        """Folder of what the ranks left in their `artifacts/`."""
+        return self.path / "artifacts"
+
+    def save_run(self, run: Run) -> None:
+        """Replace the record of what was launched, atomically."""
+        assert run.run == self.id, f"{run.run} is not {self.id}"
+        files.write_atomic(self.run_path, codec.dump(run))
+
+    def load_run(self) -> Run:
+        """What was launched. Raises NotFound, CorruptFile or NewerFormat."""
+        rebuild = f"The run can't be followed; remove the folder '{self.path}' once you have what you need."
+        run = self._load(Run, self.run_path, rebuild)
+        if run is None:
+            raise NotFound(
+                f"Run '{self.id}' was never launched: '{self.run_path}' is missing. Remove '{self.path}'."
+            )
+        return run
+
+    def save_result(self, result: Result) -> None:
+        """Replace the result, atomically."""
+        assert result.run == self.id, f"{result.run} is not {self.id}"
+        files.write_atomic(self.result_path, codec.dump(result))
+
+    def load_result(self) -> Result | None:
+        """The result; None where there is none yet. Raises CorruptFile or NewerFormat."""
+        rebuild = f"Remove the file and run `gpuctl results {self.id}`, which collects the run again."
+        return self._load(Result, self.result_path, rebuild)
+
+    def _load(self, cls: type[T], path: Path, rebuild: str) -> T | None:
+        text = files.read_bytes(path)
+        return None if text is None else codec.load(cls, text, str(path), rebuild=rebuild)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The clusters and runs of one `$GPUCTL_HOME`, which is made when something is first written."""
+
+    home: Path
+
+    @classmethod
+    def default(cls) -> "Store":
+        """The store at `$GPUCTL_HOME`, or `~/.gpuctl`."""
+        home = os.environ.get("GPUCTL_HOME")
+        # Absolute: the inventory and the SSH configuration name files of the store, and are used anywhere.
+        return cls(Path(home or "~/.gpuctl").expanduser().absolute())
+
+    def cluster(self, name: str) -> ClusterFolder:
+        """The folder of a cluster, there or not. Raises InvalidInput for a name that can't be one."""
+        return ClusterFolder(self.home / "clusters" / check_cluster_name(name))
+
+    def clusters(self) -> list[ClusterFolder]:
+        """The clusters that have an inventory, or a journal of one that was begun, by name."""
+        found = (ClusterFolder(path) for path in _folders(self.home / "clusters"))
+        return [cluster for cluster in found if cluster.exists() or files.exists(cluster.journal.path)]
+
+    def new_run(self, now: datetime) -> RunFolder:
+        """Make the folder of a new run, with an id that no other run has. `now` has a time zone."""
+        runs = self.home / "runs"
+        files.private_dir(runs)
+        taken = {path.name[: len("20261121-054625")] for path in _folders(runs)}
+        moment = now.astimezone(UTC)
+        # Ids sort by time: the second run of a second gets the next one.
+        while (stamp := moment.strftime("%Y%m%d-%H%M%S")) in taken:
+            moment += timedelta(seconds=1)
+        run = RunFolder(runs / f"{stamp}-{os.urandom(2).hex()}")
+        parts = (run.logs_path, run.metrics_path, run.ranks_path, run.nodes_path, run.artifacts_path)
+        for folder in (run.path, *parts):
+            files.private_dir(folder)
+        return run
+
+    def run(self, run_id: str) -> RunFolder:
+        """The run of that id, or the only one whose id begins so. Raises NotFound."""
+        ids = [path.name for path in _folders(self.home / "runs")]
+        if run_id in ids:
+            return RunFolder(self.home / "runs" / run_id)
+        begins = [known for known in ids if run_id and known.startswith(run_id)]
+        if len(begins) == 1:
+            return RunFolder(self.home / "runs" / begins[0])
+        if begins:
+            raise NotFound(f"Run '{run_id}' could be any of {_listed(begins)}. Write more of its id.")
+        if not ids:
+            raise NotFound(f"There is no run '{run_id}', nor any other. Start one with `gpuctl train`.")
+        close = nearest(run_id, ids, cutoff=0.4) or ids[-3:]
+        raise NotFound(
+            f"There is no run '{run_id}'. The nearest are {_listed(close)}; `gpuctl runs` lists all."
+        )
+
+    def runs(self, cluster: str | None = None) -> list[RunFolder]:
+        """The runs that were launched, of one cluster or of all, oldest first.
+
+        A run whose record can't be read counts as any cluster's, so that it is seen.
+        """
+        found = (RunFolder(path) for path in _folders(self.home / "runs"))
+        launched = (run for run in found if run.run_path.exists())
+        return [run for run in launched if cluster is None or _may_be_of(run, cluster)]
+
+
+def _may_be_of(run: RunFolder, cluster: str) -> bool:
+    try:
+        return run.load_run().cluster == cluster
+    except (CorruptFile, NewerFormat):
+        return True
+
+
+def _folders(parent: Path) -> list[Path]:
+    with files.sentence("read", parent):
+        try:
+            entries = sorted(parent.iterdir())
+        except FileNotFoundError:
+            return []
+    return [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+
+
+def _listed(words: list[str], most: int = 5) -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(f"'{word}'" for word in words[:most]) + more

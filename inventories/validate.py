@@ -1,0 +1,153 @@
+"""What a person asks for, checked once, where it is read: spec files and the values of options.
+
+Every check returns the value as the rest of gpuctl uses it, or raises InvalidInput with a sentence that
+says what was found and what is allowed.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from inventories.suggest import did_you_mean
+from inventories.yaml_source import Problems, read, shown
+
+MAX_COUNT = 1000
+
+_CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_DURATION = re.compile(r"(\d{1,9}(\.\d{1,9})?[smhd])+")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def check_cluster_name(name: object) -> str:
+    """A cluster's name: it becomes a folder, a tag and a part of host names."""
+    if isinstance(name, str) and _CLUSTER_NAME.fullmatch(name):
+        return name
+    raise InvalidInput(
+        f"Cluster name {shown(name)} can't be used: a name is 1 to 40 of a-z, 0-9 and '-', "
+        "and begins and ends with a letter or digit."
+    )
+
+
+def check_count(count: object) -> int:
+    """A number of machines."""
+    if isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= MAX_COUNT:
+        return count
+    ending = " `gpuctl down` removes a cluster." if count == 0 and count is not False else ""
+    raise InvalidInput(
+        f"Count {shown(count)} can't be used: a count of machines is a whole number "
+        f"from 1 to {MAX_COUNT}.{ending}"
+    )
+
+
+def parse_duration_s(text: object) -> float:
+    """`90s`, `30m`, `4h`, `1d` or a sum such as `1h30m`, in seconds."""
+    if isinstance(text, str) and _DURATION.fullmatch(text.strip()):
+        parts = re.findall(r"([\d.]+)([smhd])", text)
+        seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+        if seconds > 0:
+            return seconds
+    raise InvalidInput(
+        f"Duration {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d, "
+        "as in 90s, 30m, 4h or 1d."
+    )
+
+
+def check_cidr(text: object) -> str:
+    """A range of addresses, IPv4 or IPv6; a single address is a range of one."""
+    try:
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r} is no text")
+        return str(ipaddress.ip_network(text.strip()))
+    except ValueError as error:
+        raise InvalidInput(
+            f"Address range {shown(text)} can't be used ({error}): "
+            "a range is written as in 203.0.113.7/32 or 10.0.0.0/16."
+        ) from error
+
+
+def check_disk_gb(size: object) -> int:
+    """A disk's size, GB."""
+    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= 1_000_000:
+        return size
+    raise InvalidInput(f"Disk size {shown(size)} can't be used: a size is a whole number of GB above 0.")
+
+
+def check_max_cost_usd(amount: object) -> float:
+    """The most that something may cost, USD."""
+    if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < float("inf"):
+        return float(amount)
+    raise InvalidInput(f"Cost {shown(amount)} can't be used: a cost is a number of US dollars above 0.")
+
+
+def check_python(path: object) -> str:
+    """An interpreter on the machines."""
+    if isinstance(path, str) and path.startswith("/") and "\n" not in path:
+        return path
+    raise InvalidInput(
+        f"Python {shown(path)} can't be used: it is the absolute path of an interpreter on the machines, "
+        "as in /usr/bin/python3.12."
+    )
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec file of `gpuctl up -f`. Raises InvalidInput with a line for each problem in it."""
+    source = read(path)
+    allowed = ", ".join(_SPEC_KEYS)
+    if not isinstance(source.data, dict):
+        found = "is empty" if source.data is None else f"holds {shown(source.data)}"
+        raise InvalidInput(f"{path}:1: the spec {found}; it should be keys with values. Allowed: {allowed}.")
+    problems = Problems(path)
+    values: dict[str, Any] = {}
+    for key, value in source.data.items():
+        line = source.line(key)
+        if key not in _SPEC_KEYS:
+            hint = did_you_mean(key, _SPEC_KEYS) or "."
+            problems.add(line, f"key '{key}' is not known{hint} Allowed: {allowed}.")
+            continue
+        field, check = _SPEC_KEYS[key]
+        try:
+            values[field] = check(value)
+        except InvalidInput as error:
+            problems.add(line, f"key '{key}': {error}")
+    problems.raise_if_any()
+    if "hosts" in values:
+        values["hosts"] = path.absolute().parent / values["hosts"].expanduser()
+    return Spec(**values)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise InvalidInput(f"{shown(value)} can't be used: it should be text; put it in quotes if it is.")
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise InvalidInput(f"{shown(value)} can't be used: it should be true or false.")
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value))
+
+
+_SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "cluster": ("cluster", check_cluster_name),
+    "provider": ("provider", _text),
+    "shape": ("shape", _text),
+    "count": ("count", check_count),
+    "region": ("region", _text),
+    "image": ("image", _text),
+    "disk_gb": ("disk_gb", check_disk_gb),
+    "spot": ("spot", _flag),
+    "ssh_cidr": ("ssh_cidr", check_cidr),
+    "ttl": ("ttl_s", parse_duration_s),
+    "max_cost_usd": ("max_cost_usd", check_max_cost_usd),
+    "hosts": ("hosts", _path),
+    "python": ("python", check_python),
+}
+"""Key of the file → field of Spec, and its check."""

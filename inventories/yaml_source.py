@@ -1,0 +1,205 @@
+"""YAML that a person wrote: plain values, and the line of each for the sentence about what is wrong with it.
+
+More strict than YAML itself: a key may be there once, aliases are refused (a few lines of them can expand
+to gigabytes), and so are tags beyond the plain types.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.reader import ReaderError
+
+from inventories.errors import InvalidInput
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_PROBLEMS = 20
+
+_PREFIX = "tag:yaml.org,2002:"
+
+Keys = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A value with a tag that isn't ours to understand, such as Ansible's `!vault`."""
+
+    tag: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One YAML document: dictionaries with text keys, lists, text, numbers, booleans and None."""
+
+    path: Path
+    data: Any
+    lines: dict[Keys, int] = field(repr=False)
+    ended: bool
+    """Whether the document has an explicit end, `...`."""
+
+    def line(self, *keys: str | int) -> int:
+        """The line, from 1, of the key or item that `keys` lead to, or of the nearest one above it."""
+        while keys not in self.lines:
+            keys = keys[:-1]
+        return self.lines[keys]
+
+
+class Problems:
+    """What is wrong with one file, gathered so that a person sees all of it at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[tuple[int, str]] = []
+
+    def add(self, line: int, text: str) -> None:
+        """`text` begins in the middle of a sentence: the file and line come before it."""
+        self.found.append((line, text))
+
+    def raise_if_any(self) -> None:
+        """Raise InvalidInput with a line for each problem, in the file's order."""
+        if self.found:
+            ordered = sorted(set(self.found))
+            shown_lines = [f"{self.path}:{line}: {text}" for line, text in ordered[:MAX_PROBLEMS]]
+            if len(ordered) > MAX_PROBLEMS:
+                shown_lines.append(f"{self.path}: {len(ordered) - MAX_PROBLEMS} more like these.")
+            raise InvalidInput("\n".join(shown_lines))
+
+
+def read(path: Path, *, foreign_tags: bool = False) -> Source:
+    """Read a file of one YAML document. Raises InvalidInput, which names the file and the line.
+
+    With `foreign_tags`, a value with an unknown tag becomes `Foreign`, else it is refused.
+    """
+    text = _text(path)
+    loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        ended = _scan(path, text, loader_class)
+        root = yaml.compose(text, Loader=loader_class)
+    except yaml.YAMLError as error:
+        raise _no_yaml(path, text, error) from error
+    builder = _Builder(path, foreign_tags=foreign_tags)
+    data = None if root is None else builder.value(root, ())
+    builder.problems.raise_if_any()
+    return Source(path=path, data=data, lines={(): 1} | builder.lines, ended=ended)
+
+
+def shown(value: object) -> str:
+    """A value in one line, for a message."""
+    if isinstance(value, Foreign):
+        return f"a value with the tag {value.tag}"
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=shown)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(f"Can't read '{path}': {error.strerror or error}.") from error
+    if len(data) > MAX_BYTES:
+        raise InvalidInput(
+            f"'{path}' is larger than {MAX_BYTES >> 20} MiB, which no file of this kind needs."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{path}:{line}: this is no UTF-8 text. Save the file as UTF-8.") from error
+
+
+def _scan(path: Path, text: str, loader_class: type[yaml.SafeLoader | yaml.CSafeLoader]) -> bool:
+    """Refuse aliases and deep nesting before anything recursive sees them. True: there is an explicit end."""
+    depth, ended = 0, False
+    for event in yaml.parse(text, Loader=loader_class):
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidInput(
+                f"{path}:{_line(event.start_mark)}: aliases ('*{event.anchor}') are not supported. "
+                "Write the value out."
+            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentEndEvent):
+            ended = bool(event.explicit)
+        if depth > MAX_DEPTH:
+            line = _line(event.start_mark)
+            raise InvalidInput(f"{path}:{line}: this is nested more than {MAX_DEPTH} deep.")
+    return ended
+
+
+def _no_yaml(path: Path, text: str, error: yaml.YAMLError) -> InvalidInput:
+    line, problem = 1, str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        line = _line(error.problem_mark)
+        problem = error.problem or problem
+    elif isinstance(error, ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        problem = error.reason
+    lines = text.splitlines()
+    tab = line <= len(lines) and lines[line - 1].lstrip(" ").startswith("\t")
+    hint = " Indent with spaces, not with tabs." if tab else ""
+    return InvalidInput(f"{path}:{line}: this can't be read as YAML: {problem}.{hint}")
+
+
+def _line(mark: "yaml.Mark | yaml._yaml.Mark | None") -> int:
+    return 1 if mark is None else mark.line + 1
+
+
+class _Builder:
+    """Values out of composed nodes, noting the line of each."""
+
+    def __init__(self, path: Path, *, foreign_tags: bool) -> None:
+        self.problems = Problems(path)
+        self.lines: dict[Keys, int] = {}
+        self._foreign_tags = foreign_tags
+        self._construct = yaml.constructor.SafeConstructor()
+
+    def value(self, node: yaml.Node, keys: Keys) -> object:
+        """The value of a node; `keys` lead to it."""
+        line = _line(node.start_mark)
+        self.lines.setdefault(keys, line)
+        kind = node.tag.removeprefix(_PREFIX)
+        if isinstance(node, yaml.MappingNode) and kind == "map":
+            return self._mapping(node, keys)
+        if isinstance(node, yaml.SequenceNode) and kind == "seq":
+            return [self.value(item, (*keys, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and kind in ("str", "timestamp", "value"):
+            return node.value
+        if isinstance(node, yaml.ScalarNode) and kind in ("int", "float", "bool", "null"):
+            return self._number(node, kind)
+        if self._foreign_tags:
+            return Foreign(node.tag)
+        self.problems.add(line, f"the tag '{node.tag}' is not supported.")
+        return None
+
+    def _number(self, node: yaml.ScalarNode, kind: str) -> object:
+        construct = getattr(self._construct, f"construct_yaml_{kind}")
+        try:
+            return construct(node)
+        except (ValueError, KeyError, IndexError):
+            self.problems.add(_line(node.start_mark), f"{shown(node.value)} is no {kind}.")
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = _line(key_node.start_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.add(line, "a key should be text.")
+                continue
+            key = str(key_node.value)
+            if key in values:
+                first = self.lines[(*keys, key)]
+                self.problems.add(
+                    line,
+                    f"key '{key}' is there a second time; the first is in line {first}. Remove one of them.",
+                )
+                continue
+            self.lines[(*keys, key)] = line
+            values[key] = self.value(value_node, (*keys, key))
+        return values

@@ -1,0 +1,92 @@
+"""Provider `hosts`: machines that exist already, from an inventory file. Creates and destroys nothing."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from inventories.ansible import read_hosts_file
+from inventories.errors import InvalidInput
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from inventories.store import ClusterFolder, Journal
+from provision.errors import RefusedPlan
+from provision.provider import Leftover, Plan
+
+CONNECT_TIMEOUT_S = 2.0
+MOST_AT_ONCE = 32
+
+
+def provider(folder: ClusterFolder) -> "HostsProvider":
+    """The provider for one cluster."""
+    return HostsProvider(folder)
+
+
+class HostsProvider:
+    """The machines of one cluster, which somebody else runs."""
+
+    name = "hosts"
+    billed = False
+
+    def __init__(self, folder: ClusterFolder) -> None:
+        self._folder = folder
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """Take the machines of the file, or the first `spec.count` by rank. Without a file, those there are.
+
+        Raises RefusedPlan where there are fewer, and InvalidInput for a file that can't be used.
+        """
+        machines = self._machines(spec, current)
+        count = len(machines) if spec.count is None else spec.count
+        if count > len(machines):
+            raise RefusedPlan(
+                f"{count} machines are asked for, and {self._source(spec)} lists {len(machines)}. "
+                f"Add machines to it, or ask for `--count {len(machines)}`."
+            )
+        keep = tuple(sorted(machines, key=lambda machine: machine.rank))[:count]
+        return Plan(
+            spec=spec,
+            provider=self.name,
+            create=(),
+            keep=keep,
+            hourly_usd=0.0,
+            free=True,
+            actions=tuple(
+                f"use {machine.name} at {machine.user}@{machine.host} port {machine.port}" for machine in keep
+            ),
+        )
+
+    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:  # noqa: ARG002 - nothing is made
+        """The machines of the plan, each asked whether it is there: at most 2 s in all."""
+        if not plan.keep:
+            return ()
+        with ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, len(plan.keep))) as pool:
+            return tuple(pool.map(self.refresh, plan.keep))
+
+    def find(self) -> tuple[Machine, ...]:
+        """The machines of the inventory: no one else knows them as ours."""
+        return self._folder.load().machines if self._folder.exists() else ()
+
+    def refresh(self, machine: Machine) -> Machine:
+        """`running` where the machine's SSH port answers within 2 s, else `unknown`."""
+        try:
+            with socket.create_connection((machine.host, machine.port), timeout=CONNECT_TIMEOUT_S):
+                return replace(machine, state="running")
+        except OSError:
+            return replace(machine, state="unknown")
+
+    def destroy(self) -> tuple[Leftover, ...]:
+        """Nothing of it is ours to remove."""
+        return ()
+
+    def _machines(self, spec: Spec, current: Inventory | None) -> tuple[Machine, ...]:
+        if spec.hosts is not None:
+            return read_hosts_file(spec.hosts)
+        if current is not None:
+            return current.machines
+        raise InvalidInput(
+            "Provider hosts needs to know the machines: give `--hosts FILE`, an Ansible inventory. "
+            "`ansible_host` and `ansible_user` of each are enough."
+        )
+
+    def _source(self, spec: Spec) -> str:
+        return f"'{spec.hosts}'" if spec.hosts is not None else f"cluster '{self._folder.name}'"

@@ -1,0 +1,52 @@
+"""Ed25519 keys in OpenSSH's own format: a cluster's key, and the host keys of its machines."""
+
+from pathlib import Path
+
+from inventories import files
+from provision.errors import ProvisionError
+
+
+def make_key(path: Path) -> str:
+    """Write a new private key to `path` (0600, no passphrase) and return its public half.
+
+    The public half is `ssh-ed25519 AAAA…`, without a comment. The folder must exist; an old file is replaced.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    files.write_atomic(path, private)
+    return _public_text(key.public_key())
+
+
+def ensure_key(path: Path) -> str:
+    """The public half of the private key at `path`, which is made where there is none.
+
+    Raises ProvisionError where the file holds something else.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    data = files.read_bytes(path)
+    if data is None:
+        return make_key(path)
+    try:
+        key = serialization.load_ssh_private_key(data, password=None)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ProvisionError(
+            f"'{path}' is no private key that gpuctl can use: {error}. "
+            "End the cluster with `gpuctl down`, which removes the file, and run `gpuctl up` again."
+        ) from error
+    return _public_text(key.public_key())
+
+
+def _public_text(public_key: object) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    text: bytes = public_key.public_bytes(  # type: ignore[attr-defined]
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return text.decode()

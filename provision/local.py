@@ -1,0 +1,274 @@
+"""Provider `local`: hosts on this machine, each a real SSH server of its own on loopback.
+
+No account, no root; each host has its own home, port and share of this machine's GPUs, and outlives the
+command that made it.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from inventories import files
+from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
+from inventories.machine import Inventory, Machine, MachineState
+from inventories.spec import Spec
+from inventories.store import ClusterFolder, Journal
+from provision import local_processes, local_start, local_state
+from provision.errors import CreateFailed, RefusedPlan
+from provision.keys import ensure_key, make_key
+from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
+from provision.local_state import HostFolder, HostRecord
+from provision.provider import Leftover, Plan, PlannedMachine
+
+MOST_HOSTS = 64
+"""Hosts share this machine; more than this is a mistyped number."""
+
+
+def provider(folder: ClusterFolder) -> "LocalProvider":
+    """The provider for one cluster."""
+    return LocalProvider(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Host:
+    record: HostRecord
+    folder: HostFolder
+    state: MachineState
+
+
+class LocalProvider:
+    """Hosts of one cluster on this machine. `python` runs their servers."""
+
+    name = "local"
+    billed = False
+
+    def __init__(
+        self, folder: ClusterFolder, *, python: str = sys.executable, ready_timeout_s: float = 10.0
+    ) -> None:
+        self._folder = folder
+        self._python = python
+        self._ready_timeout_s = ready_timeout_s
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """As the protocol says. Hosts that an interrupted `create` left are planned to be ended."""
+        if spec.shape not in (None, "local"):
+            raise InvalidInput(
+                f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
+                "Leave out `--shape`, or the `--provider local` that goes with it."
+            )
+        hosts = {host.record.rank: host for host in self._hosts()}
+        done = {rank: host for rank, host in hosts.items() if host.record.port is not None}
+        before = {machine.rank: machine.id for machine in current.machines} if current else {}
+        have = max((*before, *done), default=-1) + 1
+        count = self._count(spec, have)
+        keep = {rank: host for rank, host in done.items() if host.state != "gone"}
+        replaced = before | {rank: host.record.id for rank, host in hosts.items()}
+        create = tuple(
+            PlannedMachine(name=self._name(rank), rank=rank, shape="local", replaces=replaced.get(rank))
+            for rank in range(count)
+            if rank not in keep
+        )
+        strangers = self._processes(kept={host.record.id for host in keep.values()})
+        ended = {host.record.id for rank, host in hosts.items() if rank not in keep}
+        ended |= {mark.host for mark in strangers.values()}
+        return Plan(
+            spec=spec,
+            provider=self.name,
+            create=create,
+            end=tuple(sorted(ended - {planned.replaces for planned in create})),
+            keep=tuple(self._machine(keep[rank]) for rank in sorted(keep)),
+            hourly_usd=0.0,
+            free=True,
+            actions=tuple(self._actions(create, strangers, count)),
+        )
+
+    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:
+        """As the protocol says. First ends what is left of hosts that are not kept."""
+        self._folder.make()
+        kept = {machine.id for machine in plan.keep}
+        if leftovers := self._clear(kept):
+            raise CreateFailed(f"No host was made. {_in_the_way(leftovers)}")
+        launches: list[local_start.Launch] = []
+        try:
+            authorized_key = ensure_key(self._folder.key_path)
+            for planned in plan.create:
+                # One by one: where one fails, those before it are in the list.
+                launches.append(self._launch(planned, plan.spec, authorized_key, journal))  # noqa: PERF401
+            ready = local_start.wait_ready(launches, timeout_s=self._ready_timeout_s)
+            for entry in launches:
+                pid, port = ready[entry.record.id].pid, ready[entry.record.id].port
+                journal.append("local host runs", id=entry.record.id, pid=pid, port=port)
+                entry.folder.save(replace(entry.record, pid=pid, port=port))
+            self._share_gpus(len(plan.keep) + len(plan.create))
+        except BaseException as error:
+            leftovers = self._clear(kept)
+            if isinstance(error, CreateFailed | InventoryError | OSError):
+                raise CreateFailed(f"{error} {_in_the_way(leftovers)}".strip()) from error
+            raise
+        finally:
+            for entry in launches:
+                entry.close()
+        return self.find()
+
+    def find(self) -> tuple[Machine, ...]:
+        """The cluster's hosts and whether they run, whatever the inventory says."""
+        found = [host for host in self._hosts() if host.record.port is not None]
+        return tuple(self._machine(host) for host in sorted(found, key=lambda host: host.record.rank))
+
+    def refresh(self, machine: Machine) -> Machine:
+        """The machine, `running` or `gone`; `unknown` where the system hides its processes from us."""
+        host = self._host(self._host_folder(machine.name))
+        if host is None or host.record.id != machine.id:
+            return replace(machine, state="gone")
+        return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
+
+    def destroy(self) -> tuple[Leftover, ...]:
+        """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
+        leftovers = local_processes.end(lambda: self._processes(kept=set()))
+        # With a process left, the folders stay: they tell the next `destroy` what is ours.
+        return leftovers or local_state.remove_tree(self._path)
+
+    def _count(self, spec: Spec, have: int) -> int:
+        count = spec.count if spec.count is not None else max(have, 1)
+        if count > MOST_HOSTS:
+            raise InvalidInput(
+                f"{count} hosts are more than one machine is good for: ask for {MOST_HOSTS} at most."
+            )
+        if count < have:
+            raise RefusedPlan(
+                f"Cluster '{self._folder.name}' has {have} hosts, and `up` does not end any of them. To have "
+                f"{count}, end all with `gpuctl down`, then run `gpuctl up --provider local --count {count}`."
+            )
+        return count
+
+    def _actions(
+        self, create: tuple[PlannedMachine, ...], strangers: dict[psutil.Process, Mark], count: int
+    ) -> Iterator[str]:
+        for process, mark in sorted(strangers.items(), key=lambda item: (item[1].host, item[0].pid)):
+            yield f"end process {process.pid}, left of host {mark.host}"
+        if create and not self._folder.key_path.exists():
+            yield f"make client key {self._folder.key_path}"
+        for planned in create:
+            folder = self._host_folder(planned.name)
+            fresh = "remove the old home, " if folder.path.exists() else ""
+            yield (
+                f"{fresh}start SSH server {planned.name} on 127.0.0.1 (port chosen by the system), "
+                f"home {folder.home}"
+            )
+        if create and (each := len(self._devices) // count):
+            yield f"give each of {count} hosts {each} of this machine's {len(self._devices)} GPUs"
+
+    def _launch(
+        self, planned: PlannedMachine, spec: Spec, authorized_key: str, journal: Journal
+    ) -> local_start.Launch:
+        folder = self._host_folder(planned.name)
+        host_id = f"local-{secrets.token_hex(8)}"
+        journal.append("local host starts", id=host_id, name=planned.name, replaces=planned.replaces)
+        files.private_dir(folder.home)
+        record = HostRecord(
+            id=host_id,
+            name=planned.name,
+            rank=planned.rank,
+            user=local_state.current_user(),
+            host_key=make_key(folder.host_key_path),
+            python=spec.python or sys.executable,
+        )
+        folder.save(record)
+        marks = {HOST_MARK: host_id, CLUSTER_MARK: self._mark}
+        env = local_state.host_env(os.environ, home=folder.home, marks=marks)
+        return local_start.launch(record, folder, authorized_key=authorized_key, env=env, python=self._python)
+
+    def _share_gpus(self, count: int) -> None:
+        for host in self._hosts():
+            host.folder.give_gpus(local_state.share(self._devices, rank=host.record.rank, count=count))
+
+    def _clear(self, kept: set[str]) -> tuple[Leftover, ...]:
+        """End and remove all of the cluster but the hosts `kept`."""
+        leftovers = local_processes.end(lambda: self._processes(kept))
+        if leftovers:
+            return leftovers
+        others = (path for path in self._host_paths() if self._recorded_id(path) not in kept)
+        return tuple(left for path in others for left in local_state.remove_tree(path))
+
+    def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
+        """The processes of all hosts of the cluster but those `kept`."""
+        # Recorded ids tell our processes also where the cluster's folder was moved.
+        ids = {self._recorded_id(path) for path in self._host_paths()}
+        return {
+            process: mark
+            for process, mark in local_processes.marked().items()
+            if mark.host not in kept and (mark.cluster == self._mark or mark.host in ids)
+        }
+
+    def _recorded_id(self, path: Path) -> str | None:
+        try:
+            record = HostFolder(path).load()
+        except (CorruptFile, NewerFormat):
+            return None  # the processes carry the cluster's mark as well
+        return record.id if record else None
+
+    def _hosts(self) -> list[_Host]:
+        found = (self._host(HostFolder(path)) for path in self._host_paths())
+        return [host for host in found if host is not None]
+
+    def _host(self, folder: HostFolder) -> _Host | None:
+        record = folder.load()
+        return None if record is None else _Host(record=record, folder=folder, state=_state(record, folder))
+
+    def _host_paths(self) -> list[Path]:
+        return sorted(path for path in self._path.glob("*") if path.is_dir())
+
+    def _host_folder(self, machine: str) -> HostFolder:
+        return HostFolder(self._path / machine)
+
+    def _name(self, rank: int) -> str:
+        return f"{self._folder.name}-{rank}"
+
+    @property
+    def _path(self) -> Path:
+        return self._folder.path / "local"
+
+    @property
+    def _mark(self) -> str:
+        return os.path.realpath(self._folder.path)
+
+    @cached_property
+    def _devices(self) -> tuple[str, ...]:
+        return local_state.devices(os.environ)
+
+    def _machine(self, host: _Host) -> Machine:
+        record = host.record
+        assert record.port is not None
+        return Machine(
+            name=record.name,
+            rank=record.rank,
+            state=host.state,
+            host="127.0.0.1",
+            port=record.port,
+            user=record.user,
+            private_ip="127.0.0.1",
+            gpus=len(host.folder.gpus()),
+            id=record.id,
+            shape="local",
+            key_file=self._folder.key_path,
+            python=record.python,
+            host_key=record.host_key,
+        )
+
+
+def _state(record: HostRecord, folder: HostFolder) -> MachineState:
+    if record.pid is None:
+        return "pending"
+    runs = local_processes.is_server(record.pid, host=record.id, config=str(folder.config_path))
+    return {True: "running", False: "gone", None: "unknown"}[runs]  # type: ignore[return-value]
+
+
+def _in_the_way(leftovers: tuple[Leftover, ...]) -> str:
+    listed = ", ".join(f"{left.kind} {left.id}" for left in leftovers)
+    return f"In the way is {listed}: {leftovers[0].reason} Remove it and run again." if leftovers else ""

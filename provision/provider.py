@@ -1,0 +1,92 @@
+"""The protocol of a provider: the only thing that the rest of gpuctl knows about a cloud."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from inventories.store import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMachine:
+    """A machine that `create` will make."""
+
+    name: str
+    rank: int
+    shape: str | None = None
+    replaces: str | None = None
+    """The id of the dead machine whose place it takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `create` will do: printed by `up --dry-run`, asked about, and then executed as it is."""
+
+    spec: Spec
+    provider: str
+    region: str | None = None
+    create: tuple[PlannedMachine, ...]
+    keep: tuple[Machine, ...]
+    """Machines that are there already and stay as they are."""
+    end: tuple[str, ...] = ()
+    """Ids of what an interrupted `create` left and nothing replaces: `create` removes it first."""
+    hourly_usd: float | None
+    """Price of all machines, kept and new, USD an hour; 0 where nothing is billed; None: not known."""
+    free: bool
+    """True: nothing of it can cost money, so nobody needs to be asked."""
+    actions: tuple[str, ...]
+    """What will be done, one line each, exact: processes, requests, rules, user-data."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """The provider's own notes from `plan` to `create`."""
+
+    @property
+    def changes(self) -> bool:
+        """False: the machines are as asked for."""
+        return bool(self.create or self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """Something that `destroy` could not remove."""
+
+    kind: str
+    """`process`, `instance`, `subnet`, …"""
+    id: str
+    reason: str
+
+
+class Provider(Protocol):
+    """Machines of one kind, for one cluster.
+
+    Every method may be called at any time, also after a crash in the middle of another one.
+    """
+
+    name: str
+    billed: bool
+    """False: machines of this provider never cost money."""
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """Compare what is asked for with what there is. Read-only.
+
+        Raises RefusedPlan where `create` could not get from `current` to `spec`.
+        """
+
+    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:
+        """Make all of `plan.create`, or none: what was begun is rolled back before an error is raised.
+
+        Each id is journaled before it is waited for. Returns all machines of the cluster, kept and new,
+        by rank. Blocks until the provider calls them running; whether SSH answers is not its business.
+        """
+
+    def find(self) -> tuple[Machine, ...]:
+        """The cluster's machines as the provider itself knows them, whatever our inventory says."""
+
+    def refresh(self, machine: Machine) -> Machine:
+        """The machine with its real state. Never waits: one question to the provider."""
+
+    def destroy(self) -> tuple[Leftover, ...]:
+        """Remove everything of the cluster, in dependency order, polling to a deadline.
+
+        Idempotent: nothing to remove is success. Returns what is left, with the reason.
+        """

@@ -1,0 +1,64 @@
+"""The providers of this build by name, each imported when it is used."""
+
+import importlib
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from inventories.store import ClusterFolder
+from inventories.suggest import did_you_mean
+from provision.errors import ProvisionError, UnknownShape
+from provision.provider import Provider
+
+PROVIDERS: dict[str, tuple[str, str]] = {
+    "local": ("provision.local", "hosts on this machine, free, for trying things out"),
+    "hosts": ("provision.hosts", "machines that you have already, from an inventory file"),
+}
+"""The module and what the provider offers. A module has `provider(folder) -> Provider`."""
+
+
+def load(name: str, folder: ClusterFolder) -> Provider:
+    """The provider of that name for one cluster. Raises ProvisionError where this build has none."""
+    if name not in PROVIDERS:
+        raise ProvisionError(
+            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, PROVIDERS)}; it has "
+            f"{' and '.join(PROVIDERS)}. Give one of them with `--provider`."
+        )
+    module = importlib.import_module(PROVIDERS[name][0])
+    made: Provider = module.provider(folder)
+    return made
+
+
+def infer(spec: Spec) -> str:
+    """The name of the provider that the spec means; an explicit one wins.
+
+    Raises UnknownShape for a shape that nobody has, InvalidInput where nothing names a provider, and
+    ProvisionError for a shape whose provider this build does not have.
+    """
+    if spec.provider is not None:
+        return spec.provider
+    if spec.hosts is not None:
+        return "hosts"
+    if spec.shape is None:
+        raise InvalidInput(
+            "Nothing says where the machines come from. Give `--provider local` for hosts on this machine, "
+            "`--shape SHAPE` for rented ones, or `--hosts FILE` for those that you have."
+        )
+    if spec.shape == "local":
+        return "local"
+    return _provider_of(spec.shape)
+
+
+def _provider_of(name: str) -> str:
+    from provision.catalog import SHAPES, nearest_shapes
+
+    shape = SHAPES.get(name)
+    if shape is None:
+        near = nearest_shapes(name)
+        hint = f"The nearest are {', '.join(near)}." if near else "`--shape local` needs no account."
+        raise UnknownShape(f"No provider has a shape '{name}'. {hint}")
+    if shape.provider not in PROVIDERS:
+        raise ProvisionError(
+            f"Shape {name} is {shape.provider}'s, and this build of gpuctl does not have that provider yet. "
+            "`--provider local` runs hosts on this machine, `--hosts FILE` uses machines that you have."
+        )
+    return shape.provider

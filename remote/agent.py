@@ -1,0 +1,71 @@
+"""How the node's part (`remote/node`) gets to a node and is asked to do something there."""
+
+import hashlib
+import io
+import shlex
+import zipfile
+from functools import cache
+from pathlib import Path
+
+ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
+
+BOOT = """\
+import os, sys
+digest, size = sys.argv[1], int(sys.argv[2])
+data = sys.stdin.buffer.read(size)
+root = os.path.expanduser("~/.gpuctl-node")
+home = os.path.join(root, "agent", digest)
+temporary = "%s.%d" % (home, os.getpid())
+try:
+    if not os.path.isdir(home):
+        import io, shutil, zipfile
+        os.makedirs(root, 0o700, exist_ok=True)
+        try:
+            zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
+            try:
+                os.rename(temporary, home)
+            except OSError:
+                if not os.path.isdir(home):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+except OSError as error:
+    sys.stderr.write("%s\\n" % error)
+    sys.exit(91 if error.errno in (28, 122) else 90)
+sys.argv = [home] + sys.argv[3:]
+import runpy
+runpy.run_path(home, run_name="__main__")
+"""
+"""Takes the zipped agent from standard input, unpacks it once, and goes on as the agent itself."""
+
+
+@cache
+def payload() -> tuple[str, bytes]:
+    """The agent as a zip file, and its digest. The same sources give the same bytes."""
+    root = Path(__file__).parent
+    sources = [root / "__init__.py", *sorted((root / "node").glob("*.py"))]
+    files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
+    files["__main__.py"] = ENTRY.encode()
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(files.items()):
+            archive.writestr(name, data)
+    return digest, buffer.getvalue()
+
+
+def first_command(python: str, command: str) -> tuple[str, bytes]:
+    """The shell command of a connection's first request, and the bytes to send ahead of it."""
+    digest, data = payload()
+    return shlex.join([python, "-I", "-c", BOOT, digest, str(len(data)), command]), data
+
+
+def next_command(python: str, command: str) -> str:
+    """The shell command of every later request."""
+    # The shell expands ~: home folders may have names that are not ours to guess.
+    return f'{shlex.quote(python)} -I "$HOME"/.gpuctl-node/agent/{payload()[0]} {shlex.quote(command)}'
+
+
+def argv_on_node(python: str, home: str, *arguments: str) -> list[str]:
+    """The argv of the agent for a process started on the node itself, whose home folder is known."""
+    return [python, "-I", f"{home}/.gpuctl-node/agent/{payload()[0]}", *arguments]

@@ -1,0 +1,29 @@
+"""The environment of a run's processes on one node. Pure: facts and wishes in, variables out."""
+
+from collections.abc import Mapping
+
+from inventories.run import Run, RunNode
+from remote.facts import Facts
+
+
+def rank_environment(
+    run: Run, node: RunNode, facts: Facts, *, cores: int, wished: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for the launcher, inherited by every rank of the node. What the user wishes wins.
+
+    The launcher adds RANK, WORLD_SIZE, MASTER_ADDR and the like; the watcher around each rank adds
+    GPUCTL_METRICS, a file a rank.
+    """
+    environment = {
+        "GPUCTL_RUN_ID": run.run,
+        "GPUCTL_RUN_DIR": node.run_dir,
+        "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    interface = facts.interfaces.get(run.master_addr)
+    if interface is not None:
+        # Both libraries would otherwise pick an interface by the hostname or by order of appearance.
+        environment["GLOO_SOCKET_IFNAME"] = interface
+        environment["NCCL_SOCKET_IFNAME"] = f"={interface}"
+        environment["NCCL_SOCKET_FAMILY"] = "AF_INET"
+    return {**environment, **wished}

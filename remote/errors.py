@@ -1,0 +1,63 @@
+"""The errors of this package.
+
+RemoteError
+├── Unreachable             no SSH connection: the stage that failed is named (TCP, key exchange, …)
+├── HostKeyRejected         the host's key is not the pinned one, or none is pinned
+├── AuthenticationFailed    the host did not take our key
+├── ConnectionLost          the connection broke in the middle of something
+├── NodeFailed              a command on a node failed
+│   └── DiskFull            … because no space was left there
+├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
+├── PreflightFailed         a run would fail or hang later; every finding has its fix
+├── SyncRefused             the folder is too large to be sent without asking
+├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
+└── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
+"""
+
+
+class RemoteError(Exception):
+    """Base of the family. The message is one or more whole sentences that say what to do next."""
+
+
+class Unreachable(RemoteError):
+    """No SSH connection could be made."""
+
+
+class HostKeyRejected(RemoteError):
+    """The host's key is not the pinned one, or none is pinned."""
+
+
+class AuthenticationFailed(RemoteError):
+    """The host did not take our key."""
+
+
+class ConnectionLost(RemoteError):
+    """The connection broke in the middle of something."""
+
+
+class NodeFailed(RemoteError):
+    """A command on a node failed."""
+
+
+class DiskFull(NodeFailed):
+    """No space is left on a node."""
+
+
+class SomeNodesFailed(RemoteError):
+    """One or more nodes failed."""
+
+
+class PreflightFailed(RemoteError):
+    """A run would fail or hang later."""
+
+
+class SyncRefused(RemoteError):
+    """The folder is too large to be sent without asking."""
+
+
+class ScriptNotSynced(RemoteError):
+    """The script is missing, or outside what is sent to the nodes."""
+
+
+class BadAnswer(RemoteError):
+    """What a node sent is not what we asked for."""

@@ -1,0 +1,73 @@
+"""What the nodes are: one round trip each, all at once."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remote.connection import Node
+from remote.errors import BadAnswer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One node's facts. None: could not be found out."""
+
+    hostname: str
+    os: str
+    home: str
+    python: str
+    """The interpreter that answered, absolute."""
+    python_version: str
+    torch: str | None
+    """Version of the installed torch. None: not installed for that interpreter."""
+    gpus: tuple[dict[str, Any], ...]
+    cpus: int
+    disk_free_bytes: int
+    boot_id: str
+    """Two nodes with one boot id share a kernel, and so its cores."""
+    clock_offset_s: float
+    """The node's clock minus this computer's, seconds; off by at most half a round trip."""
+    interfaces: Mapping[str, str | None]
+    """Peer's address → the interface on the route to it."""
+    free_port: int | None
+    active_runs: tuple[str, ...]
+
+
+def gather(node: Node, peers: tuple[str, ...]) -> Facts:
+    """A node's facts, with the routes to its peers' addresses."""
+    before = time.time()
+    answer = node.ask("facts", {"private_ip": node.machine.private_ip, "peers": list(peers)})
+    after = time.time()
+    try:
+        return parse(answer["facts"], now=(before + after) / 2)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: the facts can't be read: {error!r}.") from error
+
+
+def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
+    """Facts from the agent's document; `now` is this computer's clock when it was made, unix seconds."""
+    return Facts(
+        hostname=str(facts["hostname"]),
+        os=str(facts["os"]),
+        home=str(facts["home"]),
+        python=str(facts["python"]),
+        python_version=str(facts["python_version"]),
+        torch=facts["torch"],
+        gpus=tuple(facts["gpus"]),
+        cpus=int(facts["cpus"]),
+        disk_free_bytes=int(facts["disk_free_bytes"]),
+        boot_id=str(facts["boot_id"]),
+        clock_offset_s=float(facts["time"]) - now,
+        interfaces=dict(facts["interfaces"]),
+        free_port=facts["free_port"],
+        active_runs=tuple(facts["active_runs"]),
+    )
+
+
+def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:
+    """Cores that each node may use: nodes that share a kernel share its cores evenly."""
+    sharing: dict[str, int] = {}
+    for fact in facts.values():
+        sharing[fact.boot_id] = sharing.get(fact.boot_id, 0) + 1
+    return {name: max(1, fact.cpus // sharing[fact.boot_id]) for name, fact in facts.items()}

@@ -1,0 +1,71 @@
+"""Pinned host keys: where they come from, and the known_hosts file that holds a cluster's."""
+
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from inventories.machine import Machine
+from remote.errors import HostKeyRejected, Unreachable
+
+USER_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
+
+
+def host_pattern(host: str, port: int) -> str:
+    """A host as known_hosts files write it: `[host]:port` where the port is not 22."""
+    return host if port == 22 else f"[{host}]:{port}"
+
+
+def render(machines: Sequence[Machine]) -> str:
+    """The text of a known_hosts file with the machines' pinned keys."""
+    pinned = [(host_pattern(machine.host, machine.port), machine.host_key) for machine in machines]
+    return "".join(f"{pattern} {key}\n" for pattern, key in pinned if key)
+
+
+def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine:
+    """The machine with its host key: as it stands, from the first file that has one, or asked of the host.
+
+    A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
+    Raises HostKeyRejected where no key is known, Unreachable where the host does not answer.
+    """
+    if machine.host_key:
+        return machine
+    import paramiko
+
+    for path in files:
+        file = path.expanduser()
+        if not file.exists():
+            continue
+        keys = paramiko.HostKeys(str(file)).lookup(host_pattern(machine.host, machine.port))
+        if keys:
+            # ed25519 first: the others may be offered by older clients only.
+            name = "ssh-ed25519" if "ssh-ed25519" in keys else next(iter(keys))
+            return replace(machine, host_key=f"{name} {keys[name].get_base64()}")
+    if not accept_new:
+        where = ", ".join(str(path) for path in files)
+        raise HostKeyRejected(
+            f"{machine.name}: no host key of {host_pattern(machine.host, machine.port)} is known ({where}). "
+            "Give a file that has it with --known-hosts FILE, or trust the key that the host shows now "
+            "with --accept-new-host-keys."
+        )
+    return replace(machine, host_key=_ask(machine))
+
+
+def _ask(machine: Machine) -> str:
+    """The key that the host shows now."""
+    import paramiko
+
+    try:
+        with socket.create_connection((machine.host, machine.port), timeout=10) as connection:
+            transport = paramiko.Transport(connection)
+            try:
+                transport.start_client(timeout=10)
+                key = transport.get_remote_server_key()
+            finally:
+                transport.close()
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise Unreachable(
+            f"{machine.name}: {machine.host}:{machine.port} showed no host key: {error}. "
+            "Check that the machine is up and that its SSH port is open to this computer."
+        ) from error
+    return f"{key.get_name()} {key.get_base64()}"

@@ -1,0 +1,156 @@
+"""What a node is, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
+
+import os
+import platform
+import random
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional
+
+from remote.node import frames, process, runner
+from remote.node.files import NODE_HOME
+
+RENDEZVOUS_PORTS = range(20000, 30000)
+"""Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
+
+
+def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`facts`: private_ip and peers (addresses); answers with everything at once."""
+    frames.write(output, {"t": "facts", "facts": gather(request["private_ip"], request["peers"])})
+
+
+def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
+    """All facts. What can't be found out is None."""
+    NODE_HOME.mkdir(mode=0o700, exist_ok=True)
+    disk = os.statvfs(str(NODE_HOME))
+    return {
+        "hostname": socket.gethostname(),
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "home": os.path.expanduser("~"),
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "torch": package_version("torch"),
+        "gpus": _gpus(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "inodes_free": disk.f_favail if disk.f_files else None,
+        "time": time.time(),
+        "boot_id": process.boot_id(),
+        "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
+        "free_port": free_port(private_ip),
+        "active_runs": runner.active_runs(NODE_HOME / "runs"),
+    }
+
+
+def _os_name() -> str:
+    try:
+        text = Path("/etc/os-release").read_text()
+    except FileNotFoundError:
+        return "{} {}".format(platform.system(), platform.mac_ver()[0]).strip()
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
+    return found.group(1) if found else platform.system()
+
+
+def package_version(name: str) -> Optional[str]:
+    """The version of an installed package, by the name of its metadata folder: nothing is imported."""
+    folders = list(sys.path)
+    if sys.prefix == sys.base_prefix:
+        # Isolated mode leaves the user's own site-packages out; the ranks will see them.
+        import site
+
+        folders.append(site.getusersitepackages())
+    for folder in folders:
+        for metadata in Path(folder or ".").glob("{}-*.dist-info".format(name)):
+            return metadata.name[len(name) + 1 : -len(".dist-info")]
+    return None
+
+
+def _gpus() -> List[Dict[str, Any]]:
+    """GPUs that a run may use, as nvidia-smi lists them and CUDA_VISIBLE_DEVICES allows."""
+    program = shutil.which("nvidia-smi")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if program is None or visible == "":
+        return []
+    query = "--query-gpu=index,uuid,name,memory.total,driver_version"
+    shown = subprocess.run(
+        [program, query, "--format=csv,noheader,nounits"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=30,
+        check=False,
+    )
+    return parse_gpus(shown.stdout.decode(), visible) if shown.returncode == 0 else []
+
+
+def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
+    """nvidia-smi's CSV rows, of the devices named by index or UUID in `visible` (None: all)."""
+    wanted = None if visible is None else [word.strip() for word in visible.split(",")]
+    found = []
+    for line in csv.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 5:
+            continue
+        index, uuid, name, memory, driver = cells
+        if wanted is not None and index not in wanted and not any(w and uuid.startswith(w) for w in wanted):
+            continue
+        memory_mb = int(memory) if memory.isdigit() else None
+        found.append({"index": int(index), "name": name, "memory_mb": memory_mb, "driver": driver})
+    return found
+
+
+def route_interface(peer: str) -> Optional[str]:
+    """The interface that packets to `peer` leave by: the kernel is asked by connecting a UDP socket."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    return interface_of(own)
+
+
+def interface_of(address: str) -> Optional[str]:
+    """The interface that carries an IPv4 address of this machine; loopback's for 127.x."""
+    names = [name for _, name in socket.if_nameindex()]
+    if address.startswith("127."):
+        return next((name for name in names if name in ("lo", "lo0")), None)
+    if sys.platform != "linux":
+        shown = subprocess.run(["/sbin/ifconfig"], stdout=subprocess.PIPE, check=False).stdout.decode()
+        for block in re.split(r"\n(?=\S)", shown):
+            if re.search(r"\binet {}\b".format(re.escape(address)), block):
+                return block.partition(":")[0]
+        return None
+    import fcntl
+
+    siocgifaddr = 0x8915
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for name in names:
+            try:
+                answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def free_port(address: str) -> Optional[int]:
+    """A port that can be listened on at this address now."""
+    for port in random.sample(RENDEZVOUS_PORTS, 50):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return port
+    return None

@@ -1,0 +1,53 @@
+"""Files on a node: written whole or not at all, listed without following links."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, Dict, Iterator, Tuple
+
+NODE_HOME = Path(os.path.expanduser("~")) / ".gpuctl-node"
+
+
+def write_json(path: Path, document: Dict[str, Any]) -> None:
+    """Write a document atomically and durably, mode 0600."""
+    temporary = path.with_name(".{}.{}".format(path.name, os.getpid()))
+    handle = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, json.dumps(document).encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(str(temporary), str(path))
+    folder = os.open(str(path.parent), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(path: Path) -> Dict[str, Any]:
+    """A document that `write_json` wrote; empty where there is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def walk_files(root: Path) -> Iterator[Tuple[str, "os.stat_result"]]:
+    """Everything below `root` that is not a folder: its path relative to `root`, and its lstat. By name."""
+    for folder, folders, names in os.walk(str(root)):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in sorted(names + links):
+            path = os.path.join(folder, name)
+            try:
+                yield os.path.relpath(path, str(root)).replace(os.sep, "/"), os.lstat(path)
+            except FileNotFoundError:
+                continue
+
+
+def is_regular(status: "os.stat_result") -> bool:
+    """True for plain files: no links, pipes, sockets or devices."""
+    return stat.S_ISREG(status.st_mode)

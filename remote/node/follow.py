@@ -1,0 +1,130 @@
+"""The files of a run, sent as they grow: logs, metrics, rank records, and at the end its artifacts."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict
+
+from remote.node import frames, runner
+from remote.node.files import is_regular, walk_files
+
+POLL_S = 0.05
+BEAT_S = 5.0
+"""At least this often something is sent, so that the other side can tell a quiet run from a dead node."""
+GROWING = ("logs", "metrics")
+
+
+def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
+
+    Request: run_dir, offsets (path → bytes the other side has), wait, max_artifact_bytes. A `launch` in it is
+    started first, so that a run begins and is followed in one round trip.
+    """
+    if request.get("launch"):
+        runner.launch(request["launch"])
+        frames.write(output, {"t": "started"})
+    run_dir = Path(request["run_dir"])
+    offsets: Dict[str, int] = dict(request["offsets"])
+    records: Dict[str, int] = {}
+    beat = time.monotonic()
+    while True:
+        state = runner.state(run_dir)
+        sent = _send_growth(run_dir, offsets, output) + _send_records(run_dir, records, output)
+        if not state["running"] or not request["wait"]:
+            break
+        now = time.monotonic()
+        if sent:
+            beat = now
+        elif now - beat > BEAT_S:
+            frames.write(output, {"t": "beat"})
+            beat = now
+        time.sleep(POLL_S)
+    while _send_growth(run_dir, offsets, output):
+        pass
+    frames.write(output, {"t": "end", "state": state})
+    if not state["running"]:
+        send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
+    frames.write(output, {"t": "done"})
+
+
+def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> int:
+    """Send one chunk of each file that has grown; returns the number of frames."""
+    sent = 0
+    for folder in GROWING:
+        for name, status in walk_files(run_dir / folder):
+            path = "{}/{}".format(folder, name)
+            offset = offsets.get(path, 0)
+            if not is_regular(status) or status.st_size <= offset:
+                continue
+            with open(str(run_dir / path), "rb") as file:
+                file.seek(offset)
+                body = file.read(frames.CHUNK_BYTES)
+            if body:
+                frames.write(output, {"t": "file", "path": path, "offset": offset}, body)
+                offsets[path] = offset + len(body)
+                sent += 1
+    return sent
+
+
+def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int:
+    """Send each rank record that is new or was replaced; returns the number of frames."""
+    sent = 0
+    for name, status in walk_files(run_dir / "ranks"):
+        if name.startswith(".") or known.get(name) == status.st_mtime_ns:
+            continue
+        known[name] = status.st_mtime_ns
+        body = (run_dir / "ranks" / name).read_bytes()
+        frames.write(output, {"t": "record", "path": "ranks/" + name}, body)
+        sent += 1
+    return sent
+
+
+def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None:
+    """Send every plain file below `root` (or `root` itself); name what is left out and why."""
+    if root.is_file() and not root.is_symlink():
+        files = [(root.name, root.lstat())]
+        root = root.parent
+    else:
+        files = list(walk_files(root))
+    total = 0
+    for name, status in files:
+        path = "{}/{}".format(prefix, name) if prefix else name
+        if not is_regular(status):
+            frames.write(output, {"t": "skipped", "path": path, "reason": "not a plain file"})
+        elif total + status.st_size > max_bytes:
+            reason = "over the limit of {} bytes".format(max_bytes)
+            frames.write(output, {"t": "skipped", "path": path, "reason": reason})
+        else:
+            total += status.st_size
+            _send_file(root / name, path, output)
+
+
+def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
+    """One file in chunks; the last frame of it carries size and SHA-256, so that a cut file is never kept."""
+    digest, offset = hashlib.sha256(), 0
+    try:
+        handle = os.open(str(file_path), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        frames.write(output, {"t": "skipped", "path": path, "reason": error.strerror or str(error)})
+        return
+    with os.fdopen(handle, "rb") as file:
+        while True:
+            body = file.read(frames.CHUNK_BYTES)
+            if not body:
+                break
+            digest.update(body)
+            frames.write(output, {"t": "chunk", "path": path, "offset": offset}, body)
+            offset += len(body)
+        mode = os.fstat(file.fileno()).st_mode & 0o777
+    header = {"t": "complete", "path": path, "bytes": offset, "sha256": digest.hexdigest(), "mode": mode}
+    frames.write(output, header)
+
+
+def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`send`: a file or folder of the node, for `gpuctl pull`."""
+    path = Path(os.path.expanduser(request["path"]))
+    if not path.exists():
+        raise FileNotFoundError("no such file or folder: {}".format(path))
+    send_tree(path, "", int(request["max_bytes"]), output)
+    frames.write(output, {"t": "done"})

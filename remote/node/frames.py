@@ -1,0 +1,49 @@
+"""The language between a node and this computer: a JSON header on a line, then as many raw bytes as it says.
+
+{"t": "file", "path": "logs/rank-0.log", "offset": 0, "size": 5}\\nhello
+"""
+
+import json
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Tuple
+
+MAX_HEADER_BYTES = 16 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+
+Frame = Tuple[Dict[str, Any], bytes]
+
+
+class BadFrame(Exception):
+    """What came is not a frame: the other side is not ours, or the stream was cut."""
+
+
+def encode(header: Dict[str, Any], body: bytes = b"") -> bytes:
+    """A frame's bytes; `size` is added where there is a body."""
+    if body:
+        header = dict(header, size=len(body))
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+
+
+def write(stream: BinaryIO, header: Dict[str, Any], body: bytes = b"") -> None:
+    """Write one frame and flush it."""
+    stream.write(encode(header, body))
+    stream.flush()
+
+
+def decode(readline: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[Frame]:
+    """Frames until the end of the stream. Raises BadFrame on anything else, a cut frame included."""
+    while True:
+        line = readline(MAX_HEADER_BYTES)
+        if not line:
+            return
+        try:
+            header = json.loads(line)
+            size = int(header.get("size", 0))
+        except (ValueError, AttributeError, TypeError) as error:
+            raise BadFrame("expected a frame, got {!r}".format(line[:200])) from error
+        if not line.endswith(b"\n") or not 0 <= size <= MAX_BODY_BYTES:
+            raise BadFrame("a frame was cut or is too large: {!r}".format(line[:200]))
+        body = read(size) if size else b""
+        if len(body) != size:
+            raise BadFrame("the stream ended in the middle of {!r}".format(line[:200]))
+        yield header, body

@@ -1,0 +1,95 @@
+"""Processes on a node, known by pid *and* birth, so that a reused pid is never taken for ours."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import List, Optional
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout.decode().strip()
+
+
+def birth(pid: int) -> Optional[str]:
+    """When the process was born, in the system's own units; None where there is no such live process."""
+    if sys.platform == "linux":
+        try:
+            fields = Path("/proc/{}/stat".format(pid)).read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    shown = subprocess.run(
+        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], stdout=subprocess.PIPE, check=False
+    )
+    state, _, started = shown.stdout.decode().strip().partition(" ")
+    return None if not state or state.startswith("Z") else started.strip()
+
+
+def alive(pid: int, born: str) -> bool:
+    """True while that very process lives."""
+    return birth(pid) == born
+
+
+def group_alive(group: int) -> bool:
+    """True while any process of the group lives (a zombie counts)."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to every process of a group; no error where there is none."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def children(pid: int) -> List[int]:
+    """Direct children of a process (Linux; elsewhere empty)."""
+    found = []
+    for task in Path("/proc/{}/task".format(pid)).glob("*/children"):
+        try:
+            found += [int(word) for word in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant that loses its own (Linux; elsewhere nothing)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def kill_descendants(deadline_s: float) -> None:
+    """SIGKILL whatever descends from this process and reap it, until nothing is left or the deadline passed."""
+    limit = time.monotonic() + deadline_s
+    while time.monotonic() < limit:
+        for pid in children(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            time.sleep(0.01)

@@ -1,0 +1,90 @@
+"""What a run executes: a user's script or module, or the built-in job; and the command of one rank."""
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from remote.errors import ScriptNotSynced
+from remote.tree import Tree, tree_of
+
+BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What each rank runs."""
+
+    kind: Literal["file", "module", "built-in"]
+    target: str
+    """Path relative to the project, or module name."""
+    args: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The script as results name it."""
+        return {"file": self.target, "module": f"-m {self.target}", "built-in": "built-in"}[self.kind]
+
+    def command(self, python: str) -> list[str]:
+        """A rank's command, run in the project's folder on the node."""
+        target = [self.target] if self.kind == "file" else ["-m", self.target]
+        # -u: what a rank prints is seen when it is printed.
+        return [python, "-u", *target, *self.args]
+
+
+def built_in(args: tuple[str, ...]) -> Script:
+    """The built-in job, `train/`."""
+    return Script(kind="built-in", target="train", args=args)
+
+
+def built_in_tree() -> Tree:
+    """The files of the built-in job. It is found beside this package and never imported here."""
+    return tree_of(Path(__file__).parent.parent, "train/**/*.py")
+
+
+def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:
+    """The script or module that a person named, checked against what is sent to the nodes.
+
+    Raises ScriptNotSynced where it is missing, ignored, or outside the folder.
+    """
+    if module is not None:
+        _check_module(module, tree)
+        return Script(kind="module", target=module, args=words)
+    path = Path(words[0])
+    absolute = Path(os.path.normpath(Path.cwd() / path))
+    if not absolute.exists():
+        near = get_close_matches(path.name, [Path(name).name for name in tree.entries], n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ScriptNotSynced(f"There is no script {path}.{hint}")
+    if absolute.is_dir():
+        raise ScriptNotSynced(f"{path} is a folder; name the script in it, or run it as a module with -m.")
+    if not absolute.is_relative_to(tree.root):
+        raise ScriptNotSynced(
+            f"{path} is outside {tree.root}, the folder that is sent to the nodes. "
+            f"Run the command in a folder that holds the script: cd {absolute.parent}"
+        )
+    name = absolute.relative_to(tree.root).as_posix()
+    if name not in tree.entries:
+        raise ScriptNotSynced(
+            f"{name} is not sent to the nodes, because git ignores it. Take it out of .gitignore, or move it."
+        )
+    return Script(kind="file", target=name, args=words[1:])
+
+
+def _check_module(module: str, tree: Tree) -> None:
+    """A module of the project must be among the files sent; any other is looked for on the nodes."""
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ScriptNotSynced(
+            f"{module!r} is not a module's name; after -m comes a name such as package.module."
+        )
+    top = parts[0]
+    if not ((tree.root / top).is_dir() or (tree.root / f"{top}.py").exists()):
+        return
+    path = "/".join(parts)
+    if not {f"{path}.py", f"{path}/__main__.py"} & set(tree.entries):
+        raise ScriptNotSynced(
+            f"The module {module} is not among the files sent to the nodes: neither {path}.py nor "
+            f"{path}/__main__.py is there (files that git ignores are left out)."
+        )

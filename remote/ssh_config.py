@@ -1,0 +1,30 @@
+"""The OpenSSH configuration of a cluster, for `gpuctl ssh` and for plain `ssh -F`, `scp -F`, `rsync -e`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from inventories.machine import Machine
+
+
+def render(machines: Sequence[Machine], known_hosts: Path) -> str:
+    """One `Host` block a machine, by name; strict host keys, and only the cluster's own key where it has one."""
+    return "\n".join(_host(machine, known_hosts) for machine in machines)
+
+
+def _host(machine: Machine, known_hosts: Path) -> str:
+    lines = [
+        f"Host {machine.name}",
+        f"    HostName {machine.host}",
+        f"    Port {machine.port}",
+        f"    User {machine.user}",
+        f'    UserKnownHostsFile "{known_hosts}"',
+        "    GlobalKnownHostsFile /dev/null",
+        "    StrictHostKeyChecking yes",
+    ]
+    if machine.key_file is not None:
+        lines += [
+            f'    IdentityFile "{machine.key_file}"',
+            "    IdentitiesOnly yes",
+            "    IdentityAgent none",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,36 @@
+"""`pull`: a file or folder of a node comes here, as plain files within one folder."""
+
+from remote.connection import Node
+from remote.errors import BadAnswer
+from remote.replica import Intake
+
+
+def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[str]:
+    """Bring `source` into the intake's folder; returns what was left out, with the reason.
+
+    Raises NodeFailed where there is no such file.
+    """
+    skipped: list[str] = []
+    done = False
+    try:
+        with node.converse("send", {"path": source, "max_bytes": max_bytes}) as talk:
+            for header, body in talk.frames():
+                kind = header.get("t")
+                if kind == "chunk":
+                    intake.chunk(header["path"], int(header["offset"]), body)
+                elif kind == "complete":
+                    size, digest = int(header["bytes"]), str(header["sha256"])
+                    intake.complete(header["path"], size, digest, int(header["mode"]))
+                elif kind == "skipped":
+                    skipped.append(f"{header['path']}: {header['reason']}")
+                elif kind == "done":
+                    done = True
+                else:
+                    raise BadAnswer(f"{node.name}: sent {kind!r}, which is not part of a file.")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: sent something that can't be understood: {error!r}.") from error
+    finally:
+        intake.discard()
+    if not done:
+        raise BadAnswer(f"{node.name}: ended before everything had been sent.")
+    return skipped

@@ -1,0 +1,289 @@
+import os
+import stat
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import CorruptFile, InvalidInput, NewerFormat, NotFound
+from inventories.machine import Inventory, Machine
+from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.store import ClusterFolder, Journal, RunFolder, Store
+
+NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def inventory(name: str = "demo") -> Inventory:
+    machine = Machine(
+        name="demo-0", rank=0, state="running", host="127.0.0.1", port=2201, user="me", private_ip="127.0.0.1",
+        gpus=0, id="1234", key_file=Path("/home/me/.gpuctl/clusters/demo/keys/id_ed25519"),
+    )  # fmt: skip
+    return Inventory(
+        cluster=name, provider="local", hourly_usd=0.0, created_at="2026-11-21T05:46:25Z", machines=(machine,)
+    )
+
+
+def launch(store: Store, cluster: str = "demo", now: datetime = NOW) -> RunFolder:
+    folder = store.new_run(now)
+    folder.save_run(run(folder.id, cluster))
+    return folder
+
+
+def run(run_id: str, cluster: str = "demo") -> Run:
+    node = RunNode(name="demo-0", rank=0, nproc=2, first_rank=0, run_dir="/tmp/r")
+    return Run(
+        run=run_id, cluster=cluster, mode="torchrun", script="train.py", args=("--lr", "0.1"), nodes=(node,),
+        master_addr="127.0.0.1", master_port=29500, started_at="2026-11-21T05:46:25Z", seconds={"connect": 0.2},
+    )  # fmt: skip
+
+
+def result(run_id: str) -> Result:
+    return Result(
+        run=run_id, cluster="demo", mode="torchrun", script="train.py", status="succeeded", exit_code=0, nnodes=1,
+        nproc_per_node=2, world_size=2, started_at="x", ended_at="y", seconds=Seconds(total=1.0),
+        train=TrainSummary(loss=(0.5,)), ranks=(), first_error=None, cost_usd=0.0, dir="/r",
+    )  # fmt: skip
+
+
+def modes(top: Path) -> set[tuple[bool, str]]:
+    return {(path.is_dir(), oct(stat.S_IMODE(path.stat().st_mode))) for path in (top, *top.rglob("*"))}
+
+
+def test_default_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("GPUCTL_HOME", raising=False)
+    assert Store.default().home == tmp_path / ".gpuctl"
+    monkeypatch.setenv("GPUCTL_HOME", "")
+    assert Store.default().home == tmp_path / ".gpuctl"
+    monkeypatch.setenv("GPUCTL_HOME", "~/elsewhere")
+    assert Store.default().home == tmp_path / "elsewhere"
+    monkeypatch.setenv("GPUCTL_HOME", "relative")
+    assert Store.default().home == Path.cwd() / "relative"
+
+
+def test_an_empty_store_has_nothing_and_makes_nothing(store):
+    assert store.clusters() == []
+    assert store.runs() == []
+    assert not store.cluster("demo").exists()
+    assert store.cluster("demo").journal.read() == []
+    assert not store.home.exists()
+
+
+def test_everything_is_private_whatever_the_umask(store):
+    before = os.umask(0)
+    try:
+        cluster = store.cluster("demo")
+        with cluster.lock("gpuctl up"):
+            cluster.save(inventory())
+            cluster.journal.append("x")
+        folder = launch(store)
+        folder.save_result(result(folder.id))
+    finally:
+        os.umask(before)
+    assert modes(store.home) == {(True, "0o700"), (False, "0o600")}
+
+
+def test_cluster_round_trip_and_paths(store):
+    cluster = store.cluster("demo")
+    cluster.save(inventory())
+    assert cluster.exists()
+    assert cluster.load() == inventory()
+    assert store.clusters() == [cluster]
+    names = {path.relative_to(store.home) for path in cluster.path.rglob("*")}
+    assert names == {Path("clusters/demo/inventory.yaml"), Path("clusters/demo/keys")}
+    paths = (cluster.inventory_path, cluster.key_path, cluster.known_hosts_path, cluster.ssh_config_path)
+    assert [str(path.relative_to(cluster.path)) for path in paths] == [
+        "inventory.yaml", "keys/id_ed25519", "known_hosts", "ssh_config",
+    ]  # fmt: skip
+    assert isinstance(cluster.journal, Journal)
+
+
+def test_an_inventory_is_saved_in_its_own_folder_only(store):
+    with pytest.raises(AssertionError):
+        store.cluster("demo").save(inventory("other"))
+
+
+def test_clusters_are_those_with_an_inventory_or_a_begun_journal(store):
+    for name in ("b", "a"):
+        store.cluster(name).save(inventory(name))
+    store.cluster("begun").journal.append("intent")
+    with store.cluster("asked-about").lock("gpuctl status"):
+        pass
+    (store.home / "clusters" / "stray-file").write_text("")
+    assert [cluster.name for cluster in store.clusters()] == ["a", "b", "begun"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "..", ".", "A", "a_b", "-a", "a-", "a" * 41, "é", "a\n", "a b", "a\0"]
+)
+def test_a_name_that_is_no_name_never_becomes_a_path(store, name):
+    with pytest.raises(InvalidInput, match="a name is 1 to 40 of a-z, 0-9 and '-'"):
+        store.cluster(name)
+
+
+def test_no_such_cluster(store):
+    with pytest.raises(NotFound) as caught:
+        store.cluster("demo").load()
+    assert str(caught.value) == (
+        "There is no cluster 'demo'. Make one with `gpuctl up --cluster demo`, "
+        "or see those that exist with `gpuctl status --all`."
+    )
+
+
+def test_every_cut_of_an_inventory_is_refused_with_the_way_to_rebuild_it(store):
+    cluster = store.cluster("demo")
+    cluster.save(inventory())
+    whole = cluster.inventory_path.read_bytes()
+    same = 0
+    for length in range(len(whole)):
+        cluster.inventory_path.write_bytes(whole[:length])
+        try:
+            same += cluster.load() == inventory()
+        except CorruptFile as error:
+            assert str(error).lstrip("'").startswith(str(cluster.inventory_path))
+            assert str(error).endswith(
+                "Remove the file and run `gpuctl up --cluster demo` as before to rebuild it, "
+                "or end the cluster with `gpuctl down --cluster demo`."
+            )
+    assert same == 1, "only the last line feed may be missing"
+
+
+def test_a_newer_inventory_is_refused(store):
+    cluster = store.cluster("demo")
+    cluster.save(inventory())
+    newer = (
+        cluster.inventory_path.read_text().replace("format: 1", "format: 2").replace("rank: 0", "ranks: [0]")
+    )
+    cluster.inventory_path.write_text(newer)
+    with pytest.raises(NewerFormat, match=r"inventory.yaml' was written by a newer gpuctl \(format 2;"):
+        cluster.load()
+
+
+def test_remove_takes_all_and_may_be_repeated(store):
+    cluster, other = store.cluster("demo"), store.cluster("other")
+    other.save(inventory("other"))
+    with cluster.lock("gpuctl down"):
+        cluster.save(inventory())
+        cluster.key_path.write_text("secret")
+        (cluster.path / "hosts").mkdir()
+        (cluster.path / "hosts" / "link").symlink_to(other.path)
+        cluster.remove()
+        assert not cluster.path.exists()
+        cluster.remove()
+    cluster.remove()
+    assert [path.name for path in (store.home / "clusters").iterdir()] == ["other"]
+    assert other.load() == inventory("other")
+
+
+def test_remove_finishes_what_a_crash_left(store):
+    cluster = store.cluster("demo")
+    cluster.save(inventory())
+    left = cluster.path.parent / ".removed-demo-0123"
+    cluster.path.rename(left)
+    assert store.clusters() == []
+    cluster.remove()
+    assert not left.exists()
+
+
+def test_run_round_trip(store):
+    folder = store.new_run(NOW)
+    assert folder.path == store.home / "runs" / folder.id
+    assert folder.load_result() is None
+    folder.save_run(run(folder.id))
+    assert folder.load_run() == run(folder.id)
+    folder.save_result(result(folder.id))
+    assert folder.load_result() == result(folder.id)
+    for part in (folder.logs_path, folder.metrics_path, folder.ranks_path, folder.artifacts_path):
+        assert part.parent == folder.path
+        assert part.is_dir()
+
+
+def test_ids_tell_the_time_in_utc_and_sort_by_it(store):
+    early = store.new_run(NOW)
+    assert early.id[:16] == "20261121-054625-"
+    later = store.new_run((NOW + timedelta(minutes=1)).astimezone(timezone(timedelta(hours=-7))))
+    assert later.id[:16] == "20261121-054725-"
+    same_second = [store.new_run(NOW) for _ in range(20)]
+    ids = [folder.id for folder in (early, *same_second)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 21
+
+
+def test_runs_are_oldest_first_and_those_of_a_cluster(store):
+    b = launch(store, "b", NOW + timedelta(seconds=50))
+    a = launch(store, "a", NOW)
+    other = launch(store, "b", NOW + timedelta(seconds=90))
+    never_launched = store.new_run(NOW + timedelta(seconds=70))
+    assert store.runs() == [a, b, other]
+    assert store.runs("b") == [b, other]
+    assert store.runs("c") == []
+    assert never_launched not in store.runs()
+    b.run_path.write_text("{")
+    assert store.runs("a") == [a, b], "a torn record must not hide a run"
+
+
+def test_a_run_by_the_beginning_of_its_id(store):
+    first = launch(store, now=NOW)
+    second = launch(store, now=NOW + timedelta(days=1))
+    assert store.run(first.id) == first
+    assert store.run("20261122") == second
+    with pytest.raises(NotFound) as caught:
+        store.run("202611")
+    assert str(caught.value) == (
+        f"Run '202611' could be any of '{first.id}', '{second.id}'. Write more of its id."
+    )
+
+
+@pytest.mark.parametrize("run_id", ["", "..", ".", "nothing-like-it", "../runs", "/"])
+def test_no_such_run_names_the_nearest(store, run_id):
+    with pytest.raises(NotFound, match=r"nor any other\. Start one with `gpuctl train`"):
+        store.run(run_id)
+    folder = launch(store)
+    with pytest.raises(NotFound) as caught:
+        store.run(run_id)
+    assert str(caught.value) == (
+        f"There is no run '{run_id}'. The nearest are '{folder.id}'; `gpuctl runs` lists all."
+    )
+
+
+def test_a_mistyped_run_finds_the_nearest_first(store):
+    folders = [launch(store, now=NOW + timedelta(days=day)) for day in range(8)]
+    wrong = folders[2].id[:-4] + "zzzz"
+    with pytest.raises(NotFound, match=rf"The nearest are '{folders[2].id}', "):
+        store.run(wrong)
+
+
+def test_a_cut_off_result_says_how_to_get_a_new_one(store):
+    folder = launch(store)
+    folder.save_result(result(folder.id))
+    folder.result_path.write_bytes(folder.result_path.read_bytes()[:100])
+    with pytest.raises(CorruptFile) as caught:
+        folder.load_result()
+    assert str(caught.value).startswith(f"'{folder.result_path}' can't be used: it is cut off or no JSON (")
+    assert str(caught.value).endswith(
+        f"). Remove the file and run `gpuctl results {folder.id}`, which collects the run again."
+    )
+
+
+def test_newer_and_missing_records(store):
+    folder = store.new_run(NOW)
+    with pytest.raises(NotFound, match=f"Run '{folder.id}' was never launched"):
+        folder.load_run()
+    folder.run_path.write_text('{"format": 2}')
+    folder.result_path.write_text('{"format": 2}')
+    for load in (folder.load_run, folder.load_result):
+        with pytest.raises(NewerFormat, match="Upgrade gpuctl"):
+            load()
+    folder.run_path.write_text("")
+    with pytest.raises(CorruptFile, match=r"it is empty\. The run can't be followed; remove the folder"):
+        folder.load_run()
+
+
+def test_folders_are_values(tmp_path):
+    assert ClusterFolder(tmp_path / "demo") == ClusterFolder(tmp_path / "demo")
+    assert RunFolder(tmp_path / "r").id == "r"

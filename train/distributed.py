@@ -1,0 +1,114 @@
+"""This process's place among the ranks: the launcher's variables, its device, the process group, its CPU threads."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from train.errors import BadEnvironment, NoPeers
+from train.options import Device
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which of the ranks this process is."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    """Rank among the processes of this host."""
+    local_world_size: int = 1
+    """Processes on this host."""
+
+
+def this_place(environ: Mapping[str, str] = os.environ) -> Place:
+    """Read the launcher's variables; with none of them set, this is the only process."""
+    given = [name for name in LAUNCHER_VARIABLES if name in environ]
+    if not {"RANK", "WORLD_SIZE"} & set(given):
+        return Place()
+    missing = [name for name in LAUNCHER_VARIABLES if name not in given]
+    if missing:
+        raise BadEnvironment(
+            f"{', '.join(given)} set but {', '.join(missing)} not. Start the job with torchrun, which sets all of "
+            "them, or unset them to train in one process."
+        )
+    try:
+        rank, world_size, local_rank, local_world_size = (
+            int(environ[name]) for name in LAUNCHER_VARIABLES[:4]
+        )
+    except ValueError as error:
+        raise BadEnvironment(
+            f"{', '.join(LAUNCHER_VARIABLES[:4])} have to be whole numbers ({error}). Start the job with torchrun."
+        ) from None
+    return Place(rank=rank, world_size=world_size, local_rank=local_rank, local_world_size=local_world_size)
+
+
+def choose_device(wanted: Device, place: Place) -> torch.device:
+    """The device of this rank: its own GPU (local rank n has GPU n), or the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted == "auto" and gpus == 0):
+        return torch.device("cpu")
+    if place.local_rank >= gpus:
+        raise BadEnvironment(
+            f"There is no GPU for local rank {place.local_rank}: PyTorch sees {gpus} on this host. "
+            f"Start at most {gpus} processes on it, or train with --device cpu."
+            if gpus
+            else "PyTorch sees no GPU on this host. Train with --device cpu, or look at what nvidia-smi says."
+        )
+    return torch.device("cuda", place.local_rank)
+
+
+def cpu_threads(place: Place, *, cores: int, environ: Mapping[str, str] = os.environ) -> int:
+    """A fair number of CPU threads for this rank: OMP_NUM_THREADS if someone chose it, else cores / ranks here."""
+    chosen = environ.get("OMP_NUM_THREADS", "")
+    # Where nobody chose, torchrun sets 1 for several processes, which would leave most cores of a host idle.
+    from_torchrun = chosen == "1" and place.local_world_size > 1 and "TORCHELASTIC_RUN_ID" in environ
+    if chosen.isdecimal() and int(chosen) > 0 and not from_torchrun:
+        return int(chosen)
+    return max(1, cores // place.local_world_size)
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def process_group(place: Place, device: torch.device, *, timeout_s: float) -> Iterator[None]:
+    """The ranks together: nccl between GPUs, gloo between CPUs, nothing for a single process.
+
+    After an error the group is left as it is: to take it down in order would mean to wait for ranks that may be
+    waiting for this one. The process has to end, and the other ranks notice.
+    """
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)  # before the first collective, or every rank opens GPU 0
+    if place.world_size == 1:
+        yield
+        return
+    try:
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            timeout=timedelta(seconds=timeout_s),
+            device_id=device if on_gpu else None,
+        )
+    except RuntimeError as error:  # the family of torch's errors of stores, networks and back ends
+        raise NoPeers(
+            f"Rank {place.rank} did not find the other {place.world_size - 1} within {timeout_s:g} s at "
+            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} ({_first_line(error)}). Look for a rank that "
+            "failed before this one, then at whether the hosts reach each other on that port."
+        ) from error
+    yield
+    dist.destroy_process_group()
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,180 @@
+"""What the job tells: JSON lines for programs, progress for people.
+
+The metrics file of a rank holds, each line with the `time` in Unix seconds:
+
+    {"event": "start", "rank", "local_rank", "world_size", "device", "model", "dataset", "strategy": "ddp" | "single",
+     "epochs", "steps_per_epoch", "batch_size"}
+    {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
+    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s"}             on rank 0 only
+    {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
+     "share": {"compute", "communication", "data"}}
+
+Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this step on this
+rank, its `samples` those that this rank has seen so far; the losses, accuracies and speeds of `epoch` and `end` are
+those of all ranks together. What the times mean is in `train/timing.py`. A number that is not finite is null.
+"""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import torch
+
+from train.distributed import Place
+from train.errors import NotWritten
+from train.options import Options
+from train.timing import StepTime, Timing
+
+Json = str | int | float | dict[str, float] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What an epoch came to, over all ranks."""
+
+    number: int
+    seconds: float
+    """From the first step until every rank has taken its last, by this rank's clock; without the evaluation."""
+    samples: int
+    loss: float
+    """Mean over the samples, each at the step that took it."""
+    accuracy: float
+    """On the held-out images after the epoch, 0 .. 1."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of all ranks together."""
+        return self.samples / self.seconds
+
+
+class Report:
+    """One rank's metrics file, and rank 0's console. A context manager.
+
+    Each line is written whole and at once, so that the file can be followed while the job runs.
+    """
+
+    def __init__(self, *, path: Path | None, place: Place, options: Options) -> None:
+        """Appends to the file at `path`; None: no file."""
+        self._path = path
+        self._place = place
+        self._options = options
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> "Report":  # noqa: PYI034  # typing.Self needs a newer Python than the nodes may have
+        if self._path:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("ab", buffering=0)
+            except OSError as error:
+                raise self._not_written(error) from error
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def start(self, device: torch.device, *, steps_per_epoch: int) -> None:
+        """The first line, when all ranks have met."""
+        options, place = self._options, self._place
+        strategy = "ddp" if place.world_size > 1 else "single"
+        self._record(
+            event="start",
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            device=str(device),
+            model=options.model,
+            dataset=options.dataset,
+            strategy=strategy,
+            epochs=options.epochs,
+            steps_per_epoch=steps_per_epoch,
+            batch_size=options.batch_size,
+        )
+        self.say(
+            f"{options.model} on {options.dataset}, world size {place.world_size} ({strategy}, {device.type}): "
+            f"{options.epochs} epochs of {steps_per_epoch} steps, {options.batch_size} images a step on each rank, "
+            f"{torch.get_num_threads()} CPU threads"
+        )
+
+    def step(self, step: int, *, epoch: int, loss: float, samples: int, step_time: StepTime) -> None:
+        """A step that is to be told."""
+        self._record(
+            step=step,
+            epoch=epoch,
+            loss=loss,
+            samples=samples,
+            step_ms=round(step_time.step_ms, 3),
+            data_ms=round(step_time.data_ms, 3),
+            compute_ms=round(step_time.compute_ms, 3),
+            communication_ms=round(step_time.communication_ms, 3),
+        )
+
+    def epoch(self, epoch: Epoch) -> None:
+        """An epoch is over and evaluated."""
+        if self._place.rank != 0:
+            return
+        self._record(
+            event="epoch",
+            epoch=epoch.number,
+            epoch_s=epoch.seconds,
+            loss=epoch.loss,
+            accuracy=epoch.accuracy,
+            samples_per_s=epoch.samples_per_s,
+        )
+        self.say(
+            f"epoch {epoch.number}/{self._options.epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.4f}  "
+            f"{epoch.samples_per_s:,.0f} images/s  {epoch.seconds:.2f} s"
+        )
+
+    def end(self, epochs: Sequence[Epoch], timing: Timing) -> None:
+        """The last line, after the last epoch."""
+        last = epochs[-1]
+        samples_per_s = sum(epoch.samples for epoch in epochs) / sum(epoch.seconds for epoch in epochs)
+        self._record(
+            event="end",
+            loss=last.loss,
+            accuracy=last.accuracy,
+            samples_per_s=samples_per_s,
+            step_ms={"p50": round(timing.p50_ms, 3), "p95": round(timing.p95_ms, 3)},
+            share={
+                "compute": timing.compute_share,
+                "communication": timing.communication_share,
+                "data": timing.data_share,
+            },
+        )
+        self.say(
+            f"accuracy {last.accuracy:.4f}, {samples_per_s:,.0f} images/s, {timing.p50_ms:.1f} ms a step "
+            f"(p95 {timing.p95_ms:.1f}): {timing.compute_share:.0%} compute, "
+            f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
+        )
+
+    def say(self, text: str) -> None:
+        """Print a line for people, on rank 0."""
+        if self._place.rank != 0:
+            return
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            raise NotWritten(f"The log (standard output) can't be written: {error.strerror}.") from error
+
+    def _record(self, **values: Json) -> None:
+        if not self._file:
+            return
+        line = {"time": time.time()} | {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        try:
+            self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> NotWritten:
+        return NotWritten(
+            f"The metrics file {self._path} can't be written: {error.strerror}. Make room or give access there, "
+            "or name another file in GPUCTL_METRICS."
+        )

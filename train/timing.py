@@ -1,0 +1,141 @@
+"""How long each step took, and what it waited for.
+
+A step's time is split into three parts that add up to it:
+
+- data: until the batch is there, on the device.
+- communication: from when this rank's last gradient is computed until the averaged gradients of all ranks are
+  there. It is the part that is *exposed*: what overlaps with the backward pass costs nothing and is not in it; waiting
+  for a slower rank is.
+- compute: the rest, forward, backward and optimizer.
+
+On a CPU the clock is the host's. On a GPU the marks are CUDA events in the stream, so the parts are the GPU's own
+time (a GPU that waits for the host's next batch is waiting for data) and taking them costs no synchronisation.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+WARM_UP_STEPS = 5
+"""The first steps allocate, tune and connect; they say nothing about the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """The parts of one step, milliseconds."""
+
+    data_ms: float
+    compute_ms: float
+    communication_ms: float
+
+    @property
+    def step_ms(self) -> float:
+        """The whole step."""
+        return self.data_ms + self.compute_ms + self.communication_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """The steps of a run without the warm-up."""
+
+    p50_ms: float
+    p95_ms: float
+    data_share: float
+    compute_share: float
+    communication_share: float
+    """The three shares add up to 1."""
+
+
+class StepTimer:
+    """Takes the marks of each step, in the order of the methods."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: dict[str, Any] = {}
+        self._unread: list[dict[str, Any]] = []
+        self._steps: list[StepTime] = []
+
+    def start(self) -> None:
+        """The step begins: next, its batch is fetched."""
+        self._marks = {"start": self._now()}
+
+    def data_ready(self) -> None:
+        """The batch is on the device."""
+        self._marks["data"] = self._now()
+
+    def gradients_ready(self) -> None:
+        """This rank's own gradients are all computed. Not called where nothing is averaged."""
+        self._marks["own"] = self._now()
+
+    def backward_done(self) -> None:
+        """The gradients are those of all ranks."""
+        self._marks["averaged"] = self._now()
+
+    def end(self) -> None:
+        """The weights are updated."""
+        self._marks["end"] = self._now()
+        self._unread.append(self._marks)
+
+    @property
+    def steps(self) -> list[StepTime]:
+        """All steps so far. On a GPU, waits until the last of them is over."""
+        if self._unread and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._steps += [_step_time(marks) for marks in self._unread]
+        self._unread = []
+        return self._steps
+
+    def _now(self) -> Any:
+        """A mark: seconds on a CPU, a recorded event on a GPU."""
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+def time_averaging(model: DistributedDataParallel, timer: StepTimer) -> None:
+    """Have `timer` told when the last gradient is computed. The averaging itself stays DDP's own."""
+
+    def hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
+        if bucket.is_last():
+            timer.gradients_ready()
+        return allreduce_hook(group, bucket)  # type: ignore[arg-type]  # None is the default group
+
+    model.register_comm_hook(None, hook)
+
+
+def summarize(steps: list[StepTime]) -> Timing:
+    """The steps (at least one) without their warm-up, which is at most half of them."""
+    steady = steps[min(WARM_UP_STEPS, len(steps) // 2) :]
+    p50, p95 = np.percentile([step.step_ms for step in steady], [50, 95])
+    total = sum(step.step_ms for step in steady)
+    data = sum(step.data_ms for step in steady) / total
+    communication = sum(step.communication_ms for step in steady) / total
+    return Timing(
+        p50_ms=float(p50),
+        p95_ms=float(p95),
+        data_share=data,
+        compute_share=1 - data - communication,
+        communication_share=communication,
+    )
+
+
+def _step_time(marks: dict[str, Any]) -> StepTime:
+    own = marks.get("own", marks["averaged"])
+    return StepTime(
+        data_ms=_ms(marks["start"], marks["data"]),
+        compute_ms=_ms(marks["data"], own) + _ms(marks["averaged"], marks["end"]),
+        communication_ms=_ms(own, marks["averaged"]),
+    )
+
+
+def _ms(begin: Any, end: Any) -> float:
+    return (end - begin) * 1000 if isinstance(begin, float) else float(begin.elapsed_time(end))
