@@ -4,10 +4,11 @@ Importing this package costs nothing: everything heavy is imported by the comman
 """
 
 
-def __getattr__(name: str) -> str:
-    """`gpuctl.__version__`, looked up when asked for: `importlib.metadata` is slow to import."""
-    if name == "__version__":
-        from importlib.metadata import version
+def version() -> str:
+    """The installed version. `importlib.metadata` is slow to import, so it is asked when it is needed."""
+    from importlib import metadata
 
-        return version("gpuctl")
-    raise AttributeError(f"module 'gpuctl' has no attribute {name!r}")
+    try:
+        return metadata.version("gpuctl")
+    except metadata.PackageNotFoundError:
+        return "unknown (a checkout that is not installed)"

@@ -46,7 +46,7 @@ def main() -> int:
     if not completing and arguments == ["--version"]:
         import gpuctl
 
-        return _print(f"gpuctl {gpuctl.__version__}")
+        return _print(f"gpuctl {gpuctl.version()}")
     from gpuctl import cli
 
     return cli.main(arguments)

@@ -94,7 +94,7 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
     if wanted and not context.resilient_parsing:
         import gpuctl
 
-        click.echo(f"gpuctl {gpuctl.__version__}")
+        click.echo(f"gpuctl {gpuctl.version()}")
         context.exit()
 
 

@@ -46,7 +46,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         elif not isinstance(value, list):
             flat[prefix + key] = value
         elif key != "ranks":
-            flat[prefix + key] = " ".join(str(item) for item in value)
+            flat[prefix + key] = " ".join("nan" if item is None else str(item) for item in value)
     return flat
 
 

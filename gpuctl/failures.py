@@ -24,7 +24,7 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
 _RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
 """`[rank1]: ` and `[default1]:`, as torch and torchrun put them before a line."""
 _PEER_GONE = re.compile(
-    r"gloo.*(closed by peer|reset by peer|broken pipe|timed out)"
+    r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
     r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer",
     re.IGNORECASE,
 )
@@ -107,13 +107,14 @@ def last_words(tail: str) -> str:
 def _status(code: int) -> str:
     """`exit status 3`, `killed by SIGKILL`, `exit status 139 (SIGSEGV)`."""
     if code < 0:
-        return f"killed by {_signal_name(-code)}"
+        return f"killed by {signal_name(-code)}"
     if 128 < code < 160:
-        return f"exit status {code} ({_signal_name(code - 128)})"
+        return f"exit status {code} ({signal_name(code - 128)})"
     return f"exit status {code}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 99`."""
     try:
         return signal.Signals(number).name
     except ValueError:

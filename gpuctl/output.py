@@ -9,11 +9,11 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from gpuctl.errors import Usage
 from gpuctl.options import Options
-from gpuctl.text import ASCII
+from gpuctl.text import ASCII, clean_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -63,14 +63,19 @@ class Output:
         console = self.console(stream)
         with console.capture() as captured:
             console.print(table, markup=False, highlight=False)
-        self._write(stream, captured.get())
+        # rich fills cells with blanks up to the end of the line.
+        self._write(stream, "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     def text(self, text: str) -> None:
         """Print a result that is text already, on stdout, as it is."""
         self._write(self.stdout, text if text.endswith("\n") else text + "\n")
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line for people on stderr. `style` is one of `STYLES`, or empty."""
+        """Print lines for people on stderr. `style` is one of `STYLES`, or empty.
+
+        Nothing in the text can steer the terminal: it may hold names of files and words of other computers.
+        """
+        text = clean_lines(text)
         if self.above:
             self.above(text)
             return
@@ -86,7 +91,7 @@ class Output:
     def error(self, message: str) -> None:
         """Print `error: message` on stderr."""
         label = "\x1b[1;31merror:\x1b[0m" if self.colored(self.stderr) else "error:"
-        self._write(self.stderr, f"{label} {message}\n")
+        self._write(self.stderr, f"{label} {clean_lines(message)}\n")
 
     def confirm(self, question: str) -> bool:
         """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
@@ -125,9 +130,8 @@ class Output:
         """A rich console that writes to this stream by the same rules. Its width: the terminal's, or 80."""
         from rich.console import Console
 
-        return Console(
-            file=stream, no_color=not self.colored(stream), highlight=False, markup=False, emoji=False
-        )
+        colors: Literal["auto"] | None = "auto" if self.colored(stream) else None  # None: no bold either
+        return Console(file=stream, color_system=colors, highlight=False, markup=False, emoji=False)
 
     def _write(self, stream: TextIO, text: str) -> None:
         """Write and flush; where nobody reads any more, go on silently."""

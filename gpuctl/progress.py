@@ -32,20 +32,23 @@ class State:
         """How much of the run is done, 0 .. 1."""
         return min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
 
-    def parts(self) -> list[str]:
-        """What is known, most telling first: `epoch 2/3`, `step 120/588`, `loss 0.312`, …"""
-        return [
-            part
-            for part in (
-                _of("epoch", self.epoch, self.epochs),
-                _of("step", self.step, self.steps),
-                f"loss {text.loss(self.loss)}" if self.loss is not None else "",
-                f"accuracy {text.percent(self.accuracy)}" if self.accuracy is not None else "",
-                f"{text.count(self.samples_per_s)} samples/s" if self.samples_per_s is not None else "",
-                f"{text.duration(self.left_s)} left" if self.left_s is not None else "",
-            )
-            if part
-        ]
+    def where(self) -> list[str]:
+        """What is known of where it is: `epoch 2/3`, `step 120/588`, `12.0 s left`."""
+        parts = [_of("epoch", self.epoch, self.epochs), _of("step", self.step, self.steps)]
+        if self.left_s:
+            parts.append(f"{text.duration(self.left_s)} left")
+        return [part for part in parts if part]
+
+    def how(self) -> list[str]:
+        """What is known of how it goes: `loss 0.312`, `accuracy 95.1 %`, `8,412 samples/s`."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {text.loss(self.loss)}")
+        if self.accuracy is not None:
+            parts.append(f"accuracy {text.percent(self.accuracy)}")
+        if self.samples_per_s is not None:
+            parts.append(f"{text.count(self.samples_per_s)} samples/s")
+        return parts
 
 
 class Progress:

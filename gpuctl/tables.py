@@ -3,11 +3,8 @@
 Each function returns something for `Output.table`. They import rich: import this module where you print.
 """
 
-import itertools
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -15,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from inventories.run import RankResult, Result, Share
+from gpuctl.run_table import STATUS_STYLES, epochs_text, run_table, table_of
+from inventories.run import Result
 
-STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
+__all__ = ["comparison_table", "machines_table", "run_table", "runs_table"]
+
 STATE_STYLES = {
     "running": "green",
     "pending": "cyan",
@@ -25,219 +24,6 @@ STATE_STYLES = {
     "gone": "red",
     "unknown": "yellow",
 }
-STRAGGLER = 1.2
-"""A rank is a straggler whose step takes this many times the median of all ranks."""
-RANKS_SHOWN = 32
-"""In a larger run only the ranks are listed that failed or straggle."""
-SHARE_WIDTH = 40
-LOG_LINES = 15
-LOG_BYTES = 16_384
-FILES_COUNTED = 1000
-LABEL_WIDTH = 10
-
-
-def run_table(result: Result) -> RenderableType:
-    """One run's table; what failed comes first, with the end of its log from the run's folder."""
-    folder = Path(result.dir)
-    failed = result.first_error.rank if result.first_error else None
-    tail = "" if failed is None else end_of(folder / "logs" / f"rank-{failed}.log")
-    return draw_run(result, log_tail=tail, artifacts=files_under(folder / "artifacts"))
-
-
-def end_of(path: Path) -> str:
-    """The end of a log; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def files_under(folder: Path) -> list[str]:
-    """The names of the files in a folder and below it; none where there is no such folder."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in itertools.islice(found, FILES_COUNTED))
-
-
-def draw_run(result: Result, *, log_tail: str = "", artifacts: Sequence[str] = ()) -> RenderableType:
-    """One run's table, of what is given. `log_tail`: of the rank that failed first."""
-    parts: list[RenderableType] = []
-    if result.first_error:
-        parts += [_first_error(result, log_tail), ""]
-    parts += [_head(result), "", _facts(result)]
-    if _known(result.train.share):
-        parts += ["", _share(result.train.share)]
-    parts += ["", _ranks(result.ranks), "", _tail(result, artifacts)]
-    return Group(*parts)
-
-
-def _head(result: Result) -> Text:
-    """`run ID  succeeded`, and what it was."""
-    head = Text.assemble(
-        ("run ", ""),
-        (result.run, "bold"),
-        "  ",
-        (result.status, f"bold {STATUS_STYLES[result.status]}"),
-    )
-    size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
-    head.append(f"\n{text.clean(result.script)} · {result.mode} · {size} · cluster {result.cluster}", "dim")
-    return head
-
-
-def _first_error(result: Result, log_tail: str) -> Text:
-    """Which rank failed first, why, and the last lines of its log."""
-    error = result.first_error
-    assert error is not None
-    who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
-    shown = Text.assemble((f"{who} failed first: ", "bold red"), text.clean(error.message))
-    lines = [text.clean(line) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
-    if any(lines):
-        shown.append("\nthe end of its log:")
-    for line in lines if any(lines) else []:
-        shown.append("\n  │ ", "red")
-        shown.append(line)
-    return shown
-
-
-def _facts(result: Result) -> Table:
-    """What was trained, and how well and fast, in two columns."""
-    train = result.train
-    step = train.step_ms
-    left = [
-        ("model", text.clean(train.model or text.UNKNOWN)),
-        ("dataset", text.clean(train.dataset or text.UNKNOWN)),
-        (
-            "strategy",
-            text.clean(", ".join(part for part in (train.strategy, train.device) if part) or text.UNKNOWN),
-        ),
-        ("epochs", _epochs(result)),
-    ]
-    right = [
-        ("accuracy", text.percent(train.accuracy)),
-        ("loss", _loss(train.loss)),
-        ("samples/s", text.count(train.samples_per_s)),
-        (
-            "step",
-            f"{text.milliseconds(step.p50)} (p95 {text.milliseconds(step.p95)})"
-            if step.p50
-            else text.UNKNOWN,
-        ),
-    ]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", width=LABEL_WIDTH)
-    grid.add_column(min_width=22)
-    grid.add_column(style="dim", width=LABEL_WIDTH)
-    grid.add_column()
-    for (name, value), (other, second) in zip(left, right, strict=True):
-        grid.add_row(name, value, other, second)
-    return grid
-
-
-def _epochs(result: Result) -> str:
-    """`3 x 1.2 s`: how many, and the median of their times."""
-    times = result.train.epoch_s
-    number = result.train.epochs or len(times) or None
-    if not times:
-        return text.UNKNOWN if number is None else str(number)
-    return f"{number} x {text.duration(statistics.median(times))}"
-
-
-def _loss(losses: Sequence[float]) -> str:
-    """`0.912 0.301 0.120`, or the first and the last with their course between."""
-    shown = [text.loss(loss) for loss in losses]
-    if not shown:
-        return text.UNKNOWN
-    if len(shown) <= 4:
-        return " ".join(shown)
-    middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
-    return f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
-
-
-def _known(share: Share) -> bool:
-    return None not in (share.compute, share.communication, share.data)
-
-
-def _share(share: Share) -> Text:
-    """One bar: what a step's time goes into."""
-    parts = (
-        ("compute", share.compute or 0.0, "█", "green"),
-        ("communication", share.communication or 0.0, "▓", "yellow"),
-        ("data", share.data or 0.0, "░", "cyan"),
-    )
-    shown = Text("step time".ljust(LABEL_WIDTH + 2), "dim", end="")
-    drawn, so_far = 0, 0.0
-    for _, fraction, character, style in parts:
-        so_far += max(fraction, 0.0)
-        upto = min(round(so_far * SHARE_WIDTH), SHARE_WIDTH)
-        shown.append(character * (upto - drawn), style)
-        drawn = max(upto, drawn)
-    shown.append("\n" + " " * (LABEL_WIDTH + 2))
-    for name, fraction, character, style in parts:
-        shown.append(f"{character} ", style)
-        shown.append(f"{name} {text.percent(fraction)}   ", "")
-    shown.rstrip()
-    return shown
-
-
-def _ranks(ranks: Sequence[RankResult]) -> RenderableType:
-    """A line a rank; of a large run only those that failed or straggle, and how the others were."""
-    times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
-    usual = statistics.median_low(times) if times else None
-
-    def slow(rank: RankResult) -> bool:
-        return bool(usual and rank.step_ms_p50 and rank.step_ms_p50 > usual * STRAGGLER)
-
-    shown = [rank for rank in ranks if len(ranks) <= RANKS_SHOWN or slow(rank) or rank.exit_code != 0]
-    table = _table("rank", "node", "device", "exit", "step p50", "", right=("rank", "exit", "step p50"))
-    for rank in shown[:RANKS_SHOWN]:
-        remark = ""
-        if slow(rank):
-            remark = f"straggler: {(rank.step_ms_p50 or 0.0) / (usual or 1.0):.1f} x the median"
-        table.add_row(
-            str(rank.rank),
-            rank.node,
-            text.clean(rank.device or text.UNKNOWN),
-            _exit(rank.exit_code),
-            text.milliseconds(rank.step_ms_p50),
-            Text(remark, "yellow"),
-        )
-    left_out = len(ranks) - len(shown[:RANKS_SHOWN])
-    if not left_out:
-        return table
-    well = f", step p50 {text.milliseconds(min(times))} .. {text.milliseconds(max(times))}" if times else ""
-    rest = Text(
-        f"{text.plural(left_out, 'more rank')}; of all ranks{well}" if well else f"{left_out} more ranks",
-        "dim",
-    )
-    return Group(table, rest) if shown else rest
-
-
-def _exit(code: int | None) -> Text:
-    if code is None:
-        return Text("?", "yellow")
-    return Text(str(code), "" if code == 0 else "red")
-
-
-def _tail(result: Result, artifacts: Sequence[str]) -> Table:
-    """Where the time went, what it cost, where the files are."""
-    seconds = result.seconds
-    phases = [
-        f"{name} {text.duration(value)}"
-        for name in ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
-        if (value := getattr(seconds, name)) is not None
-    ]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", width=LABEL_WIDTH)
-    grid.add_column(overflow="fold")
-    grid.add_row("time", " · ".join(phases) or text.UNKNOWN)
-    grid.add_row("cost", text.dollars(result.cost_usd))
-    grid.add_row("files", result.dir)
-    if artifacts:
-        names = [text.clean(name, 60) for name in artifacts[:5]]
-        more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""
-        grid.add_row("artifacts", ", ".join(names) + more)
-    return grid
 
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
@@ -259,7 +45,7 @@ class _Comparison:
             yield self._block(self.results[at : at + columns])
 
     def _block(self, results: Sequence[Result]) -> Table:
-        table = _table("", *(result.run for result in results))
+        table = table_of("", *(result.run for result in results))
         for name, value in COMPARED:
             cells = [value(result, self.results[0]) for result in results]
             if any(cell != text.UNKNOWN for cell in cells):
@@ -299,7 +85,7 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
     ("accuracy", lambda result, _: text.percent(result.train.accuracy)),
     ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
-    ("epochs", lambda result, _: _epochs(result)),
+    ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
     ("speed-up", _speed_up),
     ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
@@ -315,19 +101,22 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
-    """The list of runs: the elements of the document of `runs --json`."""
-    table = _table("run", "status", "script", "ranks", "began", "took", "accuracy", "cost", right=("ranks",))
+    """The list of runs: the elements of the document of `runs --json`. Columns that say nothing are left out."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "run": lambda row: row["run"],
+        "status": lambda row: Text(row["status"], STATUS_STYLES[row["status"]]),
+        "ranks": lambda row: str(row["world_size"]),
+        "began": lambda row: text.age(row["started_at"], now),
+        "took": lambda row: text.duration(row["seconds"]),
+    }
+    if any(row["accuracy"] is not None for row in rows):
+        columns["accuracy"] = lambda row: text.percent(row["accuracy"])
+    if any(row["cost_usd"] for row in rows):
+        columns["cost"] = lambda row: text.dollars(row["cost_usd"])
+    columns["script"] = lambda row: text.clean(row["script"])
+    table = table_of(*columns, right=("ranks",), flexible=("script",))
     for row in rows:
-        table.add_row(
-            row["run"],
-            Text(row["status"], STATUS_STYLES[row["status"]]),
-            text.clean(row["script"], 24),
-            str(row["world_size"]),
-            f"{text.age(row['started_at'], now)} ago",
-            text.duration(row["seconds"]),
-            text.percent(row["accuracy"]),
-            text.dollars(row["cost_usd"]),
-        )
+        table.add_row(*(cell(row) for cell in columns.values()))
     return table
 
 
@@ -344,7 +133,17 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
     ]
     head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
-    table = _table("rank", "name", "state", "address", "private", "gpus", "id", right=("rank", "gpus"))
+    table = table_of(
+        "rank",
+        "name",
+        "state",
+        "address",
+        "private",
+        "gpus",
+        "id",
+        right=("rank", "gpus"),
+        flexible=("id",),
+    )
     for machine in machines:
         table.add_row(
             str(machine["rank"]),
@@ -357,11 +156,3 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         )
     unfinished = cluster.get("runs") or ()
     return Group(head, "", table, *(Text(f"run {run} is not over", "cyan") for run in unfinished))
-
-
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table in the style of all of them: no lines, a dim head."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table

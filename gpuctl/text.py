@@ -33,6 +33,11 @@ def clean(line: str, limit: int = 2000) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def clean_lines(text: str) -> str:
+    """Every line of a text, cleaned."""
+    return "\n".join(clean(line, 10_000) for line in text.split("\n"))
+
+
 def duration(seconds: float | None) -> str:
     """`85 ms`, `4.2 s`, `3 min 5 s`, `2 h 13 min`, `3 d 4 h`."""
     if seconds is None or not math.isfinite(seconds):
@@ -87,13 +92,17 @@ def plural(number: int, noun: str) -> str:
 
 
 def age(iso: str, now: datetime | None = None) -> str:
-    """How long ago an ISO 8601 time was: `3 min 5 s`."""
+    """How long ago an ISO 8601 time was, roughly: `now`, `3 min ago`, `2 h ago`, `5 d ago`."""
     try:
         began = datetime.fromisoformat(iso)
     except ValueError:
         return UNKNOWN
     began = began if began.tzinfo else began.replace(tzinfo=UTC)
-    return duration(max(0.0, ((now or datetime.now(UTC)) - began).total_seconds()))
+    passed_s = ((now or datetime.now(UTC)) - began).total_seconds()
+    for unit_s, unit in ((86_400 * 2, "d"), (3600, "h"), (60, "min")):
+        if passed_s >= unit_s:
+            return f"{passed_s // min(unit_s, 86_400):.0f} {unit} ago"
+    return "now"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -113,5 +122,5 @@ def bar(fraction: float, width: int) -> str:
 
 
 def loss(value: float) -> str:
-    """`0.312`, `12.3`, `nan`."""
-    return f"{value:#.3g}".rstrip(".") if value == value and abs(value) < 1e6 else f"{value:.3g}"
+    """`0.312`, `12.345`, `4.2e-05`, `nan`."""
+    return f"{value:.3f}" if 0.01 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gpuctl.progress import Progress
-from gpuctl.text import bar, clean, duration
+from gpuctl.text import bar, clean, clean_lines, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -103,9 +103,13 @@ class PlainView:
             if not self._progress.update(rank, line, now):
                 return
             every_s = EPOCH_EVERY_S if line.get("event") == "epoch" else PROGRESS_EVERY_S
-            if now - self._shown_at >= every_s and (parts := self._progress.state().parts()):
+            if now - self._shown_at >= every_s and (parts := self._parts()):
                 self._shown_at = now
                 self._say(", ".join(parts))
+
+    def _parts(self) -> list[str]:
+        state = self._progress.state()
+        return state.where() + state.how()
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Print the line behind its rank."""
@@ -138,14 +142,6 @@ class LiveView:
         self._logs = logs
         self._output = output
         self._console = output.console(output.stderr)
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._render,
-            refresh_per_second=REFRESHES_PER_S,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
         self._printing = threading.RLock()
         """Held while something is printed above the live lines, and while the view is closed."""
         self._state = threading.Lock()
@@ -154,6 +150,14 @@ class LiveView:
         self._progress = Progress()
         self._phase: tuple[str, str, float] | None = None
         self._nodes: dict[str, str] = {}
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._render,
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
     def __enter__(self) -> Self:
         self._output.above = self.note
@@ -194,7 +198,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Print it."""
-        self._print(text, "")
+        self._print(clean_lines(text), "")
 
     def _end_phase(self, *, failed: bool) -> None:
         with self._state:
@@ -231,11 +235,10 @@ class LiveView:
         lines += [f"    {name}  {nodes[name]}" for name in sorted(list(nodes)[-NODES_SHOWN:])]
         if hidden > 0:
             lines.append(f"    and {hidden} more")
-        parts = state.parts()
-        if parts:
-            if state.fraction is not None:
-                parts.insert(0, bar(state.fraction, BAR_WIDTH))
-            lines.append("  " + "  ".join(parts))
+        where, how = state.where(), state.how()
+        if state.fraction is not None:
+            where.insert(0, bar(state.fraction, BAR_WIDTH))
+        lines += ["  " + "  ".join(parts) for parts in (where, how) if parts]
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 

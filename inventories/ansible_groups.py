@@ -49,6 +49,9 @@ def read_hosts(source: Source, problems: Problems) -> list[Host]:
         return []
     reader = _Reader(source, problems)
     for name in source.data:
+        if name in _SECTIONS:
+            problems.add(source.line(name), f"'{name}' is no group; put it under `all:`.")
+            continue
         reader.group(name, (name,), parent="all")
     return reader.hosts()
 

@@ -136,8 +136,8 @@ def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Pr
         elif rank >= len(hosts):
             problems.add(
                 line,
-                f"host '{host.name}' has rank {rank}, but the ranks of {len(hosts)} hosts end at "
-                f"{len(hosts) - 1}.",
+                f"host '{host.name}' has rank {rank}, but ranks begin at 0 and end at {len(hosts) - 1} here, "
+                "one for each host.",
             )
         given.setdefault(rank, host)
     free = (rank for rank in range(2 * len(hosts)) if rank not in given)

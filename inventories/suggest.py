@@ -21,5 +21,5 @@ def nearest(word: str, choices: Iterable[str], *, limit: int = 3, cutoff: float 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`; did you mean 'shape'?` to end a clause with, or an empty text."""
-    close = nearest(word, choices, limit=1)
+    close = nearest(word, choices, limit=1, cutoff=0.7)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -16,9 +16,10 @@ from inventories.suggest import did_you_mean
 from inventories.yaml_source import Problems, read, shown
 
 MAX_COUNT = 1000
+MAX_DISK_GB = 1_000_000
 
 _CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_DURATION = re.compile(r"(\d{1,9}(\.\d{1,9})?[smhd])+")
+_DURATION = re.compile(r"([0-9]{1,9}(\.[0-9]{1,9})?[smhd])+")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -71,9 +72,11 @@ def check_cidr(text: object) -> str:
 
 def check_disk_gb(size: object) -> int:
     """A disk's size, GB."""
-    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= 1_000_000:
+    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_DISK_GB:
         return size
-    raise InvalidInput(f"Disk size {shown(size)} can't be used: a size is a whole number of GB above 0.")
+    raise InvalidInput(
+        f"Disk size {shown(size)} can't be used: a size is a whole number of GB above 0 and at most {MAX_DISK_GB}."
+    )
 
 
 def check_max_cost_usd(amount: object) -> float:
@@ -115,7 +118,7 @@ def read_spec(path: Path) -> Spec:
             problems.add(line, f"key '{key}': {error}")
     problems.raise_if_any()
     if "hosts" in values:
-        values["hosts"] = path.absolute().parent / values["hosts"].expanduser()
+        values["hosts"] = path.absolute().parent / values["hosts"]
     return Spec(**values)
 
 
@@ -132,7 +135,11 @@ def _flag(value: object) -> bool:
 
 
 def _path(value: object) -> Path:
-    return Path(_text(value))
+    text = _text(value)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InvalidInput(f"{shown(text)} can't be used: that user's home folder is not known.") from error
 
 
 _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {

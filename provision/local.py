@@ -232,7 +232,8 @@ class LocalProvider:
 
     @property
     def _path(self) -> Path:
-        return self._folder.path / "local"
+        # Real and absolute: the servers are told by this path, whatever folder a command runs in.
+        return Path(self._mark) / "local"
 
     @property
     def _mark(self) -> str:

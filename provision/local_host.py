@@ -16,7 +16,7 @@ import ipaddress
 import json
 import logging
 import os
-import signal
+import signal as signals
 import subprocess
 import sys
 import termios
@@ -31,11 +31,16 @@ ACCEPTED_ENV = ("LANG", "LC_", "COLORTERM")
 """What a client may set, by prefix: no more than an OpenSSH server as distributions ship it."""
 
 CHUNK = 64 * 1024
-"""Bytes passed on at once."""
+"""Bytes read at once from a command."""
+
+ALL_RECEIVED = 1 << 30
+"""Bytes read at once from a client: in fact at most a few windows of 2 MiB. For whatever part of a window is
+read, asyncssh opens all of it again, so smaller reads would let the rest pile up."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
-Process = asyncssh.SSHServerProcess[bytes]
+Size = tuple[int, int, int, int]
+"""Columns, rows, and pixels, which nobody uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +83,9 @@ class Children:
 class Server(asyncssh.SSHServer):
     """Who may come in, and where to they may tunnel."""
 
-    def __init__(self, config: Config) -> None:
-        self._user = config.user
+    def __init__(self, config: Config, children: Children) -> None:
+        self._config = config
+        self._children = children
         self._key = asyncssh.import_public_key(config.authorized_key)
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
@@ -92,7 +98,11 @@ class Server(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """One user, one key."""
-        return username == self._user and key == self._key
+        return username == self._config.user and key == self._key
+
+    def session_requested(self) -> "Session":
+        """Anything that a session can be."""
+        return Session(self._config, self._children)
 
     def connection_requested(self, dest_host: str, *_: object) -> bool:
         """Tunnels end on this machine."""
@@ -109,6 +119,7 @@ class Command:
     """A running command and our ends of its streams: three pipes, or one terminal for all."""
 
     child: subprocess.Popen[bytes]
+    exited: asyncio.Future[int]
     stdin: int
     stdout: int
     stderr: int | None
@@ -116,7 +127,8 @@ class Command:
 
     def send(self, number: int) -> None:
         """Signal all of the command: it leads a process group of its own."""
-        os.killpg(self.child.pid, number)
+        if not self.exited.done():
+            os.killpg(self.child.pid, number)
 
     def close_stdin(self) -> None:
         """Let the command read the end of its input; a terminal has none."""
@@ -132,77 +144,113 @@ class Command:
             os.close(self.stdin)
 
 
-class Sessions:
-    """Commands and shells."""
+class Files(asyncssh.SFTPServer):
+    """SFTP. Paths that are not absolute begin in the home, which is our current folder."""
+
+    def exit(self) -> None:
+        """End as a command that succeeded, without which `scp` says that it failed."""
+        self.channel.exit(0)
+
+
+class Session(asyncssh.SSHServerProcess[bytes]):
+    """One channel: a command, a shell, or SFTP, which asyncssh does itself."""
 
     def __init__(self, config: Config, children: Children) -> None:
+        super().__init__(lambda _: self._serve(), Files, 3, False)  # type: ignore[arg-type]
         self._config = config
         self._children = children
+        self._running: Command | None = None
 
-    async def run(self, process: Process) -> None:
-        """Run what the client asks for and report how it ended."""
-        if process.subsystem:
-            _refuse(process, f"This host has no subsystem '{process.subsystem}'.")
+    def signal_received(self, signal: str) -> None:
+        """The client asks for a signal."""
+        number = getattr(signals, f"SIG{signal}", None)
+        if self._running is not None and number is not None:
+            self._running.send(number)
+
+    def break_received(self, msec: int) -> bool:  # noqa: ARG002
+        """Nothing here knows what a break is."""
+        return False
+
+    def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:  # noqa: ARG002
+        """The client's window was resized."""
+        if self._running is not None and self._running.terminal:
+            termios.tcsetwinsize(self._running.stdin, (height, width))
+
+    async def _serve(self) -> None:
+        if self.subsystem:
+            self._refuse(f"This host has no subsystem '{self.subsystem}'.")
             return
         try:
-            command = self._start(process)
+            command = self._running = self._start_command()
         except OSError as error:
-            _refuse(process, f"The command could not be started: {error.strerror}.")
+            self._refuse(f"The command could not be started: {error.strerror}.")
             return
-        exited = self._children.exit_of(command.child)
-        closed = asyncio.create_task(process.channel.wait_closed())
-        feed = asyncio.create_task(_feed(process, command, exited))
-        outputs = [asyncio.create_task(_forward(command.stdout, process.stdout))]
+        closed = asyncio.create_task(self.channel.wait_closed())
+        pumps = [asyncio.create_task(_feed(command, self.stdin))]
+        pumps.append(asyncio.create_task(_forward(command.stdout, self.stdout)))
         if command.stderr is not None:
-            outputs.append(asyncio.create_task(_forward(command.stderr, process.stderr)))
+            pumps.append(asyncio.create_task(_forward(command.stderr, self.stderr)))
         try:
             # As in OpenSSH, the session lasts until nobody holds the command's output any more.
-            await _until(closed, exited)
-            await _until(closed, *outputs)
+            await _until(closed, command.exited)
+            await _until(closed, *pumps[1:])
         finally:
-            for task in (feed, *outputs):
-                task.cancel()
+            for pump in pumps:
+                pump.cancel()
             # Our ends are closed only when nobody waits for them any more.
-            await asyncio.gather(feed, *outputs, return_exceptions=True)
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._running = None
             command.close()
-            if not exited.done():
-                command.send(signal.SIGHUP)
+            command.send(signals.SIGHUP)
         if not closed.done():
             closed.cancel()
-            _report(process, exited.result())
+            self._report(command.exited.result())
 
-    def _start(self, process: Process) -> Command:
-        argv = [self._shell(process)] if process.command is None else ["/bin/sh", "-c", process.command]
-        env = self._env(process)
-        if process.term_type is not None:
-            return _start_in_terminal(argv, env, process.term_size)
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(
-            argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
-        )
-        assert child.stdin and child.stdout and child.stderr
-        ends = [stream.fileno() for stream in (child.stdin, child.stdout, child.stderr)]
-        for end in ends:
-            os.set_blocking(end, False)
-        return Command(child=child, stdin=ends[0], stdout=ends[1], stderr=ends[2], terminal=False)
+    def _start_command(self) -> Command:
+        argv = [self._shell()] if self.command is None else ["/bin/sh", "-c", self.command]
+        start = _start_with_pipes if self.term_type is None else _start_in_terminal
+        return start(argv, self._command_env(), self.term_size, self._children)
 
-    def _shell(self, process: Process) -> str:
-        shell = os.environ["SHELL"] if process.term_type is not None else "/bin/sh"
+    def _shell(self) -> str:
+        shell = "/bin/sh" if self.term_type is None else os.environ["SHELL"]
         return shell if os.access(shell, os.X_OK) else "/bin/sh"
 
-    def _env(self, process: Process) -> dict[str, str]:
-        asked = {key: value for key, value in process.env.items() if key.startswith(ACCEPTED_ENV)}
-        client, server = process.get_extra_info("peername"), process.get_extra_info("sockname")
+    def _command_env(self) -> dict[str, str]:
+        asked = {key: value for key, value in self.env.items() if key.startswith(ACCEPTED_ENV)}
+        client, server = self.get_extra_info("peername"), self.get_extra_info("sockname")
         env = os.environ | asked | {"SSH_CONNECTION": f"{client[0]} {client[1]} {server[0]} {server[1]}"}
-        if process.term_type is not None:
-            env["TERM"] = process.term_type
+        if self.term_type is not None:
+            env["TERM"] = self.term_type
         # Read anew for each session: the share changes when the cluster grows.
         gpus = Path(self._config.gpus)
         env["CUDA_VISIBLE_DEVICES"] = gpus.read_text() if gpus.exists() else ""
         return env
 
+    def _refuse(self, reason: str) -> None:
+        self.stderr.write(reason.encode() + b"\n")
+        self.exit(126)
 
-def _start_in_terminal(argv: list[str], env: dict[str, str], size: tuple[int, int, int, int]) -> Command:
+    def _report(self, code: int) -> None:
+        if code >= 0:
+            self.exit(code)
+        else:
+            self.exit_with_signal(signals.Signals(-code).name.removeprefix("SIG"))
+
+
+def _start_with_pipes(argv: list[str], env: dict[str, str], _size: Size, children: Children) -> Command:
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(
+        argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+    )
+    assert child.stdin and child.stdout and child.stderr
+    stdin, stdout, stderr = child.stdin.fileno(), child.stdout.fileno(), child.stderr.fileno()
+    for end in (stdin, stdout, stderr):
+        os.set_blocking(end, False)
+    exited = children.exit_of(child)
+    return Command(child=child, exited=exited, stdin=stdin, stdout=stdout, stderr=stderr, terminal=False)
+
+
+def _start_in_terminal(argv: list[str], env: dict[str, str], size: Size, children: Children) -> Command:
     master, terminal = os.openpty()
     try:
         termios.tcsetwinsize(terminal, (size[1], size[0]))
@@ -221,31 +269,16 @@ def _start_in_terminal(argv: list[str], env: dict[str, str], size: tuple[int, in
     finally:
         os.close(terminal)
     os.set_blocking(master, False)
-    return Command(child=child, stdin=master, stdout=master, stderr=None, terminal=True)
+    exited = children.exit_of(child)
+    return Command(child=child, exited=exited, stdin=master, stdout=master, stderr=None, terminal=True)
 
 
-async def _feed(process: Process, command: Command, exited: asyncio.Future[int]) -> None:
-    """Pass on what the client sends: input, signals, its terminal's size. Ends with the input."""
-    deaf = False
-    while not exited.done():
-        try:
-            data = await process.stdin.read(CHUNK)
-        except asyncssh.TerminalSizeChanged as change:
-            if command.terminal:
-                termios.tcsetwinsize(command.stdin, (change.height, change.width))
-            continue
-        except asyncssh.SignalReceived as received:
-            number = getattr(signal, f"SIG{received.signal}", None)
-            if number is not None and not exited.done():
-                command.send(number)
-            continue
-        except asyncssh.BreakReceived:
-            continue
-        if not data:
-            command.close_stdin()
+async def _feed(command: Command, source: asyncssh.SSHReader[bytes]) -> None:
+    """Pass on the input, to its end."""
+    while data := await source.read(ALL_RECEIVED):
+        if not await _write(command.stdin, data):
             return
-        # A command may close its input and go on: the rest is for nobody, but signals still are for it.
-        deaf = deaf or not await _write(command.stdin, data)
+    command.close_stdin()
 
 
 async def _forward(source: int, target: asyncssh.SSHWriter[bytes]) -> None:
@@ -296,20 +329,8 @@ async def _ready(
 
 async def _until(closed: asyncio.Future[None], *others: asyncio.Future[Any]) -> None:
     """Wait for all the others, or until the channel is closed."""
-    every = asyncio.gather(*others, return_exceptions=True)
-    await asyncio.wait([closed, every], return_when=asyncio.FIRST_COMPLETED)
-
-
-def _refuse(process: Process, reason: str) -> None:
-    process.stderr.write(reason.encode() + b"\n")
-    process.exit(126)
-
-
-def _report(process: Process, code: int) -> None:
-    if code >= 0:
-        process.exit(code)
-    else:
-        process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+    either: list[asyncio.Future[Any]] = [closed, asyncio.gather(*others, return_exceptions=True)]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _adopt_orphans() -> None:
@@ -321,14 +342,12 @@ def _adopt_orphans() -> None:
 async def serve(config: Config) -> None:
     """Serve until killed."""
     children = Children()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, children.reap)
+    asyncio.get_running_loop().add_signal_handler(signals.SIGCHLD, children.reap)
     acceptor = await asyncssh.listen(
         "127.0.0.1",
         0,
-        server_factory=lambda: Server(config),
+        server_factory=lambda: Server(config, children),
         server_host_keys=[config.host_key],
-        process_factory=Sessions(config, children).run,
-        sftp_factory=True,
         encoding=None,
         line_editor=False,
         password_auth=False,

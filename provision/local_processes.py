@@ -1,8 +1,8 @@
 """Which processes belong to which local host, and how they are ended.
 
 A host's processes carry two marks in their environment: the host's id and the cluster's folder. A process
-that has none (it cleared its environment) belongs to the host that its parent belongs to. Processes that
-belong to no host are never touched.
+that shows none (it cleared its environment, or is one of Apple's own programs, whose environment macOS
+hides) belongs to the host that its parent belongs to. Processes that belong to no host are never touched.
 """
 
 import os

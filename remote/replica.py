@@ -1,4 +1,4 @@
-"""The run's files as they arrive here. Nothing that a node says can reach outside the run's folder."""
+"""The run's files as they arrive here: logs and metrics that grow, records, artifacts."""
 
 import hashlib
 import json
@@ -6,103 +6,40 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from inventories.codec import from_json
+from inventories.codec import dump, from_json, load
+from inventories.errors import CorruptFile
+from inventories.files import write_atomic
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from inventories.store import RunFolder
 from remote.errors import BadAnswer
-from remote.tree import human_bytes
+from remote.intake import Intake
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
-MAX_DEPTH = 32
 
 
-def plain_parts(path: str) -> list[str]:
-    """The components of a relative path that a node sent. Raises BadAnswer for anything but plain names."""
-    parts = path.split("/")
-    bad = any(part in ("", ".", "..") or "\0" in part or "\\" in part or len(part) > 255 for part in parts)
-    if bad or len(parts) > MAX_DEPTH:
-        raise BadAnswer(
-            f"A node sent the file name {path!r}, which is not a plain relative path; it was refused."
-        )
-    return parts
+Record = TypeVar("Record", RankRecord, NodeRecord)
 
 
-class Intake:
-    """Files that come in chunks: each is written beside its place and renamed when it is whole."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.files = 0
-        self.bytes = 0
-        self._open: dict[str, tuple[Path, Any]] = {}
-
-    def chunk(self, path: str, offset: int, body: bytes) -> None:
-        """Take a chunk; chunks of one file come in order."""
-        temporary, digest = self._open.get(path) or self._start(path)
-        if offset != temporary.stat().st_size:
-            raise BadAnswer(f"The file {path!r} came out of order; it was refused.")
-        with temporary.open("ab") as file:
-            file.write(body)
-        digest.update(body)
-
-    def complete(self, path: str, expected_bytes: int, sha256: str, mode: int) -> Path:
-        """The file is whole: check it and put it in its place."""
-        temporary, digest = self._open.get(path) or self._start(path)
-        del self._open[path]
-        size = temporary.stat().st_size
-        if size != expected_bytes or digest.hexdigest() != sha256:
-            temporary.unlink()
-            raise BadAnswer(f"The file {path!r} arrived damaged; it was refused.")
-        temporary.chmod(0o700 if mode & 0o100 else 0o600)
-        target = self.root.joinpath(*plain_parts(path))
-        temporary.replace(target)
-        self.files += 1
-        self.bytes += size
-        return target
-
-    def discard(self) -> None:
-        """Remove what never became whole."""
-        for temporary, _ in self._open.values():
-            temporary.unlink(missing_ok=True)
-        self._open.clear()
-
-    def _start(self, path: str) -> tuple[Path, Any]:
-        target = self.root.joinpath(*plain_parts(path))
-        folder = self.root
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in plain_parts(path)[:-1]:
-            folder = folder / part
-            # The folder is ours alone and only plain files are ever made in it, so there are no links to follow.
-            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-                raise BadAnswer(
-                    f"The file name {path!r} goes through something that is no folder; it was refused."
-                )
-            folder.mkdir(mode=0o700, exist_ok=True)
-        if target.is_dir():
-            raise BadAnswer(f"The file {path!r} has the name of a folder; it was refused.")
-        temporary = target.with_name(f".incoming-{os.getpid()}-{len(self._open)}")
-        temporary.unlink(missing_ok=True)
-        temporary.touch(mode=0o600)
-        self._open[path] = (temporary, hashlib.sha256())
-        return self._open[path]
+def incoming(folder: RunFolder) -> Path:
+    """Where this process takes in artifacts, a folder a node: two commands may bring the same run's at once."""
+    return folder.path / f"incoming-{os.getpid()}"
 
 
 class Replica:
     """One node's share of a run's folder: logs and metrics grow, records are replaced, artifacts arrive."""
 
-    def __init__(self, folder: RunFolder, run: Run, node: RunNode) -> None:
+    def __init__(self, folder: RunFolder, node: RunNode) -> None:
         self._folder = folder
         self._node = node
         ranks = range(node.first_rank, node.first_rank + node.nproc)
-        self._growing = {f"logs/{node.name}.log": None}
-        self._growing |= {f"logs/rank-{rank}.log": None for rank in ranks}
-        self._growing |= {f"metrics/rank-{rank}.jsonl": None for rank in ranks}
-        self._records = {f"ranks/rank-{rank}.json" for rank in ranks}
-        self._run = run
-        self.intake = Intake(folder.path / "incoming" / node.name)
+        self._growing = {f"logs/{node.name}.log"}
+        self._growing |= {f"logs/rank-{rank}.log" for rank in ranks}
+        self._growing |= {f"metrics/rank-{rank}.jsonl" for rank in ranks}
+        self._records = {f"ranks/rank-{rank}.json": rank for rank in ranks}
+        self.intake = Intake(incoming(folder) / node.name)
 
     def offsets(self) -> dict[str, int]:
         """Bytes that are here already, by path."""
@@ -126,15 +63,12 @@ class Replica:
         try:
             document = json.loads(body)
             known = {key: document[key] for key in RankRecord.__dataclass_fields__ if key in document}
-            record = from_json(RankRecord, known, f"{self._node.name}:{path}")
-        except (ValueError, TypeError) as error:
-            raise BadAnswer(f"{self._node.name}: the record {path} can't be read: {error}.") from error
-        target = self._folder.path / path
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        temporary = target.with_name(f".{target.name}")
-        temporary.write_text(json.dumps(known))
-        temporary.chmod(0o600)
-        temporary.replace(target)
+            record = from_json(RankRecord, known, path)
+        except (ValueError, TypeError, CorruptFile) as error:
+            raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {error}") from error
+        if record.rank != self._records[path]:
+            raise BadAnswer(f"{self._node.name}: {path} is the record of rank {record.rank}; it was refused.")
+        write_atomic(self._folder.path / path, dump(record))
         return record
 
 
@@ -145,11 +79,9 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
     put under `artifacts/<node's name>/`.
     """
     for node in sorted(nodes, key=lambda node: node.rank):
-        incoming = folder.path / "incoming" / node.name / "artifacts"
-        if not incoming.is_dir():
-            continue
-        for file in sorted(path for path in incoming.rglob("*") if path.is_file()):
-            name = file.relative_to(incoming)
+        brought = incoming(folder) / node.name / "artifacts"
+        for file in sorted(path for path in brought.rglob("*") if path.is_file()):
+            name = file.relative_to(brought)
             target = folder.artifacts_path / name
             if target.exists() and not _same(target, file):
                 target = folder.artifacts_path / node.name / name
@@ -161,7 +93,7 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
                 target = folder.artifacts_path / node.name / name
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file.replace(target)
-    shutil.rmtree(folder.path / "incoming", ignore_errors=True)
+    shutil.rmtree(incoming(folder), ignore_errors=True)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -174,32 +106,29 @@ def _same(one: Path, other: Path) -> bool:
 
 def read_rank_records(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, list[RankRecord]]:
     """The records that have arrived, by node."""
-    found: dict[str, list[RankRecord]] = {}
-    for node in nodes:
-        paths = [
-            folder.path / "ranks" / f"rank-{node.first_rank + local}.json" for local in range(node.nproc)
-        ]
-        found[node.name] = [
-            from_json(RankRecord, json.loads(path.read_bytes()), str(path)) for path in paths if path.exists()
-        ]
-    return found
+    return {
+        node.name: _records(RankRecord, [_rank_path(folder, node.first_rank + n) for n in range(node.nproc)])
+        for node in nodes
+    }
 
 
 def save_node_record(folder: RunFolder, record: NodeRecord) -> None:
     """Keep a node's record here, as `nodes/NAME.json`."""
-    from inventories.codec import to_json
-    from inventories.files import write_atomic
-
-    (folder.path / "nodes").mkdir(mode=0o700, exist_ok=True)
-    write_atomic(folder.path / "nodes" / f"{record.node}.json", json.dumps(to_json(record)).encode())
+    write_atomic(folder.nodes_path / f"{record.node}.json", dump(record))
 
 
 def read_node_records(folder: RunFolder, nodes: Sequence[RunNode]) -> list[NodeRecord]:
     """The records that are here."""
-    paths = [folder.path / "nodes" / f"{node.name}.json" for node in nodes]
-    return [
-        from_json(NodeRecord, json.loads(path.read_bytes()), str(path)) for path in paths if path.exists()
-    ]
+    return _records(NodeRecord, [folder.nodes_path / f"{node.name}.json" for node in nodes])
+
+
+def _rank_path(folder: RunFolder, rank: int) -> Path:
+    return folder.ranks_path / f"rank-{rank}.json"
+
+
+def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:
+    again = "Remove the file; `gpuctl results` brings it again while the machines are there."
+    return [load(cls, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]
 
 
 def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]:
@@ -236,9 +165,3 @@ def tail(folder: RunFolder, rank: int, *, max_bytes: int = 16_384) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - max_bytes))
         return file.read().decode(errors="replace")
-
-
-def summary(intakes: Sequence[Intake]) -> str:
-    """`3 files, 1.2 MB`."""
-    files = sum(intake.files for intake in intakes)
-    return f"{files} files, {human_bytes(sum(intake.bytes for intake in intakes))}"

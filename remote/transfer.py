@@ -2,7 +2,7 @@
 
 from remote.connection import Node
 from remote.errors import BadAnswer
-from remote.replica import Intake
+from remote.intake import Intake
 
 
 def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[str]:
@@ -33,4 +33,4 @@ def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[
         intake.discard()
     if not done:
         raise BadAnswer(f"{node.name}: ended before everything had been sent.")
-    return skipped
+    return skipped + [f"{path!r}: {why}" for path, why in intake.refused.items()]

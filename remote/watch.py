@@ -75,7 +75,7 @@ class Watch:
         self._observer = observer
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
-        self._replicas = {part.name: Replica(folder, run, part) for part in run.nodes}
+        self._replicas = {part.name: Replica(folder, part) for part in run.nodes}
         self._events: Queue[_Event] = Queue()
         self._failing: dict[str, float] = {}
         """Nodes with a failed rank → when that was seen (monotonic)."""
@@ -87,11 +87,6 @@ class Watch:
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
         self.stopped = False
-
-    @property
-    def artifacts(self) -> list[Any]:
-        """What each node has brought back."""
-        return [replica.intake for replica in self._replicas.values()]
 
     def go(
         self,
@@ -260,6 +255,8 @@ class Watch:
                 elif kind != "beat":
                     raise BadAnswer(f"{name}: sent {kind!r}, which is not part of a run.")
         replica.intake.discard()
+        for path, why in replica.intake.refused.items():
+            self._observer.note(f"{name}: the file {path!r} was refused: {why}.")
         if not done:
             raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
         self._events.put(_Event(kind="done", node=name))

@@ -16,13 +16,18 @@ All from the folder that holds this package, with torch, torchmetrics and scikit
 follow `-m train`; `--help` lists them. Exit status: 0 done, 1 failed, 2 wrong options.
 """
 
+import contextlib
 import os
 import signal
 import sys
+import time
 import traceback
 
-from train.errors import TrainError
-from train.options import parse
+from train.errors import PeerLost, TrainError
+from train.options import Options, parse
+
+PEER_LOST_GRACE_S = 1.0
+"""A rank that fails takes the others with it. They end that much later, so that it is seen to have failed first."""
 
 
 def main() -> int:
@@ -33,31 +38,44 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        from torch.distributed.elastic.multiprocessing.errors import record
+        import torch.distributed.elastic.multiprocessing.errors as torchrun
 
-        from train.loop import run
+        import train.loop  # noqa: F401  # loaded here, so that a missing package is told from an error in the job
     except ModuleNotFoundError as error:
-        print(
-            f"error: {sys.executable} has no package {error.name}. Install what the job needs: "
-            f"{sys.executable} -m pip install torch torchmetrics scikit-learn",
-            file=sys.stderr,
+        return _fail(
+            f"{sys.executable} has no package {error.name}. Install what the job needs: "
+            f"{sys.executable} -m pip install torch torchmetrics scikit-learn"
         )
-        return 1
     try:
-        record(run)(options)  # so that torchrun's summary names the error, too
+        return torchrun.record(_train)(options) or 0  # its own summary then shows the error, too
     except TrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except Exception:  # noqa: BLE001  # shown as Python shows it, then see below
+        return _fail(str(error))
+    except Exception:  # noqa: BLE001  # shown as Python would show it; what differs is how the process ends, below
         traceback.print_exc()
         return 1
+
+
+def _train(options: Options) -> int:
+    from train.loop import run
+
+    try:
+        run(options)
+    except PeerLost as error:
+        status = _fail(str(error))
+        time.sleep(PEER_LOST_GRACE_S)
+        return status
     return 0
+
+
+def _fail(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr, flush=True)
+    return 1
 
 
 if __name__ == "__main__":
     status = main()
-    if status:
-        # Not sys.exit: taking down a process group in order can mean to wait for ranks that wait for this one.
+    with contextlib.suppress(OSError):  # a full disk was told already
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+    # Not sys.exit: to take down a process group in order can mean to wait for ranks that wait for this one.
+    os._exit(status)

@@ -1,5 +1,6 @@
 """The trained model on disk."""
 
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -11,9 +12,9 @@ from train.errors import NotWritten
 
 
 def save_model(model: nn.Module, path: Path) -> None:
-    """Write the model's state_dict, atomically: `path` is absent, the old file or the whole new one.
+    """Write the model's state_dict; at any instant, `path` is what it was before or the whole new file.
 
-    The tensors are on the CPU whatever the model's device is; load them with `torch.load(path, weights_only=True)`.
+    The tensors are put on the CPU. They are read back with `torch.load(path, weights_only=True)`.
     """
     content = io.BytesIO()
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, content)
@@ -27,6 +28,8 @@ def save_model(model: nn.Module, path: Path) -> None:
         part.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise NotWritten(
             f"The model can't be written to {path}: {error.strerror}. Make room or give access there, or train with "
             "--no-save."

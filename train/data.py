@@ -14,8 +14,14 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Tenso
 from train.errors import MissingData
 from train.options import Dataset
 
+Batches = DataLoader[tuple[Tensor, ...]]
+"""Yields (images, labels)."""
+
 HELD_OUT = 0.2
 """Fraction of the images that is never trained on."""
+
+DIGITS_MEAN, DIGITS_STD = 4.884, 6.017
+"""Of all pixels of the digits, which are 0 .. 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +29,7 @@ class Images:
     """Labelled images in memory."""
 
     images: Tensor
-    """[n, channels, height, width], of torch's default float type, 0 .. 1."""
+    """[n, channels, height, width], of torch's default float type, normalised."""
     labels: Tensor
     """[n], int64, 0 .. classes - 1."""
     classes: int
@@ -38,8 +44,9 @@ class Images:
 def digits() -> Images:
     """The 1,797 handwritten digits that scikit-learn carries: one channel, 8 x 8, no download."""
     rows = _digits_rows()
+    pixels = torch.tensor(rows[:, :64], dtype=torch.get_default_dtype())
     return Images(
-        images=torch.tensor(rows[:, :64] / 16, dtype=torch.get_default_dtype()).reshape(-1, 1, 8, 8),
+        images=((pixels - DIGITS_MEAN) / DIGITS_STD).reshape(-1, 1, 8, 8),
         labels=torch.tensor(rows[:, 64], dtype=torch.int64),
         classes=10,
     )
@@ -59,11 +66,11 @@ def split(data: Images) -> tuple[TensorDataset, TensorDataset]:
 
 
 class TrainingBatches:
-    """One rank's batches of an epoch: each of the rank's images once, in a new order every epoch.
+    """One rank's batches: in every epoch each of its images once, in a new order.
 
-    The ranks' parts are equally long, so that no rank waits for a step that another doesn't take. Where the number
-    of images is no multiple of the number of ranks, DistributedSampler repeats up to `world_size - 1` images: every
-    image is seen at least once an epoch. The last batch may be smaller; it is never dropped.
+    All ranks take the same number of steps. Where the images can't be divided among them evenly, DistributedSampler
+    gives up to `world_size - 1` images to two ranks: every image is taken at least once an epoch. The last batch may
+    be a smaller one; it is never dropped.
     """
 
     def __init__(
@@ -76,27 +83,25 @@ class TrainingBatches:
         world_size: int,
         pin_memory: bool = False,
     ) -> None:
-        self._sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, seed=seed)
-        # batch_size=None with a sampler of batches: the dataset is indexed once a batch, not once an image.
-        self.loader = DataLoader(
-            dataset,
-            batch_size=None,
-            sampler=BatchSampler(self._sampler, batch_size, drop_last=False),
-            pin_memory=pin_memory,
+        self._sampler: DistributedSampler[int] = DistributedSampler(
+            dataset, num_replicas=world_size, rank=rank, seed=seed
         )
+        # A sampler of whole batches, so that the tensors are indexed once a batch and not once an image.
+        batches = BatchSampler(self._sampler, batch_size, drop_last=False)
+        self._loader: Batches = DataLoader(dataset, batch_size=None, sampler=batches, pin_memory=pin_memory)
 
-    def epoch(self, epoch: int) -> DataLoader[tuple[Tensor, Tensor]]:
-        """The batches of this epoch: (images, labels)."""
-        self._sampler.set_epoch(epoch)
-        return self.loader
+    def epoch(self, number: int) -> Batches:
+        """The batches of this epoch, in an order that follows from the seed and the epoch's number."""
+        self._sampler.set_epoch(number)
+        return self._loader
 
     def __len__(self) -> int:
-        """Batches, and so steps, an epoch."""
-        return len(self.loader)
+        """Batches an epoch, and so steps."""
+        return len(self._loader)
 
 
 def shard(dataset: TensorDataset, *, rank: int, world_size: int) -> TensorDataset:
-    """This rank's part of a dataset: every sample is in exactly one rank's part; the sizes differ by at most one."""
+    """This rank's part of a dataset: each sample is in the part of exactly one rank."""
     return TensorDataset(*(tensor[rank::world_size] for tensor in dataset.tensors))
 
 

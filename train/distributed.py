@@ -1,6 +1,7 @@
 """This process's place among the ranks: the launcher's variables, its device, the process group, its CPU threads."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from train.errors import BadEnvironment, NoPeers
+from train.errors import BadEnvironment, NoPeers, PeerLost
 from train.options import Device
 
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -85,8 +86,8 @@ def usable_cores() -> int:
 def process_group(place: Place, device: torch.device, *, timeout_s: float) -> Iterator[None]:
     """The ranks together: nccl between GPUs, gloo between CPUs, nothing for a single process.
 
-    After an error the group is left as it is: to take it down in order would mean to wait for ranks that may be
-    waiting for this one. The process has to end, and the other ranks notice.
+    After an error the group is left as it is: to take it down in order could mean to wait for ranks that wait for
+    this one. The process has to end; the other ranks notice.
     """
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -103,12 +104,22 @@ def process_group(place: Place, device: torch.device, *, timeout_s: float) -> It
     except RuntimeError as error:  # the family of torch's errors of stores, networks and back ends
         raise NoPeers(
             f"Rank {place.rank} did not find the other {place.world_size - 1} within {timeout_s:g} s at "
-            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} ({_first_line(error)}). Look for a rank that "
+            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} ({_brief(error)}). Look for a rank that "
             "failed before this one, then at whether the hosts reach each other on that port."
         ) from error
-    yield
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo has no error class of its own
+        if isinstance(error, dist.DistError) or "/gloo/" in str(error):
+            raise PeerLost(
+                f"Rank {place.rank} lost another rank ({_brief(error)}). Look for the cause in the log of the rank "
+                f"that failed first; if none failed, one hung for more than {timeout_s:g} s (--timeout-s)."
+            ) from error
+        raise
     dist.destroy_process_group()
 
 
-def _first_line(error: RuntimeError) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _brief(error: RuntimeError) -> str:
+    """The first sentence of an error of torch's, without its place in the source."""
+    return re.sub(r"^\[\S+\] ", "", str(error)).split("\n")[0].split(". ")[0].rstrip(".")

@@ -4,6 +4,7 @@ TrainError
 ├── MissingData      the dataset is not on this machine, and we don't download it
 ├── BadEnvironment   the launcher's variables are incomplete, or this host has too few GPUs
 ├── NoPeers          the other ranks did not arrive in time
+├── PeerLost         another rank failed or fell silent: the cause is there, not here
 └── NotWritten       the model or the metrics could not be written
 
 Anything else that escapes is shown with its traceback.
@@ -24,6 +25,10 @@ class BadEnvironment(TrainError):
 
 class NoPeers(TrainError):
     """The other ranks did not arrive in time."""
+
+
+class PeerLost(TrainError):
+    """Another rank failed or fell silent: the cause is there, not here."""
 
 
 class NotWritten(TrainError):

@@ -99,7 +99,8 @@ class Trainer:
 
     def _train(self, epoch: int) -> tuple[float, int]:
         """Mean loss and number of samples, of all ranks; when it returns, all of them have taken their steps."""
-        totals = torch.zeros(2, dtype=torch.float64, device=self._device)  # sum of the losses, samples
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
+        samples_before = self._samples
         self.model.train()
         batches = iter(self.batches.epoch(epoch))
         for _ in range(len(self.batches)):
@@ -107,18 +108,18 @@ class Trainer:
             images, labels = (self._to_device(tensor) for tensor in next(batches))
             self.timer.data_ready()
             loss = cross_entropy(self._parallel(images), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.timer.backward_done()
             self._optimizer.step()
             self._optimizer.zero_grad()
-            totals[0] += loss.detach() * len(labels)
+            loss_sum += loss.detach() * len(labels)
             self.timer.end()
-            totals[1] += len(labels)
             self._count(epoch, loss, len(labels))
+        totals = torch.stack([loss_sum, torch.full_like(loss_sum, self._samples - samples_before)])
         if self._place.world_size > 1:
             dist.all_reduce(totals)
-        loss_sum, samples = totals.tolist()
-        return loss_sum / samples, int(samples)
+        total_loss, samples = totals.tolist()
+        return total_loss / samples, int(samples)
 
     def _count(self, epoch: int, loss: Tensor, samples: int) -> None:
         self._steps += 1
@@ -137,7 +138,7 @@ class Trainer:
         """Accuracy on the held-out images, 0 .. 1: every rank counts in its part, torchmetrics adds up the counts."""
         self.model.eval()
         self._accuracy.reset()
-        parts = (tensor.split(EVALUATED_AT_ONCE) for tensor in self._held_out.tensors)
+        parts = (torch.split(tensor, EVALUATED_AT_ONCE) for tensor in self._held_out.tensors)
         for images, labels in zip(*parts, strict=True):
             self._accuracy.update(self.model(self._to_device(images)), self._to_device(labels))
         return float(self._accuracy.compute())

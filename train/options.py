@@ -14,7 +14,7 @@ Dataset = Literal["digits"]
 Optimizer = Literal["adam", "sgd"]
 Device = Literal["auto", "cpu", "cuda"]
 
-DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "sgd": 0.05}
+DEFAULT_LR: dict[Optimizer, float] = {"adam": 5e-3, "sgd": 0.05}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Options:
 
     model: Model = "cnn"
     dataset: Dataset = "digits"
-    epochs: int = 5
+    epochs: int = 8
     batch_size: int = 64
     """Samples a step and rank: a step of all ranks together takes this times their number."""
     optimizer: Optimizer = "adam"

@@ -1,8 +1,8 @@
 """What the job tells: JSON lines for programs, progress for people.
 
-The metrics file of a rank holds, each line with the `time` in Unix seconds:
+The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
-    {"event": "start", "rank", "local_rank", "world_size", "device", "model", "dataset", "strategy": "ddp" | "single",
+    {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy": "ddp" | "single",
      "epochs", "steps_per_epoch", "batch_size"}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
     {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s"}             on rank 0 only
@@ -83,7 +83,6 @@ class Report:
         strategy = "ddp" if place.world_size > 1 else "single"
         self._record(
             event="start",
-            rank=place.rank,
             local_rank=place.local_rank,
             world_size=place.world_size,
             device=str(device),
@@ -95,9 +94,9 @@ class Report:
             batch_size=options.batch_size,
         )
         self.say(
-            f"{options.model} on {options.dataset}, world size {place.world_size} ({strategy}, {device.type}): "
-            f"{options.epochs} epochs of {steps_per_epoch} steps, {options.batch_size} images a step on each rank, "
-            f"{torch.get_num_threads()} CPU threads"
+            f"{options.model} on {options.dataset}  world size {place.world_size} ({strategy}, {device.type})  "
+            f"epochs {options.epochs} of {steps_per_epoch} steps  batch {options.batch_size} a rank  "
+            f"CPU threads {torch.get_num_threads()} a rank"
         )
 
     def step(self, step: int, *, epoch: int, loss: float, samples: int, step_time: StepTime) -> None:
@@ -164,7 +163,8 @@ class Report:
     def _record(self, **values: Json) -> None:
         if not self._file:
             return
-        line = {"time": time.time()} | {
+        line: dict[str, Json] = {"time": time.time(), "rank": self._place.rank}
+        line |= {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
         }

@@ -1,26 +1,27 @@
-"""How long each step took, and what it waited for.
+"""How long each step took, and for what.
 
-A step's time is split into three parts that add up to it:
+A step has three parts that add up to it:
 
-- data: until the batch is there, on the device.
-- communication: from when this rank's last gradient is computed until the averaged gradients of all ranks are
-  there. It is the part that is *exposed*: what overlaps with the backward pass costs nothing and is not in it; waiting
-  for a slower rank is.
-- compute: the rest, forward, backward and optimizer.
+- data: until the batch is there, on the device;
+- communication: from when this rank's own gradients are all computed until they are averaged over all ranks. What
+  overlaps with the backward pass costs nothing and is not in it; waiting for a slower rank is;
+- compute: the rest: forward, backward, optimizer.
 
-On a CPU the clock is the host's. On a GPU the marks are CUDA events in the stream, so the parts are the GPU's own
-time (a GPU that waits for the host's next batch is waiting for data) and taking them costs no synchronisation.
+On a CPU the clock is the host's. On a GPU the marks are CUDA events in its stream: the parts are times of the GPU
+(one that idles until the host has the next batch waits for data), and to take them makes nobody wait.
 """
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+
+Mark = float | torch.cuda.Event
+"""A moment: seconds of the host's clock, or an event in the GPU's stream."""
 
 WARM_UP_STEPS = 5
 """The first steps allocate, tune and connect; they say nothing about the others."""
@@ -57,8 +58,8 @@ class StepTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._marks: dict[str, Any] = {}
-        self._unread: list[dict[str, Any]] = []
+        self._marks: dict[str, Mark] = {}
+        self._unread: list[dict[str, Mark]] = []
         self._steps: list[StepTime] = []
 
     def start(self) -> None:
@@ -91,11 +92,10 @@ class StepTimer:
         self._unread = []
         return self._steps
 
-    def _now(self) -> Any:
-        """A mark: seconds on a CPU, a recorded event on a GPU."""
+    def _now(self) -> Mark:
         if self._device.type != "cuda":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -103,13 +103,16 @@ class StepTimer:
 def time_averaging(model: DistributedDataParallel, timer: StepTimer) -> None:
     """Have `timer` told when the last gradient is computed. The averaging itself stays DDP's own."""
 
-    def hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(
+        group: dist.ProcessGroup,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not declare it as its export
+    ) -> torch.futures.Future[torch.Tensor]:
         # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
         if bucket.is_last():
             timer.gradients_ready()
-        return allreduce_hook(group, bucket)  # type: ignore[arg-type]  # None is the default group
+        return allreduce_hook(group, bucket)
 
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(dist.group.WORLD, hook)
 
 
 def summarize(steps: list[StepTime]) -> Timing:
@@ -128,7 +131,7 @@ def summarize(steps: list[StepTime]) -> Timing:
     )
 
 
-def _step_time(marks: dict[str, Any]) -> StepTime:
+def _step_time(marks: dict[str, Mark]) -> StepTime:
     own = marks.get("own", marks["averaged"])
     return StepTime(
         data_ms=_ms(marks["start"], marks["data"]),
@@ -137,5 +140,7 @@ def _step_time(marks: dict[str, Any]) -> StepTime:
     )
 
 
-def _ms(begin: Any, end: Any) -> float:
-    return (end - begin) * 1000 if isinstance(begin, float) else float(begin.elapsed_time(end))
+def _ms(begin: Mark, end: Mark) -> float:
+    if isinstance(begin, torch.cuda.Event):
+        return float(begin.elapsed_time(end))  # type: ignore[arg-type]  # the marks of a step are of one kind
+    return (end - begin) * 1000  # type: ignore[operator]

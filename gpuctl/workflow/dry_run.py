@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
+from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.train import Prepared, TrainRequest, launches_of, machines_of, plan_run, what_to_run
 
@@ -31,7 +32,9 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     launches = launches_of(run, script, prepared, request.env)
     problems = preflight.findings(found, master=machines[0].name)
     say = app.output.say
-    say(f"send {len(tree.entries)} files, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}")
+    say(
+        f"send {plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}"
+    )
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
     for name, launch in launches.items():
         say(f"\n{name}:")

@@ -58,7 +58,7 @@ class _Printer:
                 for line in path.read_text(errors="replace").splitlines():
                     self.log(number, "", line)
 
-    def log(self, rank: int | None, node: str, line: str) -> None:
+    def log(self, rank: int | None, node: str, line: str) -> None:  # noqa: ARG002 - an observer's method
         """One line of a rank's log; the launcher's own lines are not shown."""
         if self._silent or rank is None or self._rank not in (None, rank):
             return

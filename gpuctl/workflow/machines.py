@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
-from gpuctl.text import clean
+from gpuctl.text import clean, plural
 from gpuctl.workflow.connect import connected, load_inventory, machine_of_rank
 from inventories.machine import Machine
 
@@ -83,9 +83,10 @@ def replace_by_ssh(app: App, rank: int, words: tuple[str, ...]) -> NoReturn:
     machine = machine_of_rank(load_inventory(folder), rank)
     from remote.connection import shell_command
 
-    command = ["ssh", "-F", str(folder.ssh_config_path), machine.name]
+    command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
+    words = words[1:] if words[:1] == ("--",) else words
     if words:
-        command += ["--", shell_command(words)]
+        command.append(shell_command(words))
     try:
         os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
     except FileNotFoundError as error:
@@ -115,7 +116,7 @@ def push(app: App, source: Path, destination: str, rank: int | None) -> list[dic
         done = values(fan_out(lambda node: sync(node, tree, destination, follow_deletions=False), nodes))
     for name, synced in done.items():
         app.output.say(
-            f"{name}: {synced.files} files sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
+            f"{name}: {plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
         )
     return [
         {"node": name, "files": synced.files, "bytes": synced.sent_bytes, "path": synced.root}
@@ -126,7 +127,7 @@ def push(app: App, source: Path, destination: str, rank: int | None) -> list[dic
 def pull(app: App, source: str, destination: Path, rank: int | None) -> list[dict[str, Any]]:
     """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
     from remote.fanout import fan_out, values
-    from remote.replica import Intake
+    from remote.intake import Intake
     from remote.transfer import receive
     from remote.tree import human_bytes
 
@@ -139,7 +140,9 @@ def pull(app: App, source: str, destination: Path, rank: int | None) -> list[dic
     with connected(folder, _chosen(app, rank)) as nodes:
         done = values(fan_out(one, nodes))
     for name, (intake, skipped) in done.items():
-        app.output.say(f"{name}: {intake.files} files, {human_bytes(intake.bytes)}, in {intake.root}")
+        app.output.say(
+            f"{name}: {plural(intake.files, 'file')}, {human_bytes(intake.bytes)}, in {intake.root}"
+        )
         for line in skipped:
             app.output.say(f"{name}: left out {clean(line)}")
     return [

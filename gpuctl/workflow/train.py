@@ -128,7 +128,9 @@ def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination:
         found = facts.gather(node, peers)
         done = sync(node, tree, destination)
         text = (
-            f"{done.files} files sent, {human_bytes(done.sent_bytes)}" if done.files else "code is up to date"
+            f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
+            if done.files
+            else "code is up to date"
         )
         view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
         return found, done.root

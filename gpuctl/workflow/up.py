@@ -51,6 +51,8 @@ def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool) -> dict[str,
     folder = app.store.cluster(spec.cluster)
     if dry_run:
         return _show_dry_run(app, plan_up(folder, spec))
+    # Refused before anything is written; the plan that counts is made under the lock.
+    plan_up(folder, spec)
     folder.make()
     with folder.lock("up", on_wait=app.output.say):
         plan = plan_up(folder, spec)

@@ -1,10 +1,12 @@
 """Children that import the package, ended by pid whatever the test does."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +40,33 @@ def start_python(tmp_path: Path) -> Iterator[StartPython]:
         if child.poll() is None:
             child.kill()
         child.communicate(timeout=30)
+
+
+@pytest.fixture
+def ansible_list(tmp_path: Path) -> Callable[[Path], dict[str, Any]]:
+    """What the real `ansible-inventory --list` makes of a file. It may not complain."""
+
+    def run(path: Path) -> dict[str, Any]:
+        home = tmp_path / "ansible"
+        home.mkdir(exist_ok=True)
+        config = home / "ansible.cfg"
+        config.touch()
+        done = subprocess.run(
+            [Path(sys.executable).parent / "ansible-inventory", "-i", path, "--list"],
+            env={
+                **os.environ,
+                "ANSIBLE_HOME": str(home),
+                "ANSIBLE_LOCAL_TEMP": str(home / "tmp"),
+                "ANSIBLE_CONFIG": str(config),
+                "LC_ALL": "C.UTF-8",
+                "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    return run

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inventories import codec
@@ -59,6 +59,7 @@ def result(**changes) -> Result:
     return replace(plain, **changes)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs | results)
 def test_what_is_written_is_read(record):
     text = codec.dump(record)

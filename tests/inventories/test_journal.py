@@ -24,7 +24,9 @@ APPEND_SOME = """
 import sys
 from pathlib import Path
 from inventories.journal import Journal
-for number in range(20):
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(300):
     Journal(Path(sys.argv[1])).append("tick", who=sys.argv[2], number=number)
 """
 
@@ -115,11 +117,16 @@ def test_what_was_reported_as_written_survives_a_kill(journal, start_python):
 def test_two_writers_do_not_mix_their_lines(journal, start_python):
     children = [start_python(APPEND_SOME, journal.path, who) for who in ("a", "b", "c")]
     for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
         _, err = child.communicate(timeout=60)
         assert child.returncode == 0, err
     lines = journal.read()
     for who in ("a", "b", "c"):
-        assert [line["number"] for line in lines if line["who"] == who] == list(range(20))
+        assert [line["number"] for line in lines if line["who"] == who] == list(range(300))
 
 
 def test_no_room_is_told_and_leaves_a_readable_journal(journal, start_python):

@@ -1,5 +1,6 @@
 """The lock, between real processes."""
 
+import fcntl
 import json
 import os
 import threading
@@ -170,6 +171,21 @@ def test_a_removed_folder_does_not_lose_the_lock(cluster, home, start_python):
     first.communicate("done\n", timeout=20)
     with pytest.raises(Locked, match="`second`"), cluster.lock("third", wait_s=0.1):
         pytest.fail("the first unlocked what the second holds")
+
+
+def test_a_lock_file_that_is_removed_while_it_is_opened_does_not_count(cluster, monkeypatch):
+    removals = iter([True, True])
+
+    def remove_then_lock(handle, operation):
+        if operation & fcntl.LOCK_EX and next(removals, False):
+            cluster.remove()
+        return flock(handle, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
+    with cluster.lock("me", wait_s=5):
+        assert next(removals, None) is None
+        assert json.loads((cluster.path / "lock").read_text())["command"] == "me"
 
 
 def test_many_processes_one_at_a_time(home, start_python):

@@ -1,4 +1,5 @@
 import os
+import shutil
 import stat
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -178,6 +179,23 @@ def test_remove_takes_all_and_may_be_repeated(store):
     cluster.remove()
     assert [path.name for path in (store.home / "clusters").iterdir()] == ["other"]
     assert other.load() == inventory("other")
+
+
+def test_remove_frees_the_name_before_it_deletes_anything(store, monkeypatch):
+    cluster = store.cluster("demo")
+    cluster.save(inventory())
+    deleted = []
+
+    def delete(folder, **options):
+        assert not cluster.path.exists(), "another command may make the folder anew and lose files"
+        deleted.append(folder)
+        rmtree(folder, **options)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", delete)
+    cluster.remove()
+    assert len(deleted) == 1
+    assert list((store.home / "clusters").iterdir()) == []
 
 
 def test_remove_finishes_what_a_crash_left(store):

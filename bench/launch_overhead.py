@@ -1,0 +1,90 @@
+"""What `gpuctl train` adds to a launch by hand.
+
+The same one-epoch job on the same two prepared local hosts, in pairs: `gpuctl train`, and the two torchrun
+commands that a person would start over plain ssh. Prints the median ratio of wall times; exits 1 above 1.15.
+
+    python bench/launch_overhead.py [PAIRS]
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+LIMIT = 1.15
+JOB = ["--epochs", "1"]
+
+
+def gpuctl(home: Path, *words: str) -> str:
+    env = {**os.environ, "GPUCTL_HOME": str(home)}
+    done = subprocess.run([str(BIN / "gpuctl"), *words], env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def by_hand(config: Path, launches: list[dict[str, object]]) -> None:
+    """What a person types in two terminals: cd, two variables, torchrun."""
+    port = str(random.randint(20000, 29999))
+    terminals = []
+    for rank, node in enumerate(launches):
+        variables = {name: node["env"][name] for name in ("GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS")}  # type: ignore[index]
+        command = (
+            f"cd {node['cwd']} && {' '.join(f'{name}={value}' for name, value in variables.items())} "
+            f"{sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank {rank} "
+            f"--master-addr 127.0.0.1 --master-port {port} -m train {' '.join(JOB)}"
+        )
+        words = ["ssh", "-F", str(config), str(node["node"]), command]
+        terminals.append(
+            subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        )
+    for terminal in terminals:
+        _, error = terminal.communicate(timeout=120)
+        if terminal.returncode != 0:
+            sys.exit(f"torchrun by hand failed:\n{error}")
+
+
+def timed(work: object, *arguments: object) -> float:
+    began = time.perf_counter()
+    work(*arguments)  # type: ignore[operator]
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        gpuctl(home, "up", "--provider", "local", "--count", "2")
+        try:
+            config = home / "config"
+            config.write_text(gpuctl(home, "ssh-config"))
+            launches = json.loads(gpuctl(home, "train", "--dry-run", "--json", "--", *JOB))["nodes"]
+            # A warm-up of each: code sent, files in the page cache.
+            gpuctl(home, "train", "--", *JOB)
+            by_hand(config, launches)
+            rows = []
+            for pair in range(pairs):
+                order = [("ours", gpuctl, (home, "train", "--", *JOB)), ("hand", by_hand, (config, launches))]
+                taken = {name: timed(work, *words) for name, work, words in order[:: 1 if pair % 2 else -1]}
+                rows.append((taken["ours"], taken["hand"]))
+                print(f"pair {pair + 1}: gpuctl {rows[-1][0]:.2f} s, by hand {rows[-1][1]:.2f} s", flush=True)
+        finally:
+            gpuctl(home, "down", "--yes")
+    ratios = [ours / hand for ours, hand in rows]
+    ratio = statistics.median(ratios)
+    print(
+        f"gpuctl train / torchrun by hand: median ratio {ratio:.3f} "
+        f"(min {min(ratios):.3f}, max {max(ratios):.3f}, {pairs} pairs, limit {LIMIT}); medians "
+        f"{statistics.median(row[0] for row in rows):.2f} s and {statistics.median(row[1] for row in rows):.2f} s"
+    )
+    return 0 if ratio <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

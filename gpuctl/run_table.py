@@ -1,0 +1,241 @@
+"""One run's table: what failed, what was trained, how fast, where the time and the money went, where files are.
+
+Imports rich: import this module where you print.
+"""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.failures import signal_name
+from inventories.run import RankResult, Result, Seconds, Share
+
+STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
+STRAGGLER = 1.2
+"""A rank is a straggler whose step takes this many times the median of all ranks."""
+RANKS_SHOWN = 32
+"""In a larger run only the ranks are listed that failed or straggle."""
+SHARE_WIDTH = 40
+LOG_LINES = 15
+LOG_BYTES = 16_384
+FILES_COUNTED = 1000
+LABEL_WIDTH = 10
+PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
+
+
+def run_table(result: Result) -> RenderableType:
+    """One run's table; what failed comes first, with the end of its log from the run's folder."""
+    folder = Path(result.dir)
+    failed = result.first_error.rank if result.first_error else None
+    tail = "" if failed is None else end_of(folder / "logs" / f"rank-{failed}.log")
+    return draw_run(result, log_tail=tail, artifacts=files_under(folder / "artifacts"))
+
+
+def end_of(path: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def files_under(folder: Path) -> list[str]:
+    """The names of the files in a folder and below it; none where there is no such folder."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in itertools.islice(found, FILES_COUNTED))
+
+
+def draw_run(result: Result, *, log_tail: str = "", artifacts: Sequence[str] = ()) -> RenderableType:
+    """One run's table, of what is given. `log_tail`: of the rank that failed first."""
+    parts: list[RenderableType] = []
+    if result.first_error:
+        parts += [_first_error(result, log_tail), ""]
+    parts += [_head(result), ""]
+    facts = _facts(result)
+    if facts.row_count:
+        parts += [facts, ""]
+    if _known(result.train.share):
+        parts += [_share(result.train.share), ""]
+    failed = result.first_error.rank if result.first_error else None
+    parts += [_ranks(result.ranks, failed), "", _phases(result.seconds), "", _tail(result, artifacts)]
+    return Group(*parts)
+
+
+def _head(result: Result) -> Text:
+    """`run ID  succeeded`, and what it was."""
+    head = Text.assemble(
+        ("run ", ""),
+        (result.run, "bold"),
+        "  ",
+        (result.status, f"bold {STATUS_STYLES[result.status]}"),
+    )
+    size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
+    head.append(f"\n{text.clean(result.script)} · {result.mode} · {size} · cluster {result.cluster}", "dim")
+    return head
+
+
+def _first_error(result: Result, log_tail: str) -> Text:
+    """Which rank failed first, why, and the last lines of its log."""
+    error = result.first_error
+    assert error is not None
+    who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
+    shown = Text.assemble((f"{who} failed first: ", "bold red"), text.clean(error.message))
+    lines = [text.clean(line) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
+    if any(lines):
+        shown.append("\nthe end of its log:")
+    for line in lines if any(lines) else []:
+        shown.append("\n  │ ", "red")
+        shown.append(line)
+    return shown
+
+
+def _facts(result: Result) -> Table:
+    """What was trained, and how well and fast, in two columns; what is not known is left out."""
+    train, step = result.train, result.train.step_ms
+    strategy = ", ".join(part for part in (train.strategy, train.device) if part)
+    left = [
+        ("model", text.clean(train.model or text.UNKNOWN, 30)),
+        ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
+        ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
+        ("epochs", epochs_text(result)),
+    ]
+    right = [
+        ("accuracy", text.percent(train.accuracy)),
+        ("loss", _loss(train.loss)),
+        ("samples/s", text.count(train.samples_per_s)),
+        ("step p50", text.milliseconds(step.p50)),
+        ("step p95", text.milliseconds(step.p95)),
+    ]
+    known = [[(name, value) for name, value in column if value != text.UNKNOWN] for column in (left, right)]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in known:
+        grid.add_column(style="dim", width=LABEL_WIDTH)
+        grid.add_column(min_width=22)
+    for (name, value), (other, second) in itertools.zip_longest(*known, fillvalue=("", "")):
+        grid.add_row(name, value, other, second)
+    return grid
+
+
+def epochs_text(result: Result) -> str:
+    """`3 x 1.2 s`: how many, and the median of their times."""
+    times = result.train.epoch_s
+    number = result.train.epochs or len(times) or None
+    if not times:
+        return text.UNKNOWN if number is None else str(number)
+    return f"{number} x {text.duration(statistics.median(times))}"
+
+
+def _loss(losses: Sequence[float]) -> str:
+    """`0.912 0.301 0.120`, or the first and the last with their course between."""
+    shown = [text.loss(loss) for loss in losses]
+    if not shown:
+        return text.UNKNOWN
+    if len(shown) <= 4:
+        return " ".join(shown)
+    middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
+    return f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
+
+
+def _known(share: Share) -> bool:
+    return None not in (share.compute, share.communication, share.data)
+
+
+def _share(share: Share) -> Text:
+    """One bar: what a step's time goes into."""
+    parts = (
+        ("compute", share.compute or 0.0, "█", "green"),
+        ("communication", share.communication or 0.0, "▓", "yellow"),
+        ("data", share.data or 0.0, "░", "cyan"),
+    )
+    shown = Text("step time".ljust(LABEL_WIDTH + 2), "dim")
+    drawn, so_far = 0, 0.0
+    for _, fraction, character, style in parts:
+        so_far += max(fraction, 0.0)
+        upto = min(round(so_far * SHARE_WIDTH), SHARE_WIDTH)
+        shown.append(character * (upto - drawn), style)
+        drawn = max(upto, drawn)
+    shown.append("\n" + " " * (LABEL_WIDTH + 2))
+    for name, fraction, character, style in parts:
+        shown.append(f"{character} ", style)
+        shown.append(f"{name} {text.percent(fraction)}   ", "")
+    shown.rstrip()
+    return shown
+
+
+def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
+    """A line a rank; of a large run only those that failed or straggle, and how the others were."""
+    times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
+    usual = statistics.median_low(times) if times else 0.0
+    slow = {rank.rank for rank in ranks if rank.step_ms_p50 and rank.step_ms_p50 > usual * STRAGGLER}
+    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
+    shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
+    table = table_of("rank", "node", "device", "exit", "step p50", "", right=("rank", "exit", "step p50"))
+    for rank in sorted(shown, key=lambda rank: rank.rank):
+        remark = Text("failed first" if rank.rank == failed_first else "", "red")
+        if rank.rank in slow and rank.step_ms_p50:
+            remark = Text(f"straggler: {rank.step_ms_p50 / usual:.1f} times the median", "yellow")
+        table.add_row(
+            str(rank.rank),
+            rank.node,
+            text.clean(rank.device or text.UNKNOWN, 30),
+            _exit(rank.exit_code),
+            text.milliseconds(rank.step_ms_p50),
+            remark,
+        )
+    left_out = len(ranks) - len(shown)
+    if not left_out:
+        return table
+    rest = text.plural(left_out, "more rank" if shown else "rank")
+    if times:
+        rest += f"; step p50 of all ranks {text.milliseconds(min(times))} to {text.milliseconds(max(times))}"
+    return Group(table, Text(rest, "dim")) if shown else Text(rest)
+
+
+def _exit(code: int | None) -> Text:
+    """`0`, `3`, `SIGKILL`, or `?` where it is not known."""
+    if code is None:
+        return Text("?", "yellow")
+    return Text(signal_name(-code) if code < 0 else str(code), "red" if code else "")
+
+
+def _phases(seconds: Seconds) -> RenderableType:
+    """A column a phase, with how long it took."""
+    known = [name for name in PHASES if getattr(seconds, name) is not None]
+    table = table_of("time".ljust(LABEL_WIDTH), *known, right=known)
+    table.add_row("", *(text.duration(getattr(seconds, name)) for name in known))
+    return table
+
+
+def _tail(result: Result, artifacts: Sequence[str]) -> Table:
+    """What it cost, where the files are."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", width=LABEL_WIDTH)
+    grid.add_column(overflow="fold")
+    grid.add_row("cost", text.dollars(result.cost_usd))
+    grid.add_row("files", result.dir)
+    if artifacts:
+        names = [text.clean(name, 60) for name in artifacts[:5]]
+        more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""
+        grid.add_row("artifacts", ", ".join(names) + more)
+    return grid
+
+
+def table_of(*columns: str, right: Sequence[str] = (), flexible: Sequence[str] = ()) -> Table:
+    """An empty table in the style of all of them: no lines, a dim head. Only `flexible` columns are folded."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold" if column in flexible else "ellipsis",
+            no_wrap=column not in flexible,
+        )
+    return table

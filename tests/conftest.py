@@ -1,0 +1,41 @@
+"""Fixtures that all tests share: gpuctl with a home of its own, and clusters of local hosts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, processes_with
+
+
+@pytest.fixture
+def gpuctl(tmp_path: Path) -> Iterator[Gpuctl]:
+    """gpuctl with a home of its own; every cluster left at the end is removed, and no process may be left."""
+    command = Gpuctl(home=tmp_path / "home", cwd=tmp_path / "project")
+    command.cwd.mkdir()
+    yield command
+    for cluster in sorted((command.home / "clusters").glob("*")):
+        command("down", "--yes", "--cluster", cluster.name)
+    assert not processes_with(str(command.home)), "processes were left behind"
+
+
+@pytest.fixture
+def two_hosts(gpuctl: Gpuctl) -> Gpuctl:
+    """A cluster of two fresh local hosts, for tests that do harm to it."""
+    gpuctl.ok("up", "--provider", "local", "--count", "2")
+    return gpuctl
+
+
+@pytest.fixture(scope="session")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of a cluster of two local hosts that tests share that leave it as it was."""
+    command = Gpuctl(home=tmp_path_factory.mktemp("shared"), cwd=tmp_path_factory.mktemp("start"))
+    command.ok("up", "--provider", "local", "--count", "2")
+    yield command.home
+    command("down", "--yes")
+    assert not processes_with(str(command.home)), "processes were left behind"
+
+
+@pytest.fixture
+def cluster(shared_home: Path, tmp_path: Path) -> Gpuctl:
+    """gpuctl with the shared cluster, in an empty project."""
+    return Gpuctl(home=shared_home, cwd=tmp_path)

@@ -1,0 +1,297 @@
+"""Options, errors, exit statuses: the command line around a command."""
+
+import errno
+import importlib
+import json
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from gpuctl import cli, errors, overview
+from gpuctl.options import TAIL, App, ScriptCommand, common_options
+from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
+from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
+from remote.errors import PreflightFailed, ScriptNotSynced
+
+Register = Callable[[click.Command], None]
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Register:
+    """Makes a throw-away command `probe` known to the real command line."""
+
+    def put(command: click.Command) -> None:
+        monkeypatch.setitem(overview.COMMANDS, "probe", "A probe.")
+        module = types.ModuleType("gpuctl.commands.probe")
+        module.command = command  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "gpuctl.commands.probe", module)
+
+    return put
+
+
+def raising(error: BaseException) -> click.Command:
+    @click.command()
+    @common_options
+    def command(app: App) -> None:
+        raise error
+
+    return command
+
+
+def telling(register: Register) -> list[App]:
+    apps: list[App] = []
+
+    @click.command()
+    @common_options
+    @click.option("--rank", type=int)
+    def command(app: App, rank: int | None) -> int | None:
+        apps.append(app)
+        return rank
+
+    register(command)
+    return apps
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--cluster", "blue", "--json", "-y", "-v", "--no-color", "probe"],
+        ["probe", "--cluster", "blue", "--json", "--yes", "--verbose", "--no-color"],
+        ["--json", "--cluster=red", "-v", "probe", "--cluster=blue", "-y", "--no-color"],
+    ],
+)
+def test_global_options_are_taken_before_and_after_the_name(register: Register, words: list[str]) -> None:
+    apps = telling(register)
+    assert cli.main(words) == 0
+    options = apps[0].options
+    assert (options.cluster, options.json, options.yes, options.verbose, options.no_color) == (
+        "blue",
+        True,
+        True,
+        True,
+        True,
+    )
+
+
+def test_without_global_options_the_defaults_hold(register: Register) -> None:
+    apps = telling(register)
+    assert cli.main(["probe"]) == 0
+    options = apps[0].options
+    assert (options.cluster, options.json, options.yes, options.verbose, options.no_color) == (
+        "default",
+        False,
+        False,
+        False,
+        False,
+    )
+
+
+def test_an_empty_cluster_name_is_not_the_default(register: Register) -> None:
+    apps = telling(register)
+    cli.main(["probe", "--cluster", ""])
+    assert apps[0].options.cluster == ""
+
+
+def test_a_command_returns_its_status(register: Register) -> None:
+    telling(register)
+    assert cli.main(["probe", "--rank", "4"]) == 4
+
+
+def test_the_store_is_that_of_gpuctl_home(
+    register: Register, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    apps = telling(register)
+    cli.main(["probe"])
+    assert apps[0].store.cluster("blue").path == tmp_path / "clusters" / "blue"
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "rest", "cluster"),
+    [
+        (
+            ["--cluster", "a", "my.py", "--cluster", "b", "-m", "x"],
+            None,
+            ("my.py", "--cluster", "b", "-m", "x"),
+            "a",
+        ),
+        (["-m", "pkg.mod", "--cluster", "b", "-m", "y"], "pkg.mod", ("--cluster", "b", "-m", "y"), "default"),
+        (["-mpkg.mod", "--json"], "pkg.mod", ("--json",), "default"),
+        (["--cluster", "-m", "-m", "pkg", "x"], "pkg", ("x",), "-m"),
+        (["-y", "--", "--model", "cnn", "-m", "z"], None, ("--model", "cnn", "-m", "z"), "default"),
+        (["my.py", "--", "--help"], None, ("my.py", "--", "--help"), "default"),
+        (["-m", "pkg", "--", "-h"], "pkg", ("--", "-h"), "default"),
+        ([], None, (), "default"),
+    ],
+)
+def test_after_a_script_everything_is_the_scripts(
+    register: Register, words: list[str], module: str | None, rest: tuple[str, ...], cluster: str
+) -> None:
+    seen: list[Any] = []
+
+    @click.command(cls=ScriptCommand, context_settings=TAIL)
+    @common_options
+    @click.option("-m", "--module")
+    @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    def command(app: App, module: str | None, args: tuple[str, ...]) -> None:
+        seen.append((module, args, app.options.cluster))
+
+    register(command)
+    assert cli.main(["probe", *words]) == 0
+    assert seen == [(module, rest, cluster)]
+
+
+def test_a_module_option_without_its_value_is_wrong_usage(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command(cls=ScriptCommand, context_settings=TAIL)
+    @common_options
+    @click.option("-m", "module")
+    def command(app: App, module: str) -> None:
+        raise AssertionError("must not be called")
+
+    register(command)
+    assert cli.main(["probe", "-m"]) == 2
+    assert "-m" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.Usage("Sentence."), 2),
+        (errors.Failed("Sentence."), 1),
+        (errors.Attention("Sentence."), 4),
+        (errors.GpuctlError("Sentence."), 1),
+        (InvalidInput("Sentence."), 2),
+        (NotFound("Sentence."), 2),
+        (CorruptFile("Sentence."), 2),
+        (Locked("Sentence."), 1),
+        (UnknownShape("Sentence."), 2),
+        (RefusedPlan("Sentence."), 2),
+        (NoCapacity("Sentence."), 3),
+        (CreateFailed("Sentence."), 1),
+        (PreflightFailed("Sentence."), 1),
+        (ScriptNotSynced("Sentence."), 2),
+        (type("OfAnotherModule", (NoCapacity,), {})("Sentence."), 3),
+    ],
+)
+def test_each_error_has_its_status_and_is_one_sentence(
+    register: Register, capsys: pytest.CaptureFixture[str], error: Exception, status: int
+) -> None:
+    register(raising(error))
+    assert cli.main(["probe"]) == status
+    assert capsys.readouterr() == ("", "error: Sentence.\n")
+    assert cli.main(["probe", "--json"]) == status
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {
+        "error": {"type": type(error).__name__, "message": "Sentence.", "exit_status": status}
+    }
+    assert err == "error: Sentence.\n"
+
+
+def test_every_error_class_with_a_status_exists() -> None:
+    for name in cli.STATUSES:
+        module, _, kind = name.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), kind), Exception), name
+
+
+def test_a_bug_is_called_one_and_verbose_shows_where(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(raising(KeyError("two\nlines")))
+    assert cli.main(["probe"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert "KeyError" in err
+    assert "bug in gpuctl" in err
+    assert "--verbose" in err
+    assert cli.main(["probe", "--verbose", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "Traceback (most recent call last)" in err
+    assert json.loads(out)["error"]["type"] == "KeyError"
+
+
+def test_what_the_system_refuses_is_no_bug(register: Register, capsys: pytest.CaptureFixture[str]) -> None:
+    register(raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/here")))
+    assert cli.main(["probe"]) == 1
+    assert capsys.readouterr().err == "error: /here: No space left on device.\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupt_is_130(
+    register: Register, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    register(raising(error))
+    assert cli.main(["probe", "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["error"]["exit_status"] == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["nothing-like-it"], "gpuctl --help"),
+        (["probe", "--rnak", "1"], "--rank"),
+        (["probe", "--rank", "many"], "'many' is not a valid integer"),
+        (["probe", "extra"], "extra"),
+        (["--colour", "probe"], "--colour"),
+        (["--cluster"], "--cluster"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_2(
+    register: Register, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    telling(register)
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.startswith("error: ")
+    assert "--help" in err
+    assert err.count("\n") == 1
+    assert cli.main(["--json", *words]) == 2
+    out, _ = capsys.readouterr()
+    document = json.loads(out)["error"]
+    assert (document["type"], document["exit_status"]) == ("Usage", 2)
+
+
+def test_json_after_wrong_options_is_still_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["down", "--bogus", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["exit_status"] == 2
+    assert cli.main(["exec", "--bogus", "--", "ls", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_after_the_document_adds_no_second_one(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    @common_options
+    def command(app: App) -> None:
+        app.output.json({"leftovers": 1})
+        raise errors.Attention("Something is left.")
+
+    register(command)
+    assert cli.main(["probe", "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"leftovers": 1}
+    assert err == "error: Something is left.\n"
+
+
+def test_every_commands_help_has_short_and_long_and_the_global_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in overview.COMMANDS:
+        assert cli.main([name, "-h"]) == 0
+        short = capsys.readouterr().out
+        assert cli.main([name, "--help"]) == 0
+        assert capsys.readouterr().out == short
+        for option in ("--cluster NAME", "--json", "-y, --yes", "-v, --verbose", "--no-color", "-h, --help"):
+            assert option in short, name

@@ -1,0 +1,103 @@
+"""Shell completion, in the shells themselves where they are installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from terminal import ROOT
+
+from gpuctl import overview
+from gpuctl.cli import group
+from gpuctl.commands.completion import script_for
+from inventories.machine import Inventory
+from inventories.store import Store
+
+
+def complete(line: str, home: Path) -> tuple[list[str], str]:
+    """What would be offered at the end of the line, and the modules that were imported for it."""
+    words = line.split(" ")
+    code = "import sys\nsys.argv[1:] = []\nfrom gpuctl.__main__ import main\ntry:\n    main()\n"
+    code += "finally:\n    sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "GPUCTL_HOME": str(home),
+            "_GPUCTL_COMPLETE": "bash_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return [word.partition(",")[2] for word in done.stdout.splitlines()], done.stderr
+
+
+def test_commands_are_offered_without_importing_them(tmp_path: Path) -> None:
+    offered, modules = complete("gpuctl ", tmp_path)
+    assert offered == list(overview.COMMANDS)
+    assert "gpuctl.commands." not in modules
+    assert complete("gpuctl s", tmp_path)[0] == ["status", "stop", "ssh", "ssh-config"]
+
+
+def test_options_are_offered(tmp_path: Path) -> None:
+    assert "--cluster" in complete("gpuctl --", tmp_path)[0]
+    offered, _ = complete("gpuctl completion --", tmp_path)
+    assert {"--json", "--cluster", "--help"} <= set(offered)
+    assert complete("gpuctl completion z", tmp_path)[0] == ["zsh"]
+
+
+def test_clusters_are_offered(tmp_path: Path) -> None:
+    for name in ("blue", "black", "red"):
+        Store(tmp_path).cluster(name).save(
+            Inventory(cluster=name, provider="local", created_at="2026-11-21T05:46:25+00:00", machines=())
+        )
+    assert complete("gpuctl down --cluster bl", tmp_path)[0] == ["black", "blue"]
+    assert complete("gpuctl --cluster r", tmp_path)[0] == ["red"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_scripts_are_what_the_shell_reads(shell: str) -> None:
+    result = CliRunner().invoke(group, ["completion", shell])
+    assert result.exit_code == 0
+    assert result.stdout.strip() == script_for(shell).strip()
+    assert "_GPUCTL_COMPLETE" in result.stdout
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=60)
+
+
+def test_bash_completes_with_it(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    start = tmp_path / "gpuctl"
+    start.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuctl "$@"\n')
+    start.chmod(0o700)
+    script = """
+eval "$(gpuctl completion bash)"
+COMP_WORDS=(gpuctl comp); COMP_CWORD=1
+_gpuctl_completion gpuctl
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(
+        [bash, "--norc", "-c", script],
+        env=os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("completion\n", "")
+
+
+def test_an_unknown_shell_is_wrong_usage() -> None:
+    from gpuctl import cli
+
+    assert cli.main(["completion", "tcsh"]) == 2

@@ -1,0 +1,241 @@
+"""Which failure came first, told from records as real runs leave them."""
+
+import pytest
+
+from gpuctl.failures import describe, first_failure, last_words
+from inventories.run import NodeRecord, RankRecord, Run, RunNode
+
+BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
+PEER = (
+    "Traceback (most recent call last):\n  ...\n"
+    "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:14253: "
+    "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application.\n"
+)
+TERMINATED = "Traceback (most recent call last):\n  ...\ntorch...SignalException: Process 7 got signal: 15\n"
+
+
+def run(*offsets: float, nproc: int = 1) -> Run:
+    return Run(
+        run="20261121-054625-3fa9",
+        cluster="default",
+        mode="torchrun",
+        script="train.py",
+        args=(),
+        nodes=tuple(
+            RunNode(
+                name=f"node-{n}",
+                rank=n,
+                nproc=nproc,
+                first_rank=n * nproc,
+                run_dir="/r",
+                clock_offset_s=offset,
+            )
+            for n, offset in enumerate(offsets)
+        ),
+        master_addr="127.0.0.1",
+        master_port=1,
+        started_at="2026-11-21T05:46:25+00:00",
+    )
+
+
+def ended(rank: int, code: int | None, at: float | None = 10.0, local_rank: int = 0) -> RankRecord:
+    return RankRecord(rank=rank, local_rank=local_rank, pid=1, started_at=0.0, ended_at=at, exit_code=code)
+
+
+def node(
+    number: int, code: int | None = 1, *, stopped: bool = False, failure: str | None = None
+) -> NodeRecord:
+    return NodeRecord(
+        node=f"node-{number}",
+        launcher="torchrun",
+        exit_code=code,
+        ended_at=12.0,
+        stopped=stopped,
+        failure=failure,
+    )
+
+
+def first(
+    *ranks: RankRecord,
+    nodes: tuple[NodeRecord, ...],
+    tails: dict[int, str] | None = None,
+    offsets: tuple[float, ...] = (0.0, 0.0),
+) -> tuple[int | None, str, str, int | None] | None:
+    found = first_failure(run(*offsets), {f"node-{rank.rank}": [rank] for rank in ranks}, nodes, tails or {})
+    return found and (found.error.rank, found.error.node, found.error.message, found.exit_code)
+
+
+def test_nothing_failed() -> None:
+    assert first(ended(0, 0), ended(1, 0), nodes=(node(0, 0), node(1, 0))) is None
+
+
+def test_the_rank_that_began_it_not_the_one_that_was_ended() -> None:
+    assert first(
+        ended(0, -15, 10.4), ended(1, 3, 10.0), nodes=(node(0, stopped=True), node(1)), tails={1: BOOM}
+    ) == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
+
+
+def test_first_is_meant_in_the_clusters_time() -> None:
+    """Node 1's clock is 100 s ahead: by its own clock it failed later, in truth earlier."""
+    found = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
+    assert found is not None
+    assert found[0] == 1
+
+
+def test_at_the_same_instant_the_one_that_was_told_to_end_is_second() -> None:
+    found = first(ended(0, -15, 10.0), ended(1, 3, 10.0), nodes=(node(0), node(1)))
+    assert found is not None
+    assert found[0] == 1
+
+
+def test_a_rank_that_only_lost_its_peer_is_second_also_when_it_ended_earlier() -> None:
+    found = first(ended(0, 1, 10.0), ended(1, 3, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
+    assert found == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
+
+
+def test_a_rank_that_was_ended_while_it_died_of_its_own_error() -> None:
+    found = first(ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
+    assert found is not None
+    assert found[:2] == (1, "node-1")
+    found = first(
+        ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: TERMINATED}
+    )
+    assert found is not None
+    assert found[:2] == (0, "node-0")
+
+
+def test_a_killed_rank_and_its_peers() -> None:
+    assert first(ended(0, 1, 10.1), ended(1, -9, 10.0), nodes=(node(0), node(1)), tails={0: PEER}) == (
+        1,
+        "node-1",
+        "killed by SIGKILL; running out of memory is the usual cause",
+        -9,
+    )
+
+
+def test_a_sigterm_out_of_the_blue_is_a_failure() -> None:
+    assert first(ended(0, 1, 10.1), ended(1, -15, 10.0), nodes=(node(0), node(1))) == (
+        1,
+        "node-1",
+        "killed by SIGTERM",
+        -15,
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (ended(0, -15, 10.0), ended(1, -15, 10.1)),
+        (ended(0, -15, 10.0), ended(1, 1, 10.1)),
+        (ended(0, -15, 10.0), ended(1, -9, 25.0)),
+        (ended(0, -9, 25.0), ended(1, -9, 25.1)),
+        (ended(0, 143, 10.0), ended(1, 130, 10.1)),
+        (ended(0, 0, 10.0), ended(1, 0, 10.1)),
+        (ended(0, None, None), ended(1, None, None)),
+    ],
+)
+def test_what_a_stop_did_is_no_failure(ranks: tuple[RankRecord, ...]) -> None:
+    assert first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)), tails={1: PEER}) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank"),
+    [
+        ((ended(0, -15, 10.2), ended(1, 3, 10.0)), 1),
+        ((ended(0, -9, 10.0), ended(1, -15, 10.2)), 0),
+        ((ended(0, -9, 10.0), ended(1, -9, 20.0)), 0),
+    ],
+)
+def test_a_failure_before_the_stop_stays_one(ranks: tuple[RankRecord, ...], rank: int) -> None:
+    found = first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)))
+    assert found is not None
+    assert found[0] == rank
+
+
+def test_a_node_that_was_lost_is_named_when_no_rank_explains_it() -> None:
+    lost = node(1, None, failure="lost: connection refused")
+    expected = (None, "node-1", "lost: connection refused", None)
+    assert first(ended(0, -15), nodes=(node(0, stopped=True), lost)) == expected
+    # Its peer crashes because of it.
+    assert first(ended(0, 1), nodes=(node(0), lost), tails={0: PEER}) == expected
+
+
+def test_a_rank_that_failed_by_itself_comes_before_a_node_that_was_lost() -> None:
+    found = first(
+        ended(0, 3), nodes=(node(0), node(1, None, failure="lost: connection refused")), tails={0: BOOM}
+    )
+    assert found is not None
+    assert found[0] == 0
+
+
+def test_a_launcher_that_failed_without_its_ranks() -> None:
+    assert first(nodes=(node(0, 2), node(1, 0))) == (
+        None,
+        "node-0",
+        "torchrun ended by itself: exit status 2",
+        2,
+    )
+    assert first(ended(0, 0), nodes=(node(0, None),)) == (
+        None,
+        "node-0",
+        "torchrun ended, and its exit status is not known",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "message"),
+    [
+        (3, "", "exit status 3"),
+        (1, "one\ntwo\n\n", "exit status 1: two"),
+        (
+            1,
+            BOOM + "[rank0]:[W121 10:00:00] destroy_process_group() was not called\n",
+            "exit status 1: RuntimeError: boom",
+        ),
+        (-9, "some line", "killed by SIGKILL; running out of memory is the usual cause"),
+        (137, "", "exit status 137 (SIGKILL); running out of memory is the usual cause"),
+        (
+            -11,
+            "Fatal Python error: Segmentation fault",
+            "killed by SIGSEGV: Fatal Python error: Segmentation fault",
+        ),
+        (-15, "some line", "killed by SIGTERM"),
+        (-99, "", "killed by signal 99"),
+        (200, "", "exit status 200"),
+    ],
+)
+def test_how_an_end_is_described(code: int, tail: str, message: str) -> None:
+    assert describe(code, tail) == message
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        (
+            "[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: ValueError: no\n[rank1]: more",
+            "ValueError: no",
+        ),
+        (
+            "[default0]:[rank0]: Traceback (most recent call last):\n"
+            "[default0]:[rank0]:   x\n[default0]:[rank0]: E: y",
+            "E: y",
+        ),
+        (
+            BOOM + "\nDuring handling of the above exception, another exception occurred:\n\n"
+            "Traceback (most recent call last):\n  x\nKeyError: 'late'\n",
+            "KeyError: 'late'",
+        ),
+        ("Traceback (most recent call last):\n  cut", "cut"),
+        ("\x1b[31mred\x1b[0m\x07\n", "red"),
+        (" 10%|#\r 50%|##\r", "50%|##"),
+    ],
+)
+def test_the_last_words_of_a_log(tail: str, said: str) -> None:
+    assert last_words(tail) == said
+
+
+def test_the_last_words_are_not_endless() -> None:
+    assert len(last_words("x" * 1_000_000)) <= 2000

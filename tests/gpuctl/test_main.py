@@ -1,0 +1,178 @@
+"""The start of the program: what it answers without importing, and whose modules it imports."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuctl import overview
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = (
+    "click.py",
+    "gpuctl.yaml",
+    "inventories.py",
+    "json.py",
+    "provision/__init__.py",
+    "queue.py",
+    "remote.py",
+    "rich.py",
+    "train.py",
+)
+STARTS = {
+    "module": ["-m", "gpuctl"],
+    # What an installed console script does.
+    "script": ["-c", "import sys; from gpuctl.__main__ import main; sys.exit(main())"],
+}
+IMPORTED = """
+import atexit, os, sys
+atexit.register(lambda: os.write(2, ("\\nMODULES " + " ".join(sys.modules)).encode()))
+from gpuctl.__main__ import main
+sys.exit(main())
+"""
+
+
+def start(
+    *words: str, how: str = "module", cwd: Path = ROOT, path: str | None = str(ROOT), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | environment
+    if path is not None:
+        env["PYTHONPATH"] = path
+    return subprocess.run(
+        [sys.executable, *STARTS[how], *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder whose modules tell on us when they are imported."""
+    for name in HOSTILE:
+        file = tmp_path / "project" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("import os; os.write(2, b'HOSTILE'); raise SystemExit(66)")
+    return tmp_path / "project"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--no-color", "--help"]])
+def test_the_overview_is_the_same_however_it_is_asked_for(words: list[str]) -> None:
+    done = start(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == overview.text() + "\n"
+
+
+def test_the_overview_tells_of_every_command_option_and_status() -> None:
+    text = overview.text()
+    for word in (*overview.COMMANDS, "--cluster", "--json", "--yes", "--verbose", "--no-color", "130"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_every_command_of_the_overview_is_there_and_has_help() -> None:
+    import importlib
+
+    import click
+
+    for name in overview.COMMANDS:
+        command = importlib.import_module(overview.module_of(name)).command
+        assert isinstance(command, click.Command), name
+        assert command.help, name
+
+
+def test_version() -> None:
+    done = start("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "gpuctl")
+    assert start("--json", "--version").stdout == done.stdout
+
+
+def test_help_for_a_reader_that_went_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuctl", "--help"],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        (["--help"], {"click", "rich", "typing", "dataclasses", "json", "re", "importlib.metadata"}),
+        (["train", "--help"], {"rich", "psutil"}),
+    ],
+)
+def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> None:
+    # -I: without what the test's own environment puts on the path, and without an editable install's hooks.
+    code = f"import sys; sys.path.append({str(ROOT)!r})\n"
+    code += f"sys.path.append({str(Path(pytest.__file__).parents[1])!r})\n{IMPORTED}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stderr.rpartition("MODULES ")[2].split())
+    assert "gpuctl.overview" in modules
+    assert not modules & (unwanted | {"torch", "fabric", "paramiko", "asyncssh", "oci", "boto3"})
+
+
+@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["completion", "bash"]])
+def test_modules_in_the_current_folder_are_not_ours(hostile: Path, how: str, words: list[str]) -> None:
+    # The current folder is first on sys.path with -m and -c, and again through PYTHONPATH.
+    for path in (
+        str(ROOT),
+        os.pathsep.join([".", str(ROOT)]),
+        os.pathsep.join([str(hostile), "", str(ROOT)]),
+    ):
+        done = start(*words, how=how, cwd=hostile, path=path)
+        assert done.returncode == 0, done.stderr
+        assert "HOSTILE" not in done.stderr
+
+
+def test_dependencies_may_live_in_a_folder_of_pythonpath(tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text("FOUND = True")
+    code = "import sys; from gpuctl.__main__ import demote_user_folders as demote; demote(); "
+    code += f"import only_here; assert sys.path[-1] == {str(tmp_path)!r}, sys.path"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    subprocess.run([sys.executable, "-P", "-c", code], env=env, check=True, timeout=60)
+
+
+def test_ours_comes_before_a_users_folder_when_it_was_not_found_by_path(hostile: Path) -> None:
+    """An editable install finds our packages by a hook that is asked after `sys.path`."""
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location(
+    "gpuctl", {str(ROOT / "gpuctl/__init__.py")!r}, submodule_search_locations=[{str(ROOT / "gpuctl")!r}]
+)
+sys.modules["gpuctl"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from gpuctl.__main__ import demote_user_folders as demote
+sys.path[:] = [entry for entry in sys.path if entry != {str(ROOT)!r}]
+demote()
+import inventories, remote
+assert remote.__file__.startswith({str(ROOT)!r}), remote
+"""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=hostile, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_deleted_current_folder_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    env = os.environ | {"PYTHONPATH": str(ROOT), "GONE": str(folder)}
+    code = "import os, sys; os.chdir(os.environ['GONE']); os.rmdir(os.environ['GONE'])\n"
+    code += "from gpuctl.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, overview.text() + "\n")

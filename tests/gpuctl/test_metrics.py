@@ -1,0 +1,171 @@
+"""What is made of metrics lines, good ones and bad ones."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuctl import metrics
+from gpuctl.progress import Progress
+from inventories.run import Share, StepMs
+
+START = {
+    "event": "start",
+    "device": "cuda:0",
+    "model": "cnn",
+    "dataset": "digits",
+    "strategy": "ddp",
+    "epochs": 2,
+    "steps_per_epoch": 10,
+}
+END = {
+    "event": "end",
+    "accuracy": 0.97,
+    "loss": 0.1,
+    "samples_per_s": 640.0,
+    "step_ms": {"p50": 3.0, "p95": 4.0},
+    "share": {"compute": 0.5, "communication": 0.3, "data": 0.2},
+}
+
+
+def steps(count: int, *, every_s: float = 0.1, samples: int = 32, **more: object) -> list[dict[str, object]]:
+    return [
+        {"step": n, "loss": 1 / n, "samples": n * samples, "time": 100 + n * every_s} | more
+        for n in range(1, count + 1)
+    ]
+
+
+def epoch(number: int, **more: object) -> dict[str, object]:
+    return {"event": "epoch", "epoch": number, "epoch_s": 2.0, "loss": 1 / number, "accuracy": 0.9} | more
+
+
+def summary(lines: dict[int, list[dict[str, object]]], world_size: int = 1, wall_s: float | None = None):
+    walls = {} if wall_s is None else dict.fromkeys(range(world_size), wall_s)
+    return metrics.summary(lines, world_size=world_size, wall_s=walls)
+
+
+def test_a_job_that_tells_everything() -> None:
+    train = summary({0: [START, *steps(20), epoch(1), epoch(2), END]})
+    assert (train.model, train.dataset, train.strategy, train.device) == ("cnn", "digits", "ddp", "cuda")
+    assert (train.epochs, train.epoch_s, train.loss) == (2, (2.0, 2.0), (1.0, 0.5))
+    assert (train.accuracy, train.samples_per_s) == (0.97, 640.0)
+    assert train.step_ms == StepMs(p50=3.0, p95=4.0)
+    assert train.share == Share(compute=0.5, communication=0.3, data=0.2)
+
+
+def test_a_job_that_was_ended_before_its_end() -> None:
+    parts = {"step_ms": 10.0, "compute_ms": 6.0, "communication_ms": 3.0, "data_ms": 1.0}
+    lines = [
+        START,
+        *steps(10, **parts),
+        epoch(1, samples_per_s=300),
+        epoch(2, samples_per_s=500, epoch_s=6.0),
+    ]
+    train = summary({0: lines})
+    assert train.accuracy == 0.9
+    assert train.samples_per_s == (300 * 2 + 500 * 6) / 8
+    assert train.step_ms == StepMs(p50=10.0, p95=10.0)
+    assert train.share == Share(compute=0.6, communication=0.3, data=0.1)
+
+
+def test_a_script_that_tells_little() -> None:
+    lines = [{"step": 1, "loss": 0.9, "samples": 64}, {"step": 2, "loss": 0.4, "samples": 128}]
+    train = summary({0: lines, 1: lines}, world_size=2, wall_s=2.0)
+    assert train.samples_per_s == 128
+    assert train.loss == (0.4,)
+    assert (train.model, train.device, train.epochs, train.epoch_s, train.accuracy) == (
+        None,
+        None,
+        None,
+        (),
+        None,
+    )
+    assert (train.step_ms, train.share) == (StepMs(), Share())
+
+
+def test_the_speed_of_some_ranks_is_not_that_of_all() -> None:
+    assert summary({0: steps(5)}, world_size=2, wall_s=1.0).samples_per_s is None
+
+
+def test_times_in_the_lines_are_better_than_the_processs_life() -> None:
+    assert summary({0: steps(11)}, wall_s=1000.0).samples_per_s == pytest.approx(320)
+
+
+def test_a_script_that_tells_nothing() -> None:
+    assert summary({}) == metrics.TrainSummary()
+    assert summary({0: []}) == metrics.TrainSummary()
+
+
+def test_a_loss_that_is_no_number_any_more_is_told() -> None:
+    for bad in (math.nan, None):
+        losses = summary({0: [epoch(1), epoch(2, loss=bad)]}).loss
+        assert losses[0] == 1.0
+        assert math.isnan(losses[1])
+
+
+def test_ranks_of_different_kinds() -> None:
+    assert summary({0: [START], 1: [START | {"device": "cpu"}]}, world_size=2).device == "cpu+cuda"
+
+
+@pytest.mark.parametrize(
+    ("lines", "p50", "p95"),
+    [
+        ([END], 3.0, 4.0),
+        (steps(5, step_ms=7.0), 7.0, 7.0),
+        (steps(5, every_s=0.2), 200.0, 200.0),
+        (steps(2), None, None),
+        ([{"step": n, "time": n * 1.0} for n in (10, 20, 30)], 1000.0, None),
+        ([{"step": n, "time": 5.0 - n} for n in (1, 2, 3)], None, None),
+        ([END | {"step_ms": {"p50": "fast"}}, *steps(3, every_s=0.5)], 500.0, 500.0),
+    ],
+)
+def test_the_time_of_a_step(lines: list[dict[str, object]], p50: float | None, p95: float | None) -> None:
+    found = metrics.step_ms_of(lines)
+    assert (found.p50, found.p95) == (pytest.approx(p50), pytest.approx(p95))
+
+
+def test_percentiles_lie_between_the_values() -> None:
+    assert [metrics.percentile([4, 1, 3, 2], percent) for percent in (0, 50, 95, 100)] == pytest.approx(
+        [1, 2.5, 3.85, 4]
+    )
+
+
+KEYS = ("event", "step", "loss", "samples", "time", "epoch", "epochs", "steps_per_epoch", "epoch_s", "share")
+MORE = (
+    "accuracy",
+    "samples_per_s",
+    "step_ms",
+    "device",
+    "model",
+    "compute_ms",
+    "data_ms",
+    "communication_ms",
+)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([10**400, -(10**400), 1e308, -1e308, 5e-324])
+    | st.sampled_from(["start", "epoch", "end", "", "x", "\x1b[2J"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["p50", "compute"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+anything = st.lists(st.dictionaries(st.sampled_from(KEYS + MORE), values, max_size=8), max_size=8)
+
+
+@given(anything, anything)
+@settings(max_examples=300, deadline=None)
+def test_no_line_can_do_harm(lines: list[dict[str, object]], others: list[dict[str, object]]) -> None:
+    summary({0: lines, 1: others}, world_size=2, wall_s=1.0)
+    metrics.step_ms_of(lines)
+    progress = Progress()
+    for line in lines:
+        progress.update(0, line, 1.0)
+        progress.update(1, line, 2.0)
+        state = progress.state()
+        assert all(isinstance(part, str) for part in state.where() + state.how())
+        assert state.fraction is None or state.fraction <= 1

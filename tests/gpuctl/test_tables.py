@@ -1,0 +1,325 @@
+"""The tables as people see them, at 80 columns and without colour."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import RenderableType
+from terminal import Terminal
+
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.run_table import draw_run
+from gpuctl.tables import comparison_table, machines_table, run_table, runs_table
+from inventories.run import FirstError, RankResult, Result, Seconds, Share, StepMs, TrainSummary
+
+TRAIN = TrainSummary(
+    model="cnn",
+    dataset="digits",
+    strategy="ddp",
+    device="cpu",
+    epochs=3,
+    epoch_s=(1.1, 1.2, 1.3),
+    samples_per_s=8412.0,
+    loss=(0.912, 0.301, 0.12),
+    accuracy=0.972,
+    step_ms=StepMs(p50=3.1, p95=4.2),
+    share=Share(compute=0.61, communication=0.3, data=0.09),
+)
+GOOD = Result(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="built-in",
+    status="succeeded",
+    exit_code=0,
+    nnodes=2,
+    nproc_per_node=1,
+    world_size=2,
+    started_at="2026-11-21T05:46:25+00:00",
+    ended_at="2026-11-21T05:46:41+00:00",
+    seconds=Seconds(
+        total=16.0, connect=0.2, prepare=1.1, preflight=0.05, launch=0.3, train=12.0, collect=0.1
+    ),
+    train=TRAIN,
+    ranks=(
+        RankResult(rank=0, local_rank=0, node="node-0", device="cpu", exit_code=0, step_ms_p50=3.1),
+        RankResult(rank=1, local_rank=0, node="node-1", device="cpu", exit_code=0, step_ms_p50=5.0),
+    ),
+    first_error=None,
+    cost_usd=0.0,
+    dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
+)
+BAD = replace(
+    GOOD,
+    status="failed",
+    exit_code=3,
+    train=TrainSummary(),
+    ranks=(replace(GOOD.ranks[0], exit_code=-15), replace(GOOD.ranks[1], exit_code=3, step_ms_p50=None)),
+    first_error=FirstError(rank=1, node="node-1", message="exit status 3: RuntimeError: boom"),
+)
+
+
+def drawn(table: RenderableType, options: Options | None = None) -> str:
+    out = io.StringIO()
+    Output(options or Options(), stdout=out).table(table)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    return text
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_good_runs_table() -> None:
+    assert drawn(draw_run(GOOD, artifacts=["model.pt", "plots/loss.png"])) == (
+        """\
+run 20261121-054625-3fa9  succeeded
+built-in · torchrun · 2 nodes, 2 ranks · cluster default
+
+model       cnn                     accuracy    97.2 %
+dataset     digits                  loss        0.912 0.301 0.120
+strategy    ddp, cpu                samples/s   8,412
+epochs      3 x 1.2 s               step p50    3.10 ms
+                                    step p95    4.20 ms
+
+step time   ████████████████████████▓▓▓▓▓▓▓▓▓▓▓▓░░░░
+            █ compute 61.0 %   ▓ communication 30.0 %   ░ data 9.0 %
+
+rank  node    device  exit  step p50
+   0  node-0  cpu        0   3.10 ms
+   1  node-1  cpu        0   5.00 ms  straggler: 1.6 times the median
+
+time        connect  prepare  preflight  launch   train  collect   total
+              0.2 s    1.1 s      50 ms   0.3 s  12.0 s    0.1 s  16.0 s
+
+cost        free
+files       /home/me/.gpuctl/runs/20261121-054625-3fa9
+artifacts   model.pt, plots/loss.png
+"""
+    )
+
+
+def test_a_failed_runs_table_begins_with_the_failure() -> None:
+    tail = "\n".join(
+        ["line 1", "line 2", *(f"more {n}" for n in range(20)), "RuntimeError: \x1b[31mboom\x1b[0m"]
+    )
+    text = drawn(draw_run(BAD, log_tail=tail + "\n"))
+    assert text.startswith(
+        "rank 1 on node-1 failed first: exit status 3: RuntimeError: boom\nthe end of its log:\n  │ more 6\n"
+    )
+    assert text.index("  │ RuntimeError: boom\n") < text.index("run 20261121-054625-3fa9  failed")
+    assert "line 1" not in text
+    assert "   0  node-0  cpu     SIGTERM   3.10 ms\n" in text
+    assert "   1  node-1  cpu           3         -  failed first\n" in text
+    assert "model" not in text
+
+
+def test_a_node_that_failed_has_no_log() -> None:
+    error = FirstError(rank=None, node="node-1", message="lost: connection refused")
+    text = drawn(draw_run(replace(BAD, first_error=error)))
+    assert text.startswith("node-1 failed first: lost: connection refused\n\nrun ")
+
+
+def test_the_log_and_the_artifacts_come_from_the_runs_folder(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank-1.log").write_text("the end is near\n")
+    (tmp_path / "artifacts" / "deep").mkdir(parents=True)
+    (tmp_path / "artifacts" / "deep" / "model.pt").write_bytes(b"")
+    text = drawn(run_table(replace(BAD, dir=str(tmp_path))))
+    assert "  │ the end is near\n" in text
+    assert "artifacts   deep/model.pt\n" in text
+    assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
+
+
+def test_a_share_that_is_not_a_whole_fills_its_part_of_the_bar() -> None:
+    share = Share(compute=0.5, communication=0.0, data=0.25)
+    bar = next(
+        line
+        for line in drawn(draw_run(replace(GOOD, train=replace(TRAIN, share=share)))).splitlines()
+        if line.startswith("step time")
+    )
+    assert (bar.count("█"), bar.count("▓"), bar.count("░")) == (20, 0, 10)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 5, 16, 90])
+def test_many_losses_become_a_curve(epochs: int) -> None:
+    losses = tuple(1 / n for n in range(1, epochs + 1))
+    text = drawn(draw_run(replace(GOOD, train=replace(TRAIN, loss=losses))))
+    line = next(line for line in text.splitlines() if " loss " in line)
+    assert len(line) <= 80
+    assert "1.000" in line
+    assert ("█" in line) is (epochs > 4)
+
+
+def test_a_large_run_lists_who_is_different() -> None:
+    ranks = tuple(
+        RankResult(rank=n, local_rank=n % 8, node=f"node-{n // 8}", exit_code=0, step_ms_p50=3.0)
+        for n in range(64)
+    )
+    slow = replace(ranks[9], step_ms_p50=9.0)
+    dead = replace(ranks[40], exit_code=-9)
+    text = drawn(draw_run(replace(GOOD, ranks=(*ranks[:9], slow, *ranks[10:40], dead, *ranks[41:]))))
+    listed = [line for line in text.splitlines() if " node-" in line]
+    assert [line.split()[0] for line in listed] == ["9", "40"]
+    assert "62 more ranks; step p50 of all ranks 3.00 ms to 9.00 ms\n" in text
+
+
+def test_when_all_of_a_large_run_failed_the_first_is_among_those_listed() -> None:
+    ranks = tuple(RankResult(rank=n, local_rank=0, node="node-0", exit_code=1) for n in range(64))
+    error = FirstError(rank=63, node="node-0", message="exit status 1")
+    text = drawn(draw_run(replace(BAD, ranks=ranks, first_error=error)))
+    assert "  63  node-0  -          1         -  failed first\n" in text
+
+
+def test_nothing_known_is_nothing_drawn() -> None:
+    bare = replace(GOOD, train=TrainSummary(), seconds=Seconds(), cost_usd=None, ranks=(), status="running")
+    text = drawn(draw_run(bare))
+    assert "accuracy" not in text
+    assert "step time" not in text
+    assert "cost        -\n" in text
+
+
+def test_what_a_job_says_of_itself_cannot_harm_the_table() -> None:
+    bad = replace(TRAIN, model="[red]\x1b[2J:smile:" + "m" * 5000, dataset="d\nd", device="\r\x07")
+    text = drawn(draw_run(replace(GOOD, script="[bold]x\x1b]0;t\x07", train=bad)))
+    assert "[red]:smile:mmm" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_runs_side_by_side() -> None:
+    faster = replace(
+        GOOD, run="20261121-060000-aaaa", world_size=4, train=replace(TRAIN, samples_per_s=15_141.6)
+    )
+    text = drawn(comparison_table([GOOD, faster, BAD]))
+    lines = text.splitlines()
+    assert lines[0].split() == [GOOD.run, faster.run, BAD.run]
+    rows = {line[:15].strip(): line[15:].split("  ") for line in lines[1:]}
+    assert rows["status"][0] == "succeeded"
+    assert [cell.strip() for cell in rows["speed-up"] if cell] == ["-", "1.80 x (90.0 %)", "-"]
+    assert "communication  30.0 %" in text
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_more_runs_than_fit_are_drawn_in_blocks() -> None:
+    text = drawn(comparison_table([GOOD] * 7))
+    assert text.count("status ") == 3
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_another_job_has_no_speed_up() -> None:
+    other = replace(GOOD, train=replace(TRAIN, dataset="cifar10"))
+    assert "speed-up" not in drawn(comparison_table([GOOD, other]))
+
+
+def row(result: Result, **more: Any) -> dict[str, Any]:
+    return {
+        "run": result.run,
+        "status": result.status,
+        "script": result.script,
+        "world_size": result.world_size,
+        "started_at": result.started_at,
+        "seconds": result.seconds.total,
+        "accuracy": result.train.accuracy,
+        "cost_usd": result.cost_usd,
+    } | more
+
+
+def test_the_list_of_runs() -> None:
+    now = datetime(2026, 11, 21, 6, tzinfo=UTC)
+    assert drawn(runs_table([row(GOOD), row(BAD, seconds=None, status="running")], now)) == (
+        """\
+run                   status     ranks  began       took    accuracy  script
+20261121-054625-3fa9  succeeded      2  13 min ago  16.0 s  97.2 %    built-in
+20261121-054625-3fa9  running        2  13 min ago  -       -         built-in
+"""
+    )
+    assert "$1.50" in drawn(runs_table([row(GOOD, cost_usd=1.5)], now))
+
+
+def test_the_machines_of_a_cluster() -> None:
+    machine = {
+        "name": "node-0",
+        "rank": 0,
+        "state": "running",
+        "host": "127.0.0.1",
+        "port": 40001,
+        "user": "me",
+        "private_ip": "127.0.0.1",
+        "gpus": 0,
+        "id": "4711",
+    }
+    cluster = {
+        "cluster": "default",
+        "provider": "local",
+        "region": None,
+        "machines": [machine, machine | {"name": "node-1", "rank": 1, "state": "gone", "gpus": None}],
+        "hourly_usd": 0.0,
+        "age_s": 300,
+        "cost_usd": 0.0,
+        "runs": ["20261121-054625-3fa9"],
+    }
+    assert drawn(machines_table(cluster)) == (
+        """\
+default  local · 2 machines · free · up 5 min 0 s
+
+rank  name    state    address             private    gpus  id
+   0  node-0  running  me@127.0.0.1:40001  127.0.0.1     0  4711
+   1  node-1  gone     me@127.0.0.1:40001  127.0.0.1     -  4711
+run 20261121-054625-3fa9 is not over
+"""
+    )
+    paid = drawn(
+        machines_table(cluster | {"region": "eu-1", "hourly_usd": 4.0, "cost_usd": 1.25, "runs": []})
+    )
+    assert paid.startswith(
+        "default  local · eu-1 · 2 machines · $4.00 an hour · $1.25 so far · up 5 min 0 s\n"
+    )
+    unknown = {key: value for key, value in cluster.items() if key not in ("age_s", "cost_usd", "runs")}
+    assert drawn(machines_table(unknown | {"hourly_usd": None})).startswith(
+        "default  local · 2 machines · price not known\n"
+    )
+
+
+def test_a_long_id_is_folded_not_cut() -> None:
+    ocid = "ocid1.instance.oc1.eu-frankfurt-1." + "a" * 60
+    machine = {
+        "name": "node-0",
+        "rank": 0,
+        "state": "unknown",
+        "host": "203.0.113.7",
+        "port": 22,
+        "user": "ubuntu",
+    }
+    cluster = {
+        "cluster": "default",
+        "provider": "oci",
+        "region": "eu-frankfurt-1",
+        "hourly_usd": 4.0,
+        "machines": [machine | {"private_ip": "10.0.0.2", "gpus": 2, "id": ocid}],
+    }
+    text = drawn(machines_table(cluster))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "".join(line.split()[-1] for line in text.splitlines()[3:]) == ocid
+
+
+def test_colour_on_a_terminal() -> None:
+    folders = (str(Path(__file__).parent), str(Path(__file__).parents[1]))
+    code = f"""
+import sys
+sys.path += {folders!r}
+from test_tables import BAD
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.run_table import draw_run
+Output(Options()).table(draw_run(BAD))
+"""
+    with Terminal(code) as terminal:
+        assert terminal.wait() == 0
+    assert "\x1b[1;31mrank 1 on node-1 failed first: \x1b[0m" in terminal.seen
+    assert "\x1b[1;31mfailed\x1b[0m" in terminal.seen

@@ -1,0 +1,101 @@
+"""Numbers as people write them, and lines from elsewhere."""
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuctl import text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "-"),
+        (math.inf, "-"),
+        (0.0, "0 ms"),
+        (0.0994, "99 ms"),
+        (0.0996, "0.1 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 0 s"),
+        (3599.6, "1 h 0 min"),
+        (200_000, "2 d 7 h"),
+    ],
+)
+def test_durations(seconds: float | None, said: str) -> None:
+    assert text.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("say", "value", "said"),
+    [
+        (text.milliseconds, 0.853, "0.85 ms"),
+        (text.milliseconds, 21.34, "21.3 ms"),
+        (text.milliseconds, 1200, "1.20 s"),
+        (text.milliseconds, None, "-"),
+        (text.percent, 0.9722, "97.2 %"),
+        (text.count, 12345.6, "12,346"),
+        (text.count, 8.521, "8.52"),
+        (text.dollars, 0.0, "free"),
+        (text.dollars, 0.0042, "$0.0042"),
+        (text.dollars, 1234.5, "$1,234.50"),
+        (text.dollars, None, "-"),
+        (text.loss, 2.30259, "2.303"),
+        (text.loss, 0.000042, "4.2e-05"),
+        (text.loss, math.nan, "nan"),
+    ],
+)
+def test_values(say, value: float | None, said: str) -> None:
+    assert say(value) == said
+
+
+def test_plurals() -> None:
+    assert [text.plural(1, "node"), text.plural(2, "node"), text.plural(2, "process")] == [
+        "1 node",
+        "2 nodes",
+        "2 processes",
+    ]
+
+
+def test_ages() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert text.age("2026-11-21T11:57:00+00:00", now) == "3 min ago"
+    assert text.age("2026-11-21T09:57:00", now) == "2 h ago"
+    assert text.age("2026-11-11T12:00:00+00:00", now) == "10 d ago"
+    assert text.age("2026-11-22T12:00:00+00:00", now) == "now"
+    assert text.age("yesterday", now) == "-"
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("plain\ttext\n", "plain\ttext"),
+        ("\x1b[31;1mred\x1b[0m \x1b[2J\x1b[Hgone", "red gone"),
+        ("\x1b]0;title\x07shown\x1b]8;;http://x\x1b\\link", "shownlink"),
+        (" 10%|# \r100%|##\r\n", "100%|##"),
+        ("a\x00\x08\x7fb\u202ec\x9b31md", "abcd"),
+        ("x" * 3000, "x" * 1999 + "…"),
+    ],
+)
+def test_lines_from_elsewhere_cannot_steer_the_terminal(line: str, seen: str) -> None:
+    assert text.clean(line) == seen
+
+
+@given(st.text(st.sampled_from("\x1b[]0;?\x07\\m\x9b\r\na\t\u202e"), max_size=30))
+def test_nothing_that_steers_is_left(line: str) -> None:
+    assert set(text.clean(line)) <= set("[]0;?\\ma\t")
+
+
+def test_bars() -> None:
+    assert text.bar(0.5, 8) == "████░░░░"
+    assert text.bar(7, 3) == "███"
+    assert text.bar(-1, 3) == "░░░"
+    assert text.sparkline([3, 2, math.nan, 1]) == "█▅ ▁"
+    assert text.sparkline([1, 1]) == "▁▁"
+    assert text.sparkline([math.nan]) == ""
+
+
+def test_stand_ins_are_ascii() -> None:
+    assert "▁█▓░│→✓✗…".translate(text.ASCII).isascii()

@@ -1,0 +1,240 @@
+"""The live view on a real terminal, the plain one elsewhere."""
+
+import io
+import re
+import threading
+
+import pytest
+from terminal import Terminal, python
+
+from gpuctl import view as views
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.view import LiveView, PlainView, open_view
+
+HEAD = """
+import sys, threading, time
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.view import open_view
+output = Output(Options(no_color="--no-color" in sys.argv))
+"""
+WORK = (
+    HEAD
+    + """
+with open_view(output, logs="--logs" in sys.argv) as view:
+    print(type(view).__name__)
+    view.phase("connect", "connecting to 2 nodes")
+    view.node("node-0", "asked for \\x1b[31mfacts\\x1b[2J")
+    time.sleep(0.5)
+    view.phase("train", "train.py: 2 ranks at work")
+    view.metric(0, {"event": "start", "epochs": 2, "steps_per_epoch": 10})
+    for step in range(1, 11):
+        view.metric(0, {"step": step, "loss": 0.5, "samples": step * 32, "time": step * 0.1})
+    output.say("said beside it")
+    view.note("a note")
+    view.log(1, "node-1", "a line\\r\\n")
+    view.log(None, "node-1", "the launcher's line")
+    time.sleep(0.5)
+    if "--fail" in sys.argv:
+        raise SystemExit(7)
+view.phase("late", "late")
+view.note("late")
+view.log(0, "node-0", "late")
+view.node("node-0", "late")
+view.metric(0, {"step": 20})
+output.say("after it")
+"""
+)
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def lines(seen: str) -> list[str]:
+    """The lines without colours and cursor moves."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen).replace("\r", "\n").splitlines()
+
+
+def test_live_on_a_terminal() -> None:
+    with Terminal(WORK, "--logs") as terminal:
+        assert terminal.wait() == 0
+    seen = lines(terminal.seen)
+    assert "LiveView" in seen
+    assert any(re.fullmatch(r"✓ connect +0\.\d s  connecting to 2 nodes", line) for line in seen)
+    assert any(re.fullmatch(r"✓ train +0\.\d s  train.py: 2 ranks at work", line) for line in seen)
+    assert "    node-0  asked for facts" in seen
+    assert "  ████████████░░░░░░░░░░░░  epoch 1/2  step 10/20  1.0 s left" in seen
+    assert "  loss 0.500  320 samples/s" in seen
+    for line in ("said beside it", "a note", "rank 1 │ a line", "node-1 │ the launcher's line"):
+        assert seen.count(line) == 1, line
+    assert "late" not in terminal.seen
+    assert "\x1b[2J" not in terminal.seen
+    assert terminal.seen.index(HIDE) < terminal.seen.rindex(SHOW) < terminal.seen.index("after it")
+
+
+def test_logs_only_where_they_are_asked_for() -> None:
+    with Terminal(WORK) as terminal:
+        assert terminal.wait() == 0
+    assert "a line" not in terminal.seen
+    assert "a note" in terminal.seen
+
+
+def test_no_colour_is_still_live() -> None:
+    with Terminal(WORK, "--no-color") as terminal:
+        assert terminal.wait() == 0
+    assert "LiveView" in terminal.seen
+    assert not re.search(r"\x1b\[[0-9;]*m", terminal.seen)
+
+
+def test_an_error_inside_leaves_the_terminal_as_it_was() -> None:
+    with Terminal(WORK, "--fail") as terminal:
+        assert terminal.wait() == 7
+    assert any(line.startswith("✗ train") for line in lines(terminal.seen))
+    assert terminal.seen.rindex(SHOW) > terminal.seen.rindex(HIDE)
+    assert "after it" not in terminal.seen
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_simple_terminal_gets_plain_lines(environment: dict[str, str]) -> None:
+    with Terminal(WORK, "--logs", **environment) as terminal:
+        assert terminal.wait() == 0
+    assert "PlainView" in terminal.seen
+    assert HIDE not in terminal.seen
+
+
+def test_plain_elsewhere_and_on_stderr() -> None:
+    done = python(WORK, "--logs")
+    assert done.stdout == "PlainView\n"
+    assert re.sub(r"0\.\d s$", "N s", done.stderr, flags=re.MULTILINE).splitlines() == [
+        "connect: connecting to 2 nodes",
+        "node-0: asked for facts",
+        "connect: done in N s",
+        "train: train.py: 2 ranks at work",
+        "epoch 1/2, step 1/20, loss 0.500",
+        "said beside it",
+        "a note",
+        "rank 1 │ a line",
+        "node-1 │ the launcher's line",
+        "train: done in N s",
+        "after it",
+    ]
+
+
+def test_threads_may_tell_at_once() -> None:
+    code = (
+        HEAD
+        + """
+def tell(rank):
+    for n in range(200):
+        view.metric(rank, {"step": n, "loss": 1.0, "samples": n})
+        view.node(f"node-{rank}", f"{n}")
+        if n % 20 == 0:
+            view.log(rank, "node", f"<{rank}:{n}>")
+            view.phase(f"phase{rank}", "text")
+with open_view(output, logs=True) as view:
+    threads = [threading.Thread(target=tell, args=(rank,)) for rank in range(8)]
+    for thread in threads: thread.start()
+    time.sleep(0.1)
+    output.say("beside")
+    for thread in threads: thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+print("END")
+"""
+    )
+    with Terminal(code) as terminal:
+        assert terminal.wait() == 0
+    seen = lines(terminal.seen)
+    for rank in range(8):
+        for n in range(0, 200, 20):
+            assert seen.count(f"rank {rank} │ <{rank}:{n}>") == 1
+    assert seen[-1] == "END"
+
+
+def test_closing_while_others_still_tell() -> None:
+    code = (
+        HEAD
+        + """
+going = True
+def tell():
+    while going:
+        view.log(0, "node", "told")
+with open_view(output, logs=True) as view:
+    thread = threading.Thread(target=tell)
+    thread.start()
+    time.sleep(0.3)
+output.say("CLOSED")
+time.sleep(0.3)
+going = False
+thread.join(10)
+"""
+    )
+    with Terminal(code) as terminal:
+        assert terminal.wait() == 0
+    assert "told" in terminal.seen
+    assert terminal.seen.endswith("CLOSED\n")
+
+
+def test_a_cluster_of_many_nodes_does_not_fill_the_terminal() -> None:
+    code = (
+        HEAD
+        + """
+with open_view(output, logs=False) as view:
+    view.phase("connect", "connecting")
+    for n in range(20):
+        view.node(f"node-{n:02}", "here")
+    time.sleep(0.5)
+"""
+    )
+    with Terminal(code) as terminal:
+        assert terminal.wait() == 0
+    assert "    and 12 more" in lines(terminal.seen)
+    assert "node-19" in terminal.seen
+    assert "node-00" not in terminal.seen
+
+
+def plain(*, logs: bool = False) -> tuple[PlainView, io.StringIO]:
+    err = io.StringIO()
+    return PlainView(Output(Options(), stderr=err), logs=logs), err
+
+
+def test_plain_progress_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    view, err = plain()
+    with view:
+        for step in range(1, 101):
+            view.metric(0, {"step": step})
+            now[0] += 0.5
+    assert err.getvalue().splitlines() == [f"step {n}" for n in range(1, 100, 10)]
+
+
+def test_plain_tells_of_each_epoch_but_not_of_many_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    view, err = plain()
+    with view:
+        for number in range(1, 9):
+            view.metric(0, {"step": number})
+            view.metric(0, {"event": "epoch", "epoch": number, "accuracy": number / 10})
+            now[0] += 0.6
+    told = [line.split(",")[0] for line in err.getvalue().splitlines() if "accuracy" in line]
+    assert told == ["step 3", "step 5", "step 7"]
+
+
+def test_lines_of_threads_are_whole() -> None:
+    view, err = plain(logs=True)
+    with view:
+        threads = [
+            threading.Thread(target=lambda: [view.log(0, "node", "x" * 200) for _ in range(50)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert set(err.getvalue().splitlines()) == {"rank 0 │ " + "x" * 200}
+    assert len(err.getvalue().splitlines()) == 200
+
+
+def test_which_view() -> None:
+    assert isinstance(open_view(Output(Options(), stderr=io.StringIO()), logs=False), PlainView)
+    assert not isinstance(open_view(Output(Options(), stderr=io.StringIO()), logs=False), LiveView)

@@ -1,0 +1,89 @@
+"""Bad input: exit status 2, one sentence that says what to do, and no traceback."""
+
+from pathlib import Path
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+
+def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None = None) -> None:
+    """The command must end with 2 and say these words."""
+    done = gpuctl(*words, cwd=cwd)
+    assert done.status == 2, f"{words}: {done.status}\n{done.out}\n{done.err}"
+    assert "Traceback" not in done.err
+    for word in said:
+        assert word in done.err, done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--shape", "VM.GPU.A10.3"), ("VM.GPU.A10.3", "VM.GPU.A10.2")),
+        (("up", "--provider", "locl"), ("locl", "local")),
+        (("up", "--provider", "local", "--count", "0"), ("0", "1")),
+        (("up", "--provider", "local", "--count", "1000000"), ("1000000",)),
+        (("up", "--provider", "local", "--count", "two"), ("two",)),
+        (("up", "--provider", "local", "--cluster", "a/b"), ("a/b",)),
+        (("up", "--provider", "local", "--cluster", "../x"), ("../x",)),
+        (("up", "--provider", "local", "--ttl", "soon"), ("soon", "4h")),
+        (("up", "--hosts", "nothing.yaml"), ("nothing.yaml",)),
+        (("up", "-f", "nothing.yaml"), ("nothing.yaml",)),
+        (("up",), ("--provider local",)),
+        (("train",), ("no cluster", "gpuctl up")),
+        (("exec", "--", "true"), ("no cluster",)),
+        (("status",), ("no cluster",)),
+        (("logs",), ("no runs",)),
+        (("results", "20990101-000000-aaaa"), ("20990101-000000-aaaa",)),
+        (("upp",), ("upp", "up")),
+        (("up", "--cuont", "2"), ("--cuont", "--count")),
+    ],
+)
+def test_refused_without_a_cluster(gpuctl: Gpuctl, words: tuple[str, ...], said: tuple[str, ...]) -> None:
+    refused(gpuctl, *words, said=said)
+    assert not (gpuctl.home / "clusters").exists() or not list((gpuctl.home / "clusters").iterdir())
+
+
+def test_refused_with_a_cluster(cluster: Gpuctl, tmp_path: Path) -> None:
+    cluster.script("my.py", "")
+    refused(cluster, "train", "mine.py", said=("mine.py",))
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.py"
+    outside.write_text("")
+    refused(cluster, "train", str(outside), said=("outside",))
+    refused(cluster, "train", "--nnodes", "3", "my.py", said=("--nnodes 3", "2 nodes"))
+    refused(cluster, "train", "--nproc-per-node", "many", "my.py", said=("many",))
+    refused(cluster, "train", "--env", "1X=2", "my.py", said=("1X",))
+    refused(cluster, "train", "--mode", "torchrum", "my.py", said=("torchrum", "torchrun"))
+    refused(cluster, "train", "-m", "my-module", said=("my-module",))
+    refused(cluster, "exec", "--rank", "7", "--", "true", said=("7", "0, 1"))
+
+
+def test_specs_and_inventories(gpuctl: Gpuctl) -> None:
+    gpuctl.script("twice.yaml", "provider: local\ncount: 2\ncount: 3\n")
+    refused(gpuctl, "up", "-f", "twice.yaml", said=("twice.yaml:3", "count"))
+    gpuctl.script("typo.yaml", "provider: local\ncuont: 2\n")
+    refused(gpuctl, "up", "-f", "typo.yaml", said=("typo.yaml:2", "cuont", "count"))
+    gpuctl.script("torn.yaml", "provider: [local\n")
+    refused(gpuctl, "up", "-f", "torn.yaml", said=("torn.yaml",))
+    same = "all:\n  hosts:\n    a:\n      ansible_host: 127.0.0.1\n    a:\n      ansible_host: 127.0.0.2\n"
+    gpuctl.script("hosts.yaml", same)
+    refused(gpuctl, "up", "--hosts", "hosts.yaml", said=("hosts.yaml:5", "a"))
+
+
+def test_a_results_file_that_was_cut_off(cluster: Gpuctl) -> None:
+    cluster.script("my.py", "print('ran')")
+    run = cluster.ok("train", "--nnodes", "1", "--json", "my.py").json["run"]
+    path = cluster.run_folder(run) / "result.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(cluster, "results", run, said=("result.json",))
+    path.write_bytes(whole)
+
+
+def test_a_large_folder_is_not_sent_without_asking(cluster: Gpuctl) -> None:
+    cluster.script("my.py", "print('ran')")
+    with (cluster.cwd / "weights.bin").open("wb") as file:
+        file.truncate(600 * 1000 * 1000)
+    refused(cluster, "train", "my.py", said=("too large", "weights.bin", "600.0 MB", "--yes"))

@@ -1,0 +1,234 @@
+"""What goes wrong in the middle: every fault ends in a sentence, a status, and no process left behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, interrupt, processes_with, wait_for
+
+pytestmark = pytest.mark.slow
+
+STEPS = """
+import json, os, sys, time
+rank = int(os.environ["RANK"])
+print("rank", rank, "begins", flush=True)
+for step in range(600):
+    with open(os.environ["GPUCTL_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step + 1}) + "\\n")
+    time.sleep(0.1)
+"""
+
+
+def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[object, str]":
+    """`gpuctl train` of a script that takes a minute, when both ranks are at work; with the run's id."""
+    gpuctl.script("steps.py", STEPS)
+    process = gpuctl.start("train", "--json", *words, "steps.py")
+
+    def at_work() -> str | None:
+        for folder in sorted((gpuctl.home / "runs").glob("*")):
+            logs = [folder / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
+            if all(log.exists() and "begins" in log.read_text() for log in logs):
+                return folder.name
+        return None
+
+    return process, wait_for(at_work, what="both ranks at work", deadline_s=40)
+
+
+def test_a_rank_that_fails_stops_the_gang_and_is_shown_first(two_hosts: Gpuctl) -> None:
+    text = (
+        STEPS
+        + "    if rank == 1 and step == 5:\n        print('the last words of rank 1')\n        sys.exit(3)\n"
+    )
+    two_hosts.script("fails.py", text)
+    done = two_hosts("train", "fails.py")
+    assert done.status == 1
+    result = two_hosts.ok("results", "--json").json["runs"][0]
+    assert result["status"] == "failed"
+    assert result["exit_code"] == 3
+    assert result["first_error"]["rank"] == 1
+    assert result["first_error"]["node"] == "default-1"
+    assert result["ranks"][1]["exit_code"] == 3
+    assert result["ranks"][0]["exit_code"] not in (None, 0)
+    shown = done.out
+    assert "rank 1" in shown
+    assert "default-1" in shown
+    assert "the last words of rank 1" in shown
+    assert not processes_with("fails.py")
+
+
+def test_an_exception_shows_its_own_traceback(two_hosts: Gpuctl) -> None:
+    two_hosts.script(
+        "raises.py", "import os\nif os.environ['RANK'] == '0':\n    raise ValueError('no such layer: 17')\n"
+    )
+    done = two_hosts("train", "--json", "raises.py")
+    assert done.status == 1
+    assert done.json["first_error"]["rank"] == 0
+    assert "ValueError: no such layer: 17" in done.json["first_error"]["message"]
+
+
+def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
+    process, run = running_train(two_hosts)
+    # The rank itself, not the watcher around it: the younger of the two processes that name the script.
+    record = two_hosts.run_folder(run) / "ranks" / "rank-1.json"
+    import json
+
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    result = json.loads(out)
+    assert result["first_error"]["rank"] == 1
+    assert "SIGKILL" in result["first_error"]["message"]
+    assert result["ranks"][1]["exit_code"] == -9
+    assert not processes_with("steps.py")
+
+
+def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
+    process, _run = running_train(two_hosts)
+    watchers = [
+        pid for pid in processes_with("steps.py") if b"\0rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    # torchrun's own command line holds the same words; the watcher is the one that is no torchrun.
+    watchers = [
+        pid for pid in watchers if b"torch.distributed" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(watchers[-1], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert not processes_with("steps.py")
+
+
+def test_a_killed_gpuctl_train_leaves_the_run_alone(two_hosts: Gpuctl) -> None:
+    two_hosts.script("brief.py", STEPS.replace("600", "40"))
+    process = two_hosts.start("train", "brief.py")
+    wait_for(lambda: len(processes_with("brief.py")) >= 6, what="both ranks at work", deadline_s=40)
+    process.kill()
+    process.communicate()
+    row = two_hosts.ok("runs", "--json").json["runs"][-1]
+    assert row["status"] == "running"
+    assert two_hosts.ok("results", "--json").json["runs"][0]["status"] == "running"
+    followed = two_hosts.ok("logs", "-f")
+    assert "rank 0 begins" in followed.out
+    result = two_hosts.ok("results", "--json").json["runs"][0]
+    assert result["status"] == "succeeded"
+    assert result["seconds"]["total"] > 3
+
+
+def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
+    process, _ = running_train(two_hosts)
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    import json
+
+    assert json.loads(out)["status"] == "stopped"
+    assert not processes_with("steps.py")
+    assert "Traceback" not in err
+
+
+def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
+    two_hosts.script("steps.py", STEPS)
+    began = two_hosts.ok("train", "--detach", "--json", "steps.py").json
+    second = two_hosts("train", "steps.py")
+    assert second.status == 1
+    assert began["run"] in second.err
+    stopped = two_hosts.ok("stop", "--json").json
+    assert stopped["run"] == began["run"]
+    assert stopped["status"] == "stopped"
+    assert not processes_with("steps.py")
+    assert two_hosts.ok("stop").status == 0, "stopping again is no error"
+
+
+def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
+    two_hosts.script("steps.py", STEPS)
+    run = two_hosts.ok("train", "--detach", "--json", "steps.py").json["run"]
+    refused = two_hosts("down")
+    assert refused.status == 2
+    assert run in refused.err
+    assert "--yes" in refused.err
+    assert processes_with("steps.py")
+    two_hosts.ok("down", "--yes")
+    assert not processes_with(str(two_hosts.home))
+    assert two_hosts.ok("results", "--json").json["runs"][0]["status"] == "stopped"
+
+
+def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuctl) -> None:
+    import psutil
+
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    process, _ = running_train(two_hosts)
+    servers = {
+        connection.laddr.port: connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    os.kill(servers[machines[1]["port"]], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    import json
+
+    result = json.loads(out)
+    assert result["status"] == "failed"
+    assert result["first_error"]["node"] == "default-1"
+    assert "lost" in result["first_error"]["message"]
+    mine = processes_with(str(two_hosts.home / "clusters" / "default" / "local" / "default-0"))
+    assert len(mine) == 1, "node 0 has its server left, and nothing of the run"
+
+
+def test_a_changed_host_key_is_refused_before_anything_is_sent(two_hosts: Gpuctl) -> None:
+    known_hosts = two_hosts.home / "clusters" / "default" / "known_hosts"
+    first, second = known_hosts.read_text().splitlines()
+    swapped = [f"{first.split()[0]} {second.split(None, 1)[1]}", second]
+    known_hosts.write_text("\n".join(swapped) + "\n")
+    two_hosts.script("my.py", "print('ran')")
+    done = two_hosts("train", "my.py")
+    assert done.status == 1
+    assert "host key" in done.err
+    assert "default-0" in done.err
+    assert not (two_hosts.home / "runs").exists() or not list((two_hosts.home / "runs").iterdir())
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
+)
+def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
+    import subprocess
+
+    home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(home)], check=True)
+    try:
+        two_hosts.script("my.py", "print('ran')")
+        done = two_hosts("train", "my.py")
+        assert done.status == 1
+        assert "default-1" in done.err
+        assert "disk is full" in done.err
+        assert "Traceback" not in done.err
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
+)
+def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> None:
+    import subprocess
+
+    home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(home)], check=True)
+    try:
+        fill = (
+            "import os\n"
+            "with open(os.path.join(os.environ['GPUCTL_RUN_DIR'], 'fill'), 'wb') as file:\n"
+            "    while os.environ['RANK'] == '1':\n"
+            "        file.write(b'0' * 65536)\n"
+            "        file.flush()\n"
+        )
+        two_hosts.script("fill.py", fill)
+        done = two_hosts("train", "--json", "fill.py")
+        assert done.status == 1, done.err
+        error = done.json["first_error"]
+        assert error["node"] == "default-1"
+        assert "No space left on device" in error["message"] or "disk is full" in error["message"]
+    finally:
+        two_hosts("down", "--yes")
+        subprocess.run(["umount", str(home)], check=False)

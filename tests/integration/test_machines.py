@@ -1,0 +1,101 @@
+"""The machines themselves: exec, ssh, push, pull; and nothing a node sends gets out of its folder."""
+
+import subprocess
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+
+def test_exec_on_all_nodes_and_on_one(cluster: Gpuctl) -> None:
+    done = cluster("exec", "--", "echo $HOME; echo oops >&2; exit 4")
+    assert done.status == 1
+    assert "default-0: " in done.out
+    assert "default-1: oops" in done.err
+    nodes = cluster("exec", "--json", "--rank", "1", "--", "printf", "%s|", "a b", "$HOME").json["nodes"]
+    assert nodes == [{"node": "default-1", "rank": 1, "exit_code": 0, "stdout": "a b|$HOME|", "stderr": ""}]
+
+
+def test_ssh_by_gpuctl_and_by_a_printed_configuration(cluster: Gpuctl) -> None:
+    assert cluster.ok("ssh", "1", "--", "printf", "%s\\n", "a b").out == "a b\n"
+    assert cluster("ssh", "0", "exit 7").status == 7
+    config = cluster.cwd / "config"
+    config.write_text(cluster.ok("ssh-config").out)
+    plain = subprocess.run(
+        ["ssh", "-F", str(config), "default-1", "pwd"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=cluster.env,
+    )
+    assert "default-1" in plain.stdout
+
+
+def test_push_and_pull(cluster: Gpuctl) -> None:
+    for name in ("a.txt", "deep/er/b.bin"):
+        cluster.script(f"data/{name}", name * 100_000)
+    sent = cluster.ok("push", "--json", "data", "~/sets").json["nodes"]
+    assert [node["files"] for node in sent] == [2, 2]
+    assert [node["files"] for node in cluster.ok("push", "--json", "data", "~/sets").json["nodes"]] == [0, 0]
+    cluster.ok("pull", "~/sets/data", "back")
+    for node in ("default-0", "default-1"):
+        assert (cluster.cwd / "back" / node / "deep/er/b.bin").read_text() == "deep/er/b.bin" * 100_000
+    cluster.ok("pull", "--rank", "0", "~/sets/data/a.txt", ".")
+    assert (cluster.cwd / "a.txt").read_text() == "a.txt" * 100_000
+    missing = cluster("pull", "~/nowhere", ".")
+    assert missing.status == 1
+    assert "no such file" in missing.err
+
+
+def test_hostile_artifacts_stay_in_the_runs_folder(cluster: Gpuctl) -> None:
+    victim = cluster.cwd / "victim"
+    victim.write_text("safe")
+    text = f"""
+import os
+from pathlib import Path
+artifacts = Path(os.environ["GPUCTL_RUN_DIR"], "artifacts")
+(artifacts / "good.txt").write_text("good")
+(artifacts / "..%2f..%2fx").write_text("odd but plain")
+(artifacts / "back\\\\slash").write_text("plain, too")
+os.symlink({str(victim)!r}, artifacts / "link")
+os.symlink("/", artifacts / "root")
+os.mkfifo(artifacts / "pipe")
+(artifacts / "folder").mkdir()
+(artifacts / "folder" / "new\\nline").write_text("newline")
+"""
+    cluster.script("hostile.py", text)
+    done = cluster("train", "--nnodes", "1", "--json", "hostile.py", timeout_s=60)
+    folder = cluster.run_folder(cluster.ok("results", "--json").json["runs"][0]["run"])
+    found = sorted(
+        path.relative_to(folder / "artifacts").as_posix() for path in (folder / "artifacts").rglob("*")
+    )
+    assert "good.txt" in found
+    assert all(not path.is_symlink() for path in folder.rglob("*"))
+    assert "link" in done.err
+    assert "pipe" in done.err
+    assert victim.read_text() == "safe"
+    assert not (folder.parent / "x").exists()
+
+
+def test_no_secret_in_any_file_or_argv(cluster: Gpuctl) -> None:
+    secret = "correct-horse-battery"
+    cluster.script(
+        "secret.py",
+        "import os, psutil\n"
+        "assert os.environ['TOKEN'].startswith('correct')\n"
+        "words = [word for process in psutil.process_iter() for word in process.cmdline() or []]\n"
+        "print('argv clean:', not any('correct-horse' in word for word in words))\n",
+    )
+    done = cluster.ok(
+        "train", "--nnodes", "1", "--json", "--verbose", "--env", "TOKEN", "secret.py", env={"TOKEN": secret}
+    )
+    folder = cluster.run_folder(done.json["run"])
+    assert (folder / "logs" / "rank-0.log").read_text() == "argv clean: True\n"
+    assert secret not in done.out + done.err
+    key = (cluster.home / "clusters/default/keys/id_ed25519").read_text().splitlines()[-3]
+    for path in cluster.home.rglob("*"):
+        if path.is_file() and "home/.gpuctl-node" not in str(path) and path.name != "id_ed25519":
+            text = path.read_bytes()
+            assert secret.encode() not in text, path
+            assert key.encode() not in text, path

@@ -1,0 +1,107 @@
+"""The first session, as a person types it: up, train, results, down; and `up` again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support import Gpuctl, processes_with
+
+pytestmark = pytest.mark.slow
+
+MACHINE = {"name", "rank", "state", "host", "port", "user", "private_ip", "gpus", "id"}
+RESULT = {
+    "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
+    "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir",
+}  # fmt: skip
+SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "collect"}
+TRAIN = {
+    "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "step_ms",
+    "share",
+}  # fmt: skip
+RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50"}
+
+
+def check_result(result: Mapping[str, Any]) -> None:
+    """Exactly the keys of the contract, at every level."""
+    assert set(result) == RESULT
+    assert set(result["seconds"]) == SECONDS
+    assert set(result["train"]) == TRAIN
+    assert set(result["train"]["step_ms"]) == {"p50", "p95"}
+    assert set(result["train"]["share"]) == {"compute", "communication", "data"}
+    assert all(set(rank) == RANK for rank in result["ranks"])
+
+
+def test_the_first_session(gpuctl: Gpuctl) -> None:
+    up = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json
+    assert set(up) == {"cluster", "provider", "region", "machines", "hourly_usd", "seconds"}
+    assert [set(machine) for machine in up["machines"]] == [MACHINE, MACHINE]
+    assert [machine["rank"] for machine in up["machines"]] == [0, 1]
+    assert up["hourly_usd"] == 0
+    assert len({machine["port"] for machine in up["machines"]}) == 2
+
+    trained = gpuctl.ok("train", "--mode", "torchrun", "--json").json
+    check_result(trained)
+    assert trained["status"] == "succeeded"
+    assert trained["world_size"] == 2
+    assert trained["train"]["accuracy"] >= 0.95
+    assert [rank["exit_code"] for rank in trained["ranks"]] == [0, 0]
+    assert {rank["node"] for rank in trained["ranks"]} == {"default-0", "default-1"}
+    assert trained["cost_usd"] == 0
+    assert all(value is not None for value in trained["seconds"].values())
+    assert sum(trained["train"]["share"].values()) == pytest.approx(1)
+
+    results = gpuctl.ok("results", "--json").json
+    assert results == {"runs": [trained]}
+    table = gpuctl.ok("results").out
+    assert "accuracy" in table.lower()
+    assert trained["run"] in table
+
+    down = gpuctl.ok("down", "--json").json
+    assert down["leftovers"] == []
+    assert sorted(down["removed"]) == ["default-0", "default-1"]
+    assert not processes_with(str(gpuctl.home))
+    assert gpuctl.ok("results", "--json").json == {"runs": [trained]}, "results outlive the machines"
+    assert gpuctl.ok("down").status == 0, "nothing to remove is success"
+
+
+def test_up_again_converges(gpuctl: Gpuctl) -> None:
+    first = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json["machines"]
+    again = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json")
+    assert again.json["machines"] == first
+    assert "nothing changed" in again.err
+    more = gpuctl.ok("up", "--count", "3", "--json").json["machines"]
+    assert more[:2] == first
+    assert more[2]["rank"] == 2
+    fewer = gpuctl("up", "--count", "1")
+    assert fewer.status == 2
+    assert "gpuctl down" in fewer.err
+    assert len(gpuctl.ok("status", "--json").json["machines"]) == 3
+
+
+def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:
+    plan = gpuctl.ok("up", "--provider", "local", "--count", "2", "--dry-run", "--json").json
+    assert [machine["name"] for machine in plan["create"]] == ["default-0", "default-1"]
+    assert plan["actions"]
+    assert not (gpuctl.home / "clusters").exists()
+
+
+def test_a_host_killed_from_outside_is_shown_and_replaced(two_hosts: Gpuctl) -> None:
+    import psutil
+
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    assert [machine["state"] for machine in machines] == ["running", "running"]
+    [server] = [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == machines[1]["port"]
+    ]
+    psutil.Process(server).kill()
+    psutil.wait_procs([psutil.Process(server)] if psutil.pid_exists(server) else [], timeout=5)
+    states = [machine["state"] for machine in two_hosts.ok("status", "--json").json["machines"]]
+    assert states == ["running", "gone"]
+    now = two_hosts.ok("up", "--json").json["machines"]
+    assert now[0] == machines[0]
+    assert now[1]["id"] != machines[1]["id"]
+    assert [
+        outcome["exit_code"] for outcome in two_hosts.ok("exec", "--json", "--", "true").json["nodes"]
+    ] == [0, 0]

@@ -1,0 +1,59 @@
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import inventories
+from inventories.ansible import read_hosts_file
+from inventories.machine import Machine
+from inventories.spec import Spec
+from inventories.validate import read_spec
+
+SAMPLES = Path(inventories.__file__).parent / "samples"
+
+SPECS = {
+    "local-2.yaml": Spec(cluster="demo", provider="local", count=2),
+    "oci-a10-2x2.yaml": Spec(
+        cluster="a10", shape="VM.GPU.A10.2", count=2, region="us-ashburn-1",
+        disk_gb=200, ttl_s=14400.0, max_cost_usd=50.0,
+    ),
+    "aws-g5-2x4.yaml": Spec(
+        cluster="g5", shape="g5.12xlarge", count=2, region="us-east-1",
+        disk_gb=200, spot=True, ttl_s=5400.0, max_cost_usd=40.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_specs(name):
+    assert read_spec(SAMPLES / name) == SPECS[name]
+
+
+def test_what_is_commented_out_would_work_too(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        re.sub(r"^# ([a-z_]+: \S)", r"\1", (SAMPLES / "oci-a10-2x2.yaml").read_text(), flags=re.M)
+    )
+    assert read_spec(path) == replace(
+        SPECS["oci-a10-2x2.yaml"], image="ocid1.image.oc1..", spot=True, ssh_cidr="203.0.113.7/32"
+    )
+
+
+def test_hosts(ansible_list):
+    path = SAMPLES / "hosts.yaml"
+    assert read_hosts_file(path) == (
+        Machine(
+            name="alpha", rank=0, state="unknown", host="192.0.2.11", user="ubuntu",
+            private_ip="192.0.2.11", gpus=None, id="alpha",
+        ),
+        Machine(
+            name="beta", rank=1, state="unknown", host="192.0.2.12", port=2222, user="trainer",
+            private_ip="10.0.0.12", gpus=2, id="beta", shape="two A10 under the desk", python="/usr/bin/python3.12",
+        ),
+    )  # fmt: skip
+    assert ansible_list(path)["gpu"]["hosts"] == ["alpha", "beta"]
+
+
+def test_every_sample_is_read_here():
+    assert {path.name for path in SAMPLES.iterdir()} == {*SPECS, "hosts.yaml"}

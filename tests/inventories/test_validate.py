@@ -1,0 +1,223 @@
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from inventories.validate import (
+    check_cidr,
+    check_cluster_name,
+    check_count,
+    check_disk_gb,
+    check_max_cost_usd,
+    check_python,
+    parse_duration_s,
+    read_spec,
+)
+
+COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
+NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
+ALLOWED = (
+    "Allowed: cluster, provider, shape, count, region, image, disk_gb, spot, ssh_cidr, ttl, max_cost_usd, "
+    "hosts, python."
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "spec.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refusal(check, value) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        check(value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a", "7", "default", "a-b", "a--b", "a" * 40])
+def test_cluster_names(name):
+    assert check_cluster_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "A", "-a", "a-", "a" * 41, "a\n", "ä", "a.b", 7, None, True])
+def test_no_cluster_names(name):
+    assert refusal(check_cluster_name, name).endswith(
+        " can't be used: a name is 1 to 40 of a-z, 0-9 and '-', and begins and ends with a letter or digit."
+    )
+    assert refusal(check_cluster_name, "a/b").startswith("Cluster name 'a/b' can't")
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_counts(count):
+    assert check_count(count) == count
+
+
+@pytest.mark.parametrize(
+    ("count", "sentence"),
+    [
+        (0, f"Count 0 {COUNT} `gpuctl down` removes a cluster."),
+        (10**6, f"Count 1000000 {COUNT}"),
+        (-1, f"Count -1 {COUNT}"),
+        ("2", f"Count '2' {COUNT}"),
+        (2.0, f"Count 2.0 {COUNT}"),
+        (False, f"Count false {COUNT}"),
+        (None, f"Count null {COUNT}"),
+    ],
+)
+def test_no_counts(count, sentence):
+    assert refusal(check_count, count) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("4h", 14400),
+        ("1d", 86400),
+        ("1h30m", 5400),
+        ("0.5h", 1800),
+        (" 4h ", 14400),
+    ],
+)
+def test_durations(text, seconds):
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4", "h", "4 h", "4w", "-4h", "0s", "0h0m", "4h30", "1e3s", "٤h", 4, None, "9" * 400 + "s"]
+)
+def test_no_durations(text):
+    assert refusal(parse_duration_s, text).endswith(
+        " can't be used: a duration is a number above 0 with its unit s, m, h or d, as in 90s, 30m, 4h or 1d."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cidr"),
+    [
+        ("203.0.113.7", "203.0.113.7/32"),
+        ("10.0.0.0/16", "10.0.0.0/16"),
+        ("2001:db8::/32", "2001:db8::/32"),
+        ("0.0.0.0/0", "0.0.0.0/0"),
+    ],
+)
+def test_address_ranges(text, cidr):
+    assert check_cidr(text) == cidr
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1/16", "10.0.0.0/33", "me", 7, None, "10.0.0/8"])
+def test_no_address_ranges(text):
+    sentence = refusal(check_cidr, text)
+    assert sentence.startswith("Address range ")
+    assert sentence.endswith("a range is written as in 203.0.113.7/32 or 10.0.0.0/16.")
+
+
+def test_sizes_costs_and_interpreters():
+    assert check_disk_gb(200) == 200
+    assert check_max_cost_usd(50) == 50.0
+    assert check_python("/usr/bin/python3.12") == "/usr/bin/python3.12"
+    for size in (0, -1, 1.5, "200", True, None, 10**9):
+        assert refusal(check_disk_gb, size).endswith(
+            "a size is a whole number of GB above 0 and at most 1000000."
+        )
+    for cost in (0, -1, "5", True, None, float("nan"), float("inf")):
+        assert refusal(check_max_cost_usd, cost).endswith("a cost is a number of US dollars above 0.")
+    for python in ("", "python3", "~/python", "/a\nb", 3, None):
+        assert "absolute path of an interpreter" in refusal(check_python, python)
+
+
+def test_a_whole_spec(write, tmp_path):
+    path = write(
+        "cluster: a10\nprovider: oci\nshape: VM.GPU.A10.2\ncount: 2\nregion: us-ashburn-1\nimage: ocid1.image\n"
+        "disk_gb: 200\nspot: true\nssh_cidr: 203.0.113.7\nttl: 4h\nmax_cost_usd: 50\nhosts: sub/hosts.yaml\n"
+        "python: /usr/bin/python3\n"
+    )
+    assert read_spec(path) == Spec(
+        cluster="a10", provider="oci", shape="VM.GPU.A10.2", count=2, region="us-ashburn-1", image="ocid1.image",
+        disk_gb=200, spot=True, ssh_cidr="203.0.113.7/32", ttl_s=14400.0, max_cost_usd=50.0,
+        hosts=tmp_path / "sub" / "hosts.yaml", python="/usr/bin/python3",
+    )  # fmt: skip
+
+
+def test_all_keys_have_a_default(write):
+    assert read_spec(write("{}\n")) == Spec()
+    assert read_spec(write("count: 3\n")) == Spec(count=3)
+
+
+def test_paths_are_relative_to_the_spec_s_folder(write, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    write("hosts: ../hosts.yaml\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert read_spec(Path("../spec.yaml")).hosts == tmp_path / "elsewhere" / ".." / ".." / "hosts.yaml"
+    monkeypatch.setenv("HOME", "/home/me")
+    write("hosts: ~/hosts.yaml\n")
+    assert read_spec(Path("../spec.yaml")).hosts == Path("/home/me/hosts.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", [f"1: the spec is empty; it should be keys with values. {ALLOWED}"]),
+        ("- a\n", [f'1: the spec holds ["a"]; it should be keys with values. {ALLOWED}']),
+        ("count: 1\nshap: x\n", [f"2: key 'shap' is not known; did you mean 'shape'? {ALLOWED}"]),
+        ("colour: x\n", [f"1: key 'colour' is not known. {ALLOWED}"]),
+        ("Count: 2\n", [f"1: key 'Count' is not known; did you mean 'count'? {ALLOWED}"]),
+        (
+            "count: 1\ncount: 2\n",
+            ["2: key 'count' is there a second time; the first is in line 1. Remove one of them."],
+        ),
+        ("count: 0\n", [f"1: key 'count': Count 0 {COUNT} `gpuctl down` removes a cluster."]),
+        ("count: two\n", [f"1: key 'count': Count 'two' {COUNT}"]),
+        (
+            "cluster: a/b\n",
+            [
+                "1: key 'cluster': Cluster name 'a/b' can't be used: a name is 1 to 40 of a-z, 0-9 and '-', "
+                "and begins and ends with a letter or digit."
+            ],
+        ),
+        ("spot: 'yes'\n", ["1: key 'spot': 'yes' can't be used: it should be true or false."]),
+        ("region: no\n", [f"1: key 'region': false {NO_TEXT}"]),
+        ("shape:\n", [f"1: key 'shape': null {NO_TEXT}"]),
+        ("image: ' '\n", [f"1: key 'image': ' ' {NO_TEXT}"]),
+        ("provider: [oci]\n", [f"1: key 'provider': [\"oci\"] {NO_TEXT}"]),
+        ("hosts: 7\n", [f"1: key 'hosts': 7 {NO_TEXT}"]),
+        (
+            "ttl: 4\n",
+            [
+                "1: key 'ttl': Duration 4 can't be used: a duration is a number above 0 with its unit "
+                "s, m, h or d, as in 90s, 30m, 4h or 1d."
+            ],
+        ),
+        (
+            "hosts: ~nobody-has-that-name/x\n",
+            [
+                "1: key 'hosts': '~nobody-has-that-name/x' can't be used: that user's home folder is not known."
+            ],
+        ),
+        (
+            "shape: A\n\nshpae: B\ncount: -1\ndisk_gb: big\n",
+            [
+                f"3: key 'shpae' is not known; did you mean 'shape'? {ALLOWED}",
+                f"4: key 'count': Count -1 {COUNT}",
+                "5: key 'disk_gb': Disk size 'big' can't be used: a size is a whole number of GB above 0 "
+                "and at most 1000000.",
+            ],
+        ),
+    ],
+)
+def test_what_a_spec_may_not_say(write, text, problems):
+    path = write(text)
+    assert refusal(read_spec, path).splitlines() == [f"{path}:{problem}" for problem in problems]
+
+
+def test_no_such_spec(tmp_path):
+    assert (
+        refusal(read_spec, tmp_path / "x.yaml")
+        == f"Can't read '{tmp_path}/x.yaml': No such file or directory."
+    )

@@ -1,0 +1,169 @@
+import pytest
+import yaml
+
+from inventories import yaml_source
+from inventories.errors import InvalidInput
+
+
+@pytest.fixture(params=["C", "pure"], autouse=True)
+def loader(request, monkeypatch):
+    """Both of PyYAML's parsers: some machines have only the slow one."""
+    if request.param == "pure":
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes):
+        path = tmp_path / "file.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        yaml_source.read(path, **options)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_plain_values_and_the_line_of_each(write):
+    source = yaml_source.read(
+        write(
+            "# a comment\n"
+            "name: demo\n"
+            "list:\n"
+            "  - 1\n"
+            "  - deep: {flow: 2.5, other: null}\n"
+            "on: true\n"
+            "1: 2026-11-21\n"
+            "time: 2026-11-21T05:46:25Z\n"
+            "text: '7'\n"
+            "empty:\n"
+        )
+    )
+    assert source.data == {
+        "name": "demo", "list": [1, {"deep": {"flow": 2.5, "other": None}}], "on": True, "1": "2026-11-21",
+        "time": "2026-11-21T05:46:25Z", "text": "7", "empty": None,
+    }  # fmt: skip
+    assert source.line("name") == 2
+    assert source.line("list") == 3
+    assert source.line("list", 0) == 4
+    assert source.line("list", 1, "deep", "flow") == 5
+    assert source.line("empty") == 10
+    assert source.line("list", 1, "nothing", "there") == 5, "the nearest one above"
+    assert source.line("nothing") == 2
+    assert source.line() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "data"), [("", None), ("# only a comment\n", None), ("--- 3\n", 3), ("\ufeffa: 1", {"a": 1})]
+)
+def test_small_documents(write, text, data):
+    source = yaml_source.read(write(text))
+    assert source.data == data
+    assert source.line() >= 1
+    assert not source.ended
+
+
+def test_an_explicit_end_is_noticed(write):
+    assert yaml_source.read(write("a: 1\n...\n")).ended
+    assert yaml_source.read(write("a: 1\n...")).ended
+    assert not yaml_source.read(write("a: |\n  ...\n")).ended
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "a: 1\nb: 2\na: 3\n",
+            "FILE:3: key 'a' is there a second time; the first is in line 1. Remove one of them.",
+        ),
+        (
+            "x:\n  y:\n    k: 1\n    'k': 2\n  z:\n    k: 1\n",
+            "FILE:4: key 'k' is there a second time; the first is in line 3. Remove one of them.",
+        ),
+        ("a: 1\nb: *a\n", "FILE:2: aliases ('*a') are not supported. Write the value out."),
+        ("a: &a [1]\nb:\n  <<: *a\n", "FILE:3: aliases ('*a') are not supported. Write the value out."),
+        ("a: &a\n  b: *a\n", "FILE:2: aliases ('*a') are not supported. Write the value out."),
+        (
+            "a: 1\nb: !!python/object:os.system x\n",
+            "FILE:2: the tag 'tag:yaml.org,2002:python/object:os.system' is not supported.",
+        ),
+        ("a: !vault |\n  x\n", "FILE:1: the tag '!vault' is not supported."),
+        ("a: !!binary aGVsbG8=\n", "FILE:1: the tag 'tag:yaml.org,2002:binary' is not supported."),
+        ("a: !!set {x, y}\n", "FILE:1: the tag 'tag:yaml.org,2002:set' is not supported."),
+        ("a: !!int foo\n", "FILE:1: 'foo' is no int."),
+        ("a: !!bool foo\n", "FILE:1: 'foo' is no bool."),
+        ("? [a, b]\n: 1\n", "FILE:1: a key should be text."),
+        (b"a: 1\nb: \xff\n", "FILE:2: this is no UTF-8 text. Save the file as UTF-8."),
+        ("[" * 51 + "]" * 51, "FILE:1: this is nested more than 50 deep."),
+        ("[" * 500_000, "FILE:1: this is nested more than 50 deep."),
+        ("#" * (1 << 20) + "\n", "'FILE' is larger than 1 MiB, which no file of this kind needs."),
+    ],
+)  # fmt: skip
+def test_what_is_refused(write, text, sentence):
+    assert refusal(write(text)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("a: 1\n\tb: 2\n", "FILE:2: this can't be read as YAML: "),
+        ("a: [1\n", "FILE:"),
+        ("a: 1\n b: 2\n", "FILE:2: this can't be read as YAML: "),
+        ("a: 1\n---\nb: 2\n", "FILE:2: this can't be read as YAML: but found another document."),
+        ("a: 1\nb: \x01\n", "FILE:2: this can't be read as YAML: "),
+        ("a: 'x\n", "FILE:"),
+        ("%\n", "FILE:1: this can't be read as YAML: "),
+    ],
+)
+def test_no_yaml_at_all(write, text, start):
+    sentence = refusal(write(text))
+    assert sentence.startswith(start)
+    assert "this can't be read as YAML" in sentence
+    assert sentence.endswith((".", "tabs."))
+    assert "\n" not in sentence
+
+
+def test_tabs_have_a_hint(write):
+    assert refusal(write("a:\n\tb: 2\n")).endswith("Indent with spaces, not with tabs.")
+
+
+def test_all_problems_at_once_but_not_hundreds(write):
+    assert refusal(write("a: !x 1\na: 2\n")).splitlines() == [
+        "FILE:1: the tag '!x' is not supported.",
+        "FILE:2: key 'a' is there a second time; the first is in line 1. Remove one of them.",
+    ]
+    many = refusal(write("a: 1\n" * 100)).splitlines()
+    assert len(many) == 21
+    assert many[-1] == "FILE: 79 more like these."
+
+
+def test_foreign_tags_may_be_let_through(write):
+    source = yaml_source.read(
+        write("a: !vault |\n  x\nc: !list [1]\n"),
+        foreign_tags=True,
+    )
+    assert source.data == {"a": yaml_source.Foreign("!vault"), "c": yaml_source.Foreign("!list")}
+    assert yaml_source.shown(source.data["a"]) == "a value with the tag !vault"
+
+
+def test_files_that_can_t_be_read(tmp_path):
+    assert refusal(tmp_path / "nothing.yaml") == "Can't read 'FILE': No such file or directory."
+    assert refusal(tmp_path) == "Can't read 'FILE': Is a directory."
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("a\nb", r"'a\nb'"),
+        ([1, {"a": None}], '[1, {"a": null}]'),
+        ("x" * 100, "'" + "x" * 56 + "..."),
+    ],
+)
+def test_values_are_shown_in_one_short_line(value, text):
+    assert yaml_source.shown(value) == text

@@ -1,0 +1,93 @@
+"""Machines that exist already: listed, never made, never ended."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.machine import Inventory
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.errors import RefusedPlan
+from provision.hosts import HostsProvider
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Store(tmp_path / "home").cluster("default")
+
+
+@pytest.fixture
+def provider(folder) -> HostsProvider:
+    return HostsProvider(folder)
+
+
+@pytest.fixture
+def open_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def hosts_file(tmp_path, open_port) -> Path:
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        closed_port = closing.getsockname()[1]
+    path = tmp_path / "hosts.yaml"
+    path.write_text(f"""
+all:
+  hosts:
+    here:
+      ansible_host: 127.0.0.1
+      ansible_port: {open_port}
+      ansible_user: me
+    away:
+      ansible_host: 127.0.0.1
+      ansible_port: {closed_port}
+      ansible_user: me
+""")
+    return path
+
+
+def test_all_machines_of_the_file(provider, hosts_file, open_port):
+    plan = provider.plan(Spec(hosts=hosts_file), None)
+    assert [(machine.name, machine.rank) for machine in plan.keep] == [("here", 0), ("away", 1)]
+    assert (plan.create, plan.changes, plan.free, plan.hourly_usd) == ((), False, True, 0.0)
+    assert plan.actions[0] == f"use here at me@127.0.0.1 port {open_port}"
+
+
+def test_the_first_of_them(provider, hosts_file):
+    plan = provider.plan(Spec(hosts=hosts_file, count=1), None)
+    assert [machine.name for machine in plan.keep] == ["here"]
+
+
+def test_more_than_there_are_is_refused(provider, hosts_file):
+    with pytest.raises(RefusedPlan, match=r"3 machines are asked for, .*hosts\.yaml' lists 2"):
+        provider.plan(Spec(hosts=hosts_file, count=3), None)
+
+
+def test_without_a_file_the_machines_that_the_cluster_has(provider, folder, hosts_file):
+    with pytest.raises(InvalidInput, match="--hosts FILE"):
+        provider.plan(Spec(provider="hosts"), None)
+    machines = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
+    assert provider.find() == ()
+    inventory = Inventory(
+        cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=machines
+    )
+    folder.save(inventory)
+    assert [machine.name for machine in provider.find()] == ["here", "away"]
+    assert len(provider.plan(Spec(provider="hosts"), inventory).keep) == 2
+
+
+def test_state_is_whether_the_port_answers(provider, folder, hosts_file):
+    here, away = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
+    assert (here.state, away.state) == ("running", "unknown")
+    assert provider.refresh(here).state == "running"
+    assert provider.refresh(away).state == "unknown"
+
+
+def test_nothing_is_ever_ended(provider, hosts_file, folder):
+    (here, _) = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
+    assert provider.destroy() == ()
+    assert provider.refresh(here).state == "running"
+    assert not HostsProvider.billed

@@ -1,0 +1,497 @@
+"""The life of local hosts: made, kept, replaced, ended; and nothing left, whatever happened."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inventories.errors import CorruptFile, InvalidInput
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.errors import CreateFailed, RefusedPlan
+from provision.local import LocalProvider
+from provision.provider import Leftover
+
+LIMIT_S = 20
+
+
+@pytest.fixture
+def cluster(make_cluster, tmp_path):
+    return make_cluster(tmp_path / "home")
+
+
+def until(condition, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), "SIGKILL did not end it")
+
+
+def spec(count: int | None = None, **more) -> Spec:
+    return Spec(provider="local", count=count, **more)
+
+
+def started_on(ssh, command: str) -> int:
+    """Start a process on a host and return its id, which `command` prints."""
+    return int(ssh.run(command).stdout)
+
+
+class TestPlan:
+    def test_says_exactly_what_will_be_done_and_does_nothing(self, cluster):
+        plan = cluster.provider.plan(spec(2), None)
+        local = Path(os.path.realpath(cluster.folder.path)) / "local"
+        start = "start SSH server default-{} on 127.0.0.1 (port chosen by the system), home {}"
+        assert plan.actions == (
+            f"make client key {cluster.folder.key_path}",
+            start.format(0, local / "default-0" / "home"),
+            start.format(1, local / "default-1" / "home"),
+        )
+        assert plan.changes
+        assert plan.free
+        assert plan.hourly_usd == 0
+        assert not cluster.folder.path.exists()
+
+    def test_one_host_unless_told(self, cluster):
+        assert [machine.name for machine in cluster.provider.plan(spec(), None).create] == ["default-0"]
+
+    @pytest.mark.parametrize("shape", ["VM.GPU.A10.2", "loca1"])
+    def test_a_shape_is_refused(self, cluster, shape):
+        with pytest.raises(InvalidInput, match=f"no shape '{shape}'"):
+            cluster.provider.plan(spec(shape=shape), None)
+
+    def test_a_mistyped_count_is_refused(self, cluster):
+        with pytest.raises(InvalidInput, match="64 at most"):
+            cluster.provider.plan(spec(1_000_000), None)
+
+
+class TestUp:
+    def test_machines_and_what_is_on_disk(self, cluster):
+        begin = time.monotonic()
+        first, second = cluster.up(2)
+        assert time.monotonic() - begin < 3
+        assert [(m.name, m.rank, m.state, m.shape) for m in (first, second)] == [
+            ("default-0", 0, "running", "local"),
+            ("default-1", 1, "running", "local"),
+        ]
+        assert first.host == first.private_ip == "127.0.0.1"
+        assert first.port != second.port
+        assert first.id != second.id
+        assert first.host_key != second.host_key
+        assert first.gpus == 0
+        secret = [cluster.folder.key_path, *cluster.folder.path.glob("local/*/host_key")]
+        assert len(secret) == 3
+        for path in secret:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for folder in cluster.folder.path.glob("local/*"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    def test_each_id_is_journaled_before_it_runs(self, cluster):
+        first, second = cluster.up(2)
+        events = [(entry["event"], entry["id"]) for entry in cluster.folder.journal.read()]
+        assert events == [
+            ("local host starts", first.id),
+            ("local host starts", second.id),
+            ("local host runs", first.id),
+            ("local host runs", second.id),
+        ]
+
+    def test_again_changes_nothing(self, cluster):
+        machines = cluster.up(2)
+        plan = cluster.provider.plan(spec(), cluster.folder.load())
+        assert not plan.changes
+        assert plan.actions == ()
+        assert plan.keep == machines
+        assert cluster.up() == machines
+
+    def test_more_adds(self, cluster):
+        before = cluster.up(1)
+        after = cluster.up(3)
+        assert after[:1] == before
+        assert [machine.rank for machine in after] == [0, 1, 2]
+
+    def test_fewer_is_refused_and_says_how(self, cluster):
+        cluster.up(2)
+        with pytest.raises(RefusedPlan, match=r"`gpuctl down`, then run `gpuctl up .*--count 1`"):
+            cluster.provider.plan(spec(1), cluster.folder.load())
+
+    def test_fewer_is_refused_without_an_inventory_as_well(self, cluster):
+        cluster.up(2)
+        cluster.folder.inventory_path.unlink()
+        with pytest.raises(RefusedPlan):
+            cluster.provider.plan(spec(1), None)
+        assert not cluster.provider.plan(spec(), None).changes
+
+    def test_many_at_once(self, cluster):
+        assert len(cluster.up(16)) == 16
+        assert cluster.provider.destroy() == ()
+        assert cluster.processes() == []
+
+    def test_the_python_of_the_spec(self, cluster):
+        (machine,) = cluster.up(1, python="/usr/bin/python3")
+        assert machine.python == "/usr/bin/python3"
+
+    def test_hosts_outlive_their_creator(self, cluster, script, ssh_to, tmp_path):
+        program = script(f"""
+from pathlib import Path
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
+provider = LocalProvider(folder)
+provider.create(provider.plan(Spec(count=2), None), folder.journal)
+""")
+        done = subprocess.run(program, capture_output=True, timeout=LIMIT_S, start_new_session=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        machines = cluster.provider.find()
+        assert [machine.state for machine in machines] == ["running", "running"]
+        assert ssh_to(machines[1]).run("echo here").stdout == b"here\n"
+
+
+class TestDown:
+    def test_ends_all_that_was_started_through_the_hosts(self, cluster, ssh_to):
+        ssh = ssh_to(cluster.up(2)[0])
+        quiet = "</dev/null >/dev/null 2>&1 & echo $!"
+        detached = started_on(ssh, f"setsid sleep 300 {quiet}")
+        nameless = started_on(ssh, f"env -i setsid sleep 300 {quiet}")
+        stubborn = started_on(ssh, f"trap '' TERM; setsid sleep 300 {quiet}")
+        with subprocess.Popen(ssh.command("sleep 300"), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            until(lambda: len(cluster.processes()) >= 6, "the command did not start")
+            assert cluster.provider.destroy() == ()
+        for pid in (detached, nameless, stubborn):
+            assert not alive(pid)
+        assert cluster.processes() == []
+        assert not (cluster.folder.path / "local").exists()
+        assert cluster.provider.find() == ()
+
+    def test_touches_nobody_else(self, cluster, make_cluster, ssh_to, tmp_path):
+        neighbour = make_cluster(tmp_path / "home", "neighbour")
+        (other,) = neighbour.up(1)
+        (mine,) = cluster.up(1)
+        line = "exec setsid sleep 4321 </dev/null >/dev/null 2>&1"
+        theirs = started_on(ssh_to(other), f"sh -c '{line}' & echo $!")
+        started_on(ssh_to(mine), f"sh -c '{line}' & echo $!")
+        with subprocess.Popen(["sleep", "4321"]) as unrelated:
+            assert cluster.provider.destroy() == ()
+            assert cluster.processes() == []
+            assert unrelated.poll() is None
+            unrelated.kill()
+        assert alive(theirs)
+        assert neighbour.provider.refresh(other).state == "running"
+        assert ssh_to(other).run("true").returncode == 0
+
+    def test_a_host_started_from_within_a_host_is_not_its_own(
+        self, cluster, make_cluster, script, ssh_to, tmp_path
+    ):
+        inner = make_cluster(tmp_path / "inner")
+        program = script(f"""
+from pathlib import Path
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+folder = Store(Path({str(tmp_path / "inner")!r})).cluster("default")
+provider = LocalProvider(folder)
+provider.create(provider.plan(Spec(count=1), None), folder.journal)
+""")
+        assert ssh_to(cluster.up(1)[0]).run(*program).returncode == 0
+        assert cluster.provider.destroy() == ()
+        (machine,) = inner.provider.find()
+        assert machine.state == "running"
+        assert ssh_to(machine).run("true").returncode == 0
+
+    def test_again_is_no_error(self, cluster):
+        assert cluster.provider.destroy() == ()
+        cluster.up(1)
+        assert cluster.provider.destroy() == ()
+        assert cluster.provider.destroy() == ()
+
+    def test_with_all_our_files_deleted(self, cluster, ssh_to):
+        ssh = ssh_to(cluster.up(1)[0])
+        detached = started_on(ssh, "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
+        shutil.rmtree(cluster.folder.path)
+        assert cluster.provider.destroy() == ()
+        assert not alive(detached)
+        assert cluster.processes() == []
+
+    def test_with_the_folder_moved(self, cluster, tmp_path):
+        (machine,) = cluster.up(1)
+        pid = cluster.server_pid(machine)
+        (tmp_path / "home").rename(tmp_path / "moved")
+        assert LocalProvider(Store(tmp_path / "moved").cluster("default")).destroy() == ()
+        assert not alive(pid)
+
+    def test_with_a_torn_record(self, cluster):
+        cluster.up(1)
+        record = cluster.folder.path / "local" / "default-0" / "host.json"
+        record.write_bytes(record.read_bytes()[:30])
+        for refused in (cluster.provider.find, lambda: cluster.provider.plan(spec(), None)):
+            with pytest.raises(CorruptFile, match="gpuctl down"):
+                refused()
+        assert cluster.provider.destroy() == ()
+        assert cluster.processes() == []
+
+    def test_removes_what_a_command_made_unwritable(self, cluster, ssh_to):
+        ssh = ssh_to(cluster.up(1)[0])
+        ssh.run("mkdir -p a/b && touch a/b/c && chmod 0 a/b && chmod 500 a", check=True)
+        assert cluster.provider.destroy() == ()
+        assert not (cluster.folder.path / "local").exists()
+
+    def test_what_can_not_be_removed_is_named(self, cluster, monkeypatch):
+        cluster.up(1)
+        local = cluster.folder.path / "local"
+
+        def refuse(path: Path) -> None:
+            raise OSError(30, "Read-only file system", str(path))
+
+        monkeypatch.setattr(shutil, "rmtree", refuse)  # a read-only disk, which no test can make without root
+        (left,) = cluster.provider.destroy()
+        assert (left.kind, left.id) == ("folder", os.path.realpath(local))
+        assert isinstance(left, Leftover)
+        assert "Read-only" in left.reason
+
+
+class TestDeadHosts:
+    def test_killed_is_gone_and_is_replaced(self, cluster, ssh_to):
+        first, second = cluster.up(2)
+        (old_home,) = (cluster.folder.path / "local").glob("default-1/home")
+        (old_home / "file").touch()
+        detached = started_on(ssh_to(second), "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
+        kill(cluster.server_pid(second))
+
+        assert cluster.provider.refresh(first).state == "running"
+        assert cluster.provider.refresh(second).state == "gone"
+        assert [machine.state for machine in cluster.provider.find()] == ["running", "gone"]
+        plan = cluster.provider.plan(spec(), cluster.folder.load())
+        assert [(machine.name, machine.replaces) for machine in plan.create] == [("default-1", second.id)]
+        assert plan.keep == (first,)
+        assert plan.end == ()
+        assert plan.actions[0] == f"end process {detached}, left of host {second.id}"
+        assert plan.actions[1].startswith("remove the old home, start SSH server default-1")
+
+        kept, fresh = cluster.up()
+        assert kept == first
+        assert fresh.name == "default-1"
+        assert fresh.id != second.id
+        assert fresh.host_key != second.host_key
+        assert not alive(detached)
+        assert not (old_home / "file").exists()
+        assert ssh_to(fresh).run("true").returncode == 0
+        assert cluster.provider.refresh(second).state == "gone"
+
+    def test_another_process_with_its_number_is_not_taken_for_it(self, cluster, ssh_to):
+        first, second = cluster.up(2)
+        record = cluster.folder.path / "local" / "default-1" / "host.json"
+        impostors = [
+            os.getpid(),
+            cluster.server_pid(first),
+            started_on(ssh_to(second), "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"),
+        ]
+        kill(cluster.server_pid(second))
+        for pid in impostors:
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"pid": pid}))
+            assert cluster.provider.refresh(second).state == "gone"
+
+    def test_a_deleted_host_folder_is_a_dead_host(self, cluster):
+        _, second = cluster.up(2)
+        pid = cluster.server_pid(second)
+        shutil.rmtree(cluster.folder.path / "local" / "default-1")
+        assert cluster.provider.refresh(second).state == "gone"
+        _, fresh = cluster.up()
+        assert fresh.id != second.id
+        assert not alive(pid)
+
+
+class TestInterrupted:
+    """The command that creates hosts is killed in the middle."""
+
+    @pytest.fixture
+    def interrupt(self, cluster, script, wrapped_python, tmp_path):
+        """Kills `up --count 3` while the last of its servers starts slowly; what it leaves."""
+        python = wrapped_python('case "$3" in *default-2/*) exec sleep 300;; esac')
+        program = script(f"""
+from pathlib import Path
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
+provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)
+provider.create(provider.plan(Spec(count=3), None), folder.journal)
+""")
+
+        def interrupted() -> list[int]:
+            before = cluster.processes()
+            with subprocess.Popen(program) as creator:
+                try:
+                    until(lambda: listening(cluster) == 2, "the servers did not start")
+                    assert creator.poll() is None
+                finally:
+                    creator.kill()
+            return [pid for pid in cluster.processes() if pid not in before]
+
+        return interrupted
+
+    @pytest.fixture
+    def stray(self, interrupt):
+        return interrupt()
+
+    def test_up_ends_the_strays_and_converges(self, cluster, stray, ssh_to):
+        plan = cluster.provider.plan(spec(2), None)
+        assert len(plan.create) == 2
+        assert len(plan.end) == 1
+        assert sum(line.startswith("end process") for line in plan.actions) == len(stray)
+        machines = cluster.up(2)
+        assert not any(alive(pid) for pid in stray)
+        assert sorted(cluster.processes()) == sorted(cluster.server_pid(machine) for machine in machines)
+        assert all(ssh_to(machine).run("true").returncode == 0 for machine in machines)
+
+    @pytest.mark.usefixtures("stray")
+    def test_strays_are_no_machines(self, cluster):
+        assert cluster.provider.find() == ()
+        cluster.up(1)
+        assert cluster.processes() == [cluster.server_pid(cluster.provider.find()[0])]
+
+    def test_a_killed_growth_is_taken_back(self, cluster, interrupt):
+        (machine,) = cluster.up(1)
+        stray = interrupt()
+        plan = cluster.provider.plan(spec(), cluster.folder.load())
+        assert plan.create == ()
+        assert len(plan.end) == 2
+        assert plan.changes
+        assert cluster.up() == (machine,)
+        assert not any(alive(pid) for pid in stray)
+        assert cluster.processes() == [cluster.server_pid(machine)]
+        assert not cluster.provider.plan(spec(), cluster.folder.load()).changes
+
+    def test_down_leaves_nothing(self, cluster, stray):
+        assert cluster.provider.destroy() == ()
+        assert not any(alive(pid) for pid in stray)
+        assert cluster.processes() == []
+
+
+def listening(cluster) -> int:
+    count = 0
+    for pid in cluster.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            count += any(entry.status == "LISTEN" for entry in psutil.Process(pid).net_connections("inet"))
+    return count
+
+
+class TestGang:
+    """All or none."""
+
+    def test_one_that_ends_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+        python = wrapped_python('case "$3" in *default-1/*) echo "no room for me" >&2; exit 3;; esac')
+        cluster = make_cluster(tmp_path / "home", python=python)
+        with pytest.raises(CreateFailed, match=r"(?s)default-1 ended before .*no room for me"):
+            cluster.up(3)
+        self.assert_nothing_left(cluster)
+
+    def test_one_that_is_late_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+        python = wrapped_python('case "$3" in *default-0/*) exec sleep 300;; esac')
+        cluster = make_cluster(tmp_path / "home", python=python, ready_timeout_s=1)
+        with pytest.raises(CreateFailed, match="default-0 did not accept connections within 1 s"):
+            cluster.up(2)
+        self.assert_nothing_left(cluster)
+
+    def test_one_that_talks_nonsense_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+        python = wrapped_python('case "$3" in *default-0/*) echo "hello"; exec sleep 300;; esac')
+        cluster = make_cluster(tmp_path / "home", python=python)
+        with pytest.raises(CreateFailed, match="hello"):
+            cluster.up(2)
+        self.assert_nothing_left(cluster)
+
+    def test_one_whose_folder_can_not_be_made_takes_the_others_back(self, cluster):
+        (cluster.folder.path / "local").mkdir(parents=True)
+        (cluster.folder.path / "local" / "default-1").write_text("a file is in the way")
+        with pytest.raises(CreateFailed, match="default-1"):
+            cluster.up(2)
+        self.assert_nothing_left(cluster)
+
+    def test_a_failed_growth_leaves_what_was_there(self, cluster, wrapped_python, ssh_to):
+        (machine,) = cluster.up(1)
+        python = wrapped_python("exit 1")
+        failing = LocalProvider(cluster.folder, python=python)
+        with pytest.raises(CreateFailed):
+            failing.create(failing.plan(spec(3), cluster.folder.load()), cluster.folder.journal)
+        assert cluster.provider.find() == (machine,)
+        assert cluster.processes() == [cluster.server_pid(machine)]
+        assert ssh_to(machine).run("true").returncode == 0
+
+    def test_an_interrupt_takes_all_back(self, script, wrapped_python, cluster, tmp_path):
+        python = wrapped_python('case "$3" in *default-1/*) exec sleep 300;; esac')
+        program = script(f"""
+from pathlib import Path
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
+provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)
+try:
+    provider.create(provider.plan(Spec(count=2), None), folder.journal)
+except KeyboardInterrupt:
+    sys.exit(130)
+""")
+        with subprocess.Popen(program) as creator:
+            until(lambda: listening(cluster) == 1, "the server did not start")
+            creator.send_signal(signal.SIGINT)
+            assert creator.wait(LIMIT_S) == 130
+        self.assert_nothing_left(cluster)
+
+    def assert_nothing_left(self, cluster) -> None:
+        assert cluster.processes() == []
+        assert cluster.provider.find() == ()
+        assert [path for path in (cluster.folder.path / "local").glob("*") if path.is_dir()] == []
+
+
+class TestGpus:
+    @pytest.fixture(autouse=True)
+    def five_gpus(self, tmp_path, monkeypatch):
+        tool = tmp_path / "bin" / "nvidia-smi"
+        tool.parent.mkdir()
+        tool.write_text('#!/bin/sh\nfor i in 0 1 2 3 4; do echo "GPU $i: NVIDIA A10 (UUID: GPU-$i)"; done\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def visible(self, ssh_to, machine) -> str:
+        return ssh_to(machine).run('printf %s "$CUDA_VISIBLE_DEVICES"').stdout.decode()
+
+    def test_each_host_gets_as_many(self, cluster, ssh_to):
+        plan = cluster.provider.plan(spec(2), None)
+        assert plan.actions[-1] == "give each of 2 hosts 2 of this machine's 5 GPUs"
+        machines = cluster.up(2)
+        assert [machine.gpus for machine in machines] == [2, 2]
+        assert [self.visible(ssh_to, machine) for machine in machines] == ["0,1", "2,3"]
+
+    def test_growing_shares_anew(self, cluster, ssh_to):
+        (machine,) = cluster.up(1)
+        assert self.visible(ssh_to, machine) == "0,1,2,3,4"
+        machines = cluster.up(5)
+        assert [machine.gpus for machine in machines] == [1] * 5
+        assert [self.visible(ssh_to, machine) for machine in machines] == ["0", "1", "2", "3", "4"]
+        assert cluster.provider.refresh(machine).gpus == 1
+        machines = cluster.up(6)
+        assert {self.visible(ssh_to, machine) for machine in machines} == {""}
+
+    def test_those_that_the_user_may_use(self, cluster, ssh_to, monkeypatch):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, 3")
+        machines = cluster.up(2)
+        assert [self.visible(ssh_to, machine) for machine in machines] == ["1", "3"]

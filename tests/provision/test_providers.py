@@ -1,0 +1,94 @@
+"""Which provider a spec means, and that it is imported only when it is used."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.catalog import SHAPES
+from provision.errors import ProvisionError, UnknownShape
+from provision.providers import PROVIDERS, infer, load
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (Spec(shape="local"), "local"),
+        (Spec(provider="local"), "local"),
+        (Spec(hosts=Path("hosts.yaml")), "hosts"),
+        (Spec(provider="local", hosts=Path("hosts.yaml")), "local"),
+        (Spec(provider="oci", shape="g5.xlarge"), "oci"),
+    ],
+)
+def test_the_provider_that_is_meant(spec, name):
+    assert infer(spec) == name
+
+
+def test_nothing_said(tmp_path):
+    with pytest.raises(InvalidInput, match="--provider local") as error:
+        infer(Spec(count=2))
+    assert "--shape" in str(error.value)
+    assert "--hosts" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "near"),
+    [
+        ("VM.GPU.A10.3", "VM.GPU.A10.2"),
+        ("vm.gpu.a10.2", "VM.GPU.A10.2"),
+        ("g5.2xlarge", "g5.12xlarge"),
+        ("lokal", "local"),
+    ],
+)
+def test_a_misspelt_shape_names_the_nearest(shape, near):
+    with pytest.raises(UnknownShape, match="nearest") as error:
+        infer(Spec(shape=shape))
+    assert near in str(error.value)
+
+
+def test_a_shape_like_nothing():
+    with pytest.raises(UnknownShape, match="No provider has a shape 'zzz'"):
+        infer(Spec(shape="zzz"))
+
+
+@pytest.mark.parametrize(("shape", "provider"), [("VM.GPU.A10.2", "oci"), ("p5.48xlarge", "aws")])
+def test_a_shape_whose_provider_is_not_here_yet(shape, provider):
+    with pytest.raises(ProvisionError, match=f"{shape} is {provider}'s") as error:
+        infer(Spec(shape=shape))
+    assert not isinstance(error.value, UnknownShape)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_each_of_the_table_can_be_loaded(name, tmp_path):
+    provider = load(name, Store(tmp_path).cluster("default"))
+    assert provider.name == name
+    assert provider.billed is False
+    assert provider.find() == ()
+    assert provider.destroy() == ()
+
+
+@pytest.mark.parametrize("name", ["oci", "locl", ""])
+def test_an_unknown_provider(name, tmp_path):
+    with pytest.raises(ProvisionError, match=f"no provider '{name}'.*local and hosts"):
+        load(name, Store(tmp_path).cluster("default"))
+
+
+def test_every_shape_has_gpus():
+    assert SHAPES["BM.GPU.H100.8"].gpus == 8
+    assert SHAPES["p3.8xlarge"].gpus == 4
+    assert all(shape.gpus in (1, 2, 4, 8) for shape in SHAPES.values())
+    assert {shape.provider for shape in SHAPES.values()} == {"oci", "aws"}
+
+
+def test_the_table_imports_no_provider(script):
+    program = script("""
+import json
+import provision.providers
+heavy = ["asyncssh", "psutil", "cryptography", "provision.local", "provision.hosts", "provision.catalog"]
+print(json.dumps([name for name in heavy if name in sys.modules]))
+""")
+    assert json.loads(subprocess.run(program, capture_output=True, check=True, timeout=20).stdout) == []

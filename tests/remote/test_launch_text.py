@@ -1,0 +1,159 @@
+"""What is started on a node: argv, environment and scripts, compared exactly."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote import agent, environment, known_hosts, ssh_config, torchrun
+from remote.connection import shell_command
+from remote.facts import Facts, cores_of_a_node
+from remote.script import Script
+
+
+def facts(**changed: object) -> Facts:
+    values: dict[str, object] = {
+        "hostname": "h", "os": "Ubuntu 22.04", "home": "/home/ubuntu", "python": "/usr/bin/python3",
+        "python_version": "3.10.12", "torch": "2.13.0", "gpus": (), "cpus": 8, "disk_free_bytes": 10**12,
+        "boot_id": "b0", "clock_offset_s": 0.0, "interfaces": {"10.0.0.2": "ens3"}, "free_port": 20001,
+        "active_runs": (),
+    }  # fmt: skip
+    return Facts(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def run_of_two() -> Run:
+    nodes = tuple(
+        RunNode(
+            name=f"c-{rank}",
+            rank=rank,
+            nproc=2,
+            first_rank=2 * rank,
+            run_dir="/home/ubuntu/.gpuctl-node/runs/R",
+        )
+        for rank in (0, 1)
+    )
+    return Run(
+        run="R", cluster="c", mode="torchrun", script="my.py", args=("--lr", "0.1"), nodes=nodes,
+        master_addr="10.0.0.2", master_port=20001, started_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def test_torchrun_argv() -> None:
+    run = run_of_two()
+    script = Script(kind="file", target="my.py", args=("--lr", "0.1"))
+    digest = agent.payload()[0]
+    assert torchrun.argv(run, run.nodes[1], facts(), script, "/home/ubuntu/code") == [
+        "/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
+        "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001", "--no-python",
+        "/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/agent/{digest}", "rank",
+        "/home/ubuntu/.gpuctl-node/runs/R", "/home/ubuntu/code", "--",
+        "/usr/bin/python3", "-u", "my.py", "--lr", "0.1",
+    ]  # fmt: skip
+
+
+def test_environment_names_the_interface_exactly_and_wishes_win() -> None:
+    run = run_of_two()
+    made = environment.rank_environment(run, run.nodes[0], facts(), cores=8, wished={"OMP_NUM_THREADS": "3"})
+    assert made == {
+        "GPUCTL_RUN_ID": "R",
+        "GPUCTL_RUN_DIR": "/home/ubuntu/.gpuctl-node/runs/R",
+        "OMP_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": "ens3",
+        "NCCL_SOCKET_IFNAME": "=ens3",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
+    }
+    unknown = environment.rank_environment(run, run.nodes[0], facts(interfaces={}), cores=8, wished={})
+    assert not [name for name in unknown if name.endswith("_IFNAME")], "an unknown interface is not made up"
+    assert unknown["OMP_NUM_THREADS"] == "4"
+
+
+def test_nodes_that_share_a_kernel_share_its_cores() -> None:
+    found = {
+        "a": facts(boot_id="x", cpus=8),
+        "b": facts(boot_id="x", cpus=8),
+        "c": facts(boot_id="y", cpus=3),
+    }
+    assert cores_of_a_node(found) == {"a": 4, "b": 4, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("echo $HOME | wc",), "echo $HOME | wc"),
+        (("printf", "%s", "a b", "$HOME", "'"), shlex.join(["printf", "%s", "a b", "$HOME", "'"])),
+        (("true",), "true"),
+    ],
+)
+def test_one_word_is_a_shell_line_and_several_are_an_argv(words: tuple[str, ...], line: str) -> None:
+    assert shell_command(words) == line
+
+
+def machine(**changed: object) -> Machine:
+    values: dict[str, object] = {
+        "name": "c-0", "rank": 0, "state": "running", "host": "203.0.113.9", "port": 2222, "user": "ubuntu",
+        "private_ip": "10.0.0.2", "gpus": 0, "id": "i", "key_file": Path("/keys/id"), "host_key": "ssh-ed25519 AAAA",
+    }  # fmt: skip
+    return Machine(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def test_known_hosts_text() -> None:
+    machines = [machine(), machine(port=22, host_key="ssh-ed25519 BBBB"), machine(host_key=None)]
+    assert (
+        known_hosts.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
+    )
+
+
+def test_ssh_config_text(tmp_path: Path) -> None:
+    text = ssh_config.render([machine(), machine(name="c-1", key_file=None)], Path("/c/known hosts"))
+    config = tmp_path / "config"
+    config.write_text(text)
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", str(config), "c-0"], capture_output=True, text=True, check=True
+    ).stdout
+    lines = shown.splitlines()
+    assert "hostname 203.0.113.9" in lines
+    assert "port 2222" in lines
+    assert "user ubuntu" in lines
+    assert "stricthostkeychecking true" in lines
+    assert "identitiesonly yes" in lines
+    assert "userknownhostsfile /c/known hosts" in lines
+    other = subprocess.run(
+        ["ssh", "-G", "-F", str(config), "c-1"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "identitiesonly no" in other.splitlines(), "a machine without a key is reached with the user's own"
+
+
+def test_the_agent_is_the_same_bytes_for_the_same_sources() -> None:
+    digest, data = agent.payload()
+    agent.payload.cache_clear()
+    assert agent.payload() == (digest, data)
+    assert len(data) < 64 * 1024
+
+
+def test_the_agent_boots_from_its_standard_input(tmp_path: Path) -> None:
+    line, ahead = agent.first_command(sys.executable, "facts")
+    request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"]}\n'
+    hostile = tmp_path / "cwd"
+    hostile.mkdir()
+    (hostile / "json.py").write_text("raise SystemExit('a module of the user was imported')")
+    environment_ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(hostile)}
+    words = {
+        "input": ahead + request,
+        "capture_output": True,
+        "cwd": hostile,
+        "env": environment_,
+        "check": True,
+    }
+    first = subprocess.run(["/bin/sh", "-c", line], **words)  # type: ignore[call-overload]
+    assert b'"free_port":' in first.stdout
+    later = {**words, "input": request}
+    again = subprocess.run(["/bin/sh", "-c", agent.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
+    assert b'"boot_id":' in again.stdout
+    folder = tmp_path / ".gpuctl-node"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in (folder / "agent").iterdir()] == [agent.payload()[0]]

@@ -1,0 +1,113 @@
+"""What a node sends stays within the run's folder, whatever the node says."""
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inventories.run import Run, RunNode
+from inventories.store import RunFolder, Store
+from remote.errors import BadAnswer
+from remote.intake import Intake, plain_parts
+from remote.replica import Replica, merge_artifacts
+
+
+def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -> None:
+    intake.chunk(path, 0, body)
+    intake.complete(path, len(body), sha256 or hashlib.sha256(body).hexdigest(), 0o644)
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "/etc/passwd", "a//b", ".", "", "a/./b", "a\0b", "x" * 300, "a/" * 40]
+)
+def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: str) -> None:
+    intake = Intake(tmp_path / "in" / "side")
+    send(intake, path, b"evil")
+    send(intake, "good.txt", b"good")
+    intake.discard()
+    assert list(intake.refused) == [path]
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [tmp_path / "in" / "side" / "good.txt"]
+
+
+@given(
+    st.lists(st.sampled_from(["..", ".", "a", "b", "", "/", "\0", "~", "a b", "c\n"]), min_size=1, max_size=5)
+)
+def test_no_name_leaves_the_folder(parts: list[str]) -> None:
+    path = "/".join(parts)
+    try:
+        taken = plain_parts(path)
+    except BadAnswer:
+        return
+    root = Path("/root-of-the-run")
+    resolved = Path(*root.parts, *taken)
+    assert resolved.is_relative_to(root)
+    assert ".." not in resolved.parts
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(outside)
+    intake = Intake(root)
+    send(intake, "link/x", b"evil")
+    assert list(intake.refused) == ["link/x"]
+    assert not list(outside.iterdir())
+
+
+def test_damaged_and_misordered_files_are_not_kept(tmp_path: Path) -> None:
+    intake = Intake(tmp_path)
+    send(intake, "a", b"body", sha256="0" * 64)
+    intake.chunk("b", 5, b"body")
+    intake.chunk("c", 0, b"never whole")
+    intake.discard()
+    assert sorted(intake.refused) == ["a", "b"]
+    assert not list(tmp_path.iterdir())
+
+
+def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    nodes = tuple(RunNode(name=f"n-{r}", rank=r, nproc=1, first_rank=r, run_dir="/r") for r in (0, 1))
+    run = Run(
+        run=folder.id, cluster="n", mode="torchrun", script="x", args=(), nodes=nodes, master_addr="h",
+        master_port=1, started_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    return folder, run
+
+
+def test_a_node_writes_its_own_ranks_files_only(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    replica = Replica(folder, run.nodes[1])
+    replica.append("logs/rank-1.log", 0, b"hello")
+    replica.append("logs/rank-1.log", 5, b" again")
+    assert (folder.path / "logs" / "rank-1.log").read_bytes() == b"hello again"
+    assert replica.offsets() == {"logs/rank-1.log": 11}
+    for path in ("logs/rank-0.log", "logs/../run.json", "run.json", "metrics/rank-0.jsonl", "logs/n-0.log"):
+        with pytest.raises(BadAnswer):
+            replica.append(path, 0, b"evil")
+    with pytest.raises(BadAnswer):
+        replica.record("ranks/rank-0.json", b"{}")
+    with pytest.raises(BadAnswer):
+        replica.record("ranks/rank-1.json", b"[]")
+
+
+def test_artifacts_of_two_nodes_are_merged_and_none_is_lost(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    for rank, files in enumerate(
+        ({"same": b"s", "model.pt": b"0", "x": b"file"}, {"same": b"s", "model.pt": b"1", "x/y": b"in"})
+    ):
+        intake = Replica(folder, run.nodes[rank]).intake
+        for name, body in files.items():
+            send(intake, f"artifacts/{name}", body)
+    merge_artifacts(folder, run.nodes)
+    found = {
+        p.relative_to(folder.artifacts_path).as_posix(): p.read_bytes()
+        for p in folder.artifacts_path.rglob("*")
+        if p.is_file()
+    }
+    assert found == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
+    assert not list(folder.path.glob("incoming-*"))

@@ -1,0 +1,118 @@
+"""gpuctl as a person runs it, and what tests need around it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A gpuctl command that ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as the one JSON document that it must be."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpuctl:
+    """The installed command, with a home and a working folder of its own."""
+
+    home: Path
+    cwd: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of the command: nothing of the developer's that could change its behaviour."""
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
+        }
+        return {**kept, "GPUCTL_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "100"}
+
+    def start(self, *words: str, cwd: Path | None = None, **options: Any) -> "subprocess.Popen[str]":
+        """Start a command in a session of its own; the caller ends it."""
+        return subprocess.Popen(
+            [str(BIN / "gpuctl"), *words],
+            cwd=cwd or self.cwd,
+            env={**self.env, **options.pop("env", {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def __call__(self, *words: str, timeout_s: float = 120, cwd: Path | None = None, **options: Any) -> Done:
+        """Run a command to its end."""
+        process = self.start(*words, cwd=cwd, **options)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"gpuctl {' '.join(words)} hung:\n{out}\n{err}") from None
+        return Done(status=process.returncode, out=out, err=err)
+
+    def ok(self, *words: str, **options: Any) -> Done:
+        """Run a command that must succeed."""
+        done = self(*words, **options)
+        assert done.status == 0, f"gpuctl {' '.join(words)}: {done.status}\n{done.out}\n{done.err}"
+        return done
+
+    def script(self, name: str, text: str) -> Path:
+        """Write a file into the working folder."""
+        path = self.cwd / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def run_folder(self, run: str) -> Path:
+        """A run's folder on this computer."""
+        return self.home / "runs" / run
+
+
+def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60) -> Any:
+    """Poll until the condition is true, and return what it gave."""
+    limit = time.monotonic() + deadline_s
+    while time.monotonic() < limit:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {deadline_s} s")
+
+
+def processes_with(marker: str) -> list[int]:
+    """Pids of live processes whose command line or environment holds a text that only the test uses."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            texts = [*process.cmdline(), *process.environ().values()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if any(marker in text for text in texts):
+            found.append(process.pid)
+    return found
+
+
+def interrupt(process: "subprocess.Popen[str]") -> None:
+    """Ctrl-C for a process that was started with `Gpuctl.start`."""
+    os.kill(process.pid, signal.SIGINT)

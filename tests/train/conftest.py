@@ -1,0 +1,113 @@
+"""Running the job as a node does: a copy of the package alone in a folder, real processes, real torchrun."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    status: int
+    out: str
+    err: str
+    run_dir: Path
+
+    def lines(self, rank: int) -> list[dict[str, Any]]:
+        """This rank's lines of the metrics file."""
+        every = map(json.loads, (self.run_dir / "metrics.jsonl").read_text().splitlines())
+        return [line for line in every if line["rank"] == rank]
+
+    def events(self, rank: int, event: str | None) -> list[dict[str, Any]]:
+        """This rank's lines for an event; None: for the steps."""
+        return [line for line in self.lines(rank) if line.get("event") == event]
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing of ours but `train/`, as it is pushed."""
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copytree(
+        Path(train.__file__).parent, folder / "train", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start(node: Path) -> Callable[..., contextlib.AbstractContextManager[subprocess.Popen[str]]]:
+    """Start a Python process in that folder; it and its children are gone when the block ends."""
+
+    @contextlib.contextmanager
+    def started(*argv: str, run_dir: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("GPUCTL_", "OMP_"))
+        }
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=node,
+            env=clean
+            | {
+                "PYTHONPATH": str(node),
+                "GPUCTL_RUN_DIR": str(run_dir),
+                "GPUCTL_METRICS": str(run_dir / "metrics.jsonl"),
+            }
+            | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
+            | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    return started
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """A port on loopback that nothing listens on."""
+    return _free_port
+
+
+@pytest.fixture(scope="session")
+def run(start, free_port) -> Callable[..., Ran]:
+    """Run `python -m train` to its end, or with `ranks`, torchrun; `script` is a file to start instead."""
+
+    def ran(
+        *args: str, run_dir: Path, ranks: int | None = None, script: Path | None = None, **environ: str
+    ) -> Ran:
+        launcher = []
+        if ranks is not None:
+            launcher = [
+                *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks)),
+                *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
+            ]
+        job = [str(script)] if script else ["-m", "train"]
+        with start(*launcher, *job, *args, run_dir=run_dir, **environ) as process:
+            out, err = process.communicate(timeout=60)
+        return Ran(status=process.returncode, out=out, err=err, run_dir=run_dir)
+
+    return ran

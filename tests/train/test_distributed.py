@@ -1,0 +1,87 @@
+import pytest
+import torch
+
+from train.distributed import Place, choose_device, cpu_threads, this_place
+from train.errors import BadEnvironment
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29400",
+}
+
+
+def test_the_place_is_the_launchers():
+    assert this_place(TORCHRUN) == Place(rank=3, world_size=4, local_rank=1, local_world_size=2)
+
+
+def test_without_a_launcher_there_is_one_rank():
+    assert this_place({"MASTER_ADDR": "10.0.0.1"}) == Place(
+        rank=0, world_size=1, local_rank=0, local_world_size=1
+    )
+
+
+@pytest.mark.parametrize("name", TORCHRUN)
+def test_a_missing_variable_is_named(name):
+    incomplete = {key: value for key, value in TORCHRUN.items() if key != name}
+    with pytest.raises(BadEnvironment, match=rf"but {name} not\. Start the job with torchrun"):
+        this_place(incomplete)
+
+
+def test_a_rank_that_is_no_number_is_shown():
+    with pytest.raises(BadEnvironment, match=r"'first'.*Start the job with torchrun"):
+        this_place(TORCHRUN | {"RANK": "first"})
+
+
+@pytest.mark.parametrize(
+    ("ranks_here", "environ", "threads"),
+    [
+        (1, {}, 16),
+        (2, {}, 8),
+        (3, {}, 5),
+        (32, {}, 1),
+        (2, {"OMP_NUM_THREADS": "4"}, 4),
+        (2, {"OMP_NUM_THREADS": "1"}, 1),
+        (2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 8),  # torchrun's, nobody's choice
+        (1, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 1),  # torchrun leaves one process alone
+        (2, {"OMP_NUM_THREADS": "4,2"}, 8),
+    ],
+)
+def test_the_cores_are_shared_by_the_ranks_here_unless_someone_chose(ranks_here, environ, threads):
+    assert cpu_threads(Place(local_world_size=ranks_here), cores=16, environ=environ) == threads
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def set_gpus(count):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return set_gpus
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "device"),
+    [(0, "auto", "cpu"), (0, "cpu", "cpu"), (2, "auto", "cuda:1"), (2, "cuda", "cuda:1"), (2, "cpu", "cpu")],
+)
+def test_local_rank_n_has_gpu_n(gpus, count, wanted, device):
+    gpus(count)
+    assert choose_device(
+        wanted, Place(rank=5, world_size=8, local_rank=1, local_world_size=2)
+    ) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "sentence"),
+    [
+        (0, "cuda", "PyTorch sees no GPU on this host. Train with --device cpu"),
+        (1, "auto", "no GPU for local rank 1: PyTorch sees 1 on this host. Start at most 1"),
+    ],
+)
+def test_too_few_gpus_is_a_sentence(gpus, count, wanted, sentence):
+    gpus(count)
+    with pytest.raises(BadEnvironment, match=sentence):
+        choose_device(wanted, Place(rank=1, world_size=2, local_rank=1, local_world_size=2))

@@ -1,0 +1,99 @@
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from train.data import DATASETS
+from train.loop import OPTIMIZERS
+from train.models import MODELS
+from train.options import DEFAULT_LR, Dataset, Model, Optimizer, Options, parse
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_value():
+    assert parse([]) == Options()
+
+
+def test_every_option_is_read():
+    line = (
+        "--model mlp --dataset digits --epochs 3 --batch-size 16 --optimizer sgd --lr 0.2 --seed 7 --log-every 2 "
+        "--device cpu --threads 4 --timeout-s 9.5 --no-save"
+    )
+    assert parse(line.split()) == Options(
+        model="mlp",
+        dataset="digits",
+        epochs=3,
+        batch_size=16,
+        optimizer="sgd",
+        lr=0.2,
+        seed=7,
+        log_every=2,
+        device="cpu",
+        threads=4,
+        timeout_s=9.5,
+        save=False,
+    )
+
+
+def test_each_optimizer_has_its_own_learning_rate():
+    assert {name: parse(["--optimizer", name]).lr for name in DEFAULT_LR} == DEFAULT_LR
+
+
+def test_there_is_a_builder_for_every_choice():
+    assert set(MODELS) == set(get_args(Model))
+    assert set(DATASETS) == set(get_args(Dataset))
+    assert set(OPTIMIZERS) == set(DEFAULT_LR) == set(get_args(Optimizer))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--epoch 3", "--epoch is not an option of this job. Did you mean --epochs?"),
+        ("--epoch=3", "--epoch is not an option of this job. Did you mean --epochs?"),
+        ("--zzz", "--zzz is not an option of this job. All options: python -m train --help"),
+        ("stray", "stray is not an option of this job."),
+        ("--epochs 0", "argument --epochs: '0' can't be used: give a whole number from 1"),
+        ("--batch-size 1.5", "argument --batch-size: '1.5' can't be used: give a whole number from 1"),
+        ("--seed -1", "argument --seed: '-1' can't be used: give a whole number from 0"),
+        ("--lr nan", "argument --lr: 'nan' can't be used: give a number above 0"),
+        ("--lr 0", "argument --lr: '0' can't be used: give a number above 0"),
+        (
+            "--timeout-s inf",
+            "argument --timeout-s: 'inf' can't be used: give a number above 0, at most 86400.",
+        ),
+        ("--model resnet", "argument --model: invalid choice: 'resnet'"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_status_2(line, sentence, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(line.split())
+    assert exit_.value.code == 2
+    out, err = capsys.readouterr()
+    assert f"error: {sentence}" in err
+    assert "usage:" in err
+    assert not out
+
+
+def test_of_several_ranks_only_rank_0_shows_the_usage_but_each_says_what_is_wrong(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as exit_:
+        parse(["--epoch", "3"])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith("error: --epoch is not an option of this job.")
+
+
+def test_only_rank_0_shows_the_help(monkeypatch, capsys):
+    for rank, shown in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit) as exit_:
+            parse(["--help"])
+        assert exit_.value.code == 0
+        assert ("--batch-size N" in capsys.readouterr().out) == shown
+
+
+def test_options_are_read_before_anything_heavy_is_imported(node):
+    script = "import sys, train.__main__; print(sorted({'torch', 'numpy', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=node, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

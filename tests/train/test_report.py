@@ -1,0 +1,83 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.distributed import Place
+from train.errors import NotWritten
+from train.options import Options
+from train.report import Epoch, Report
+from train.timing import StepTime
+
+RANK_1 = Place(rank=1, world_size=2, local_rank=1, local_world_size=2)
+STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5)
+EPOCH = Epoch(number=1, seconds=2.0, samples=100, loss=0.5, accuracy=0.9)
+
+
+def test_lines_can_be_followed_while_the_job_runs(tmp_path):
+    path = tmp_path / "not" / "yet" / "metrics.jsonl"
+    with Report(path=path, place=RANK_1, options=Options()) as report:
+        report.start(torch.device("cpu"), steps_per_epoch=12)
+        report.step(10, epoch=1, loss=0.25, samples=640, step_time=STEP_TIME)
+        start, step = (json.loads(line) for line in path.read_text().splitlines())
+    assert start["event"] == "start"
+    assert step == {
+        "time": pytest.approx(start["time"], abs=5),
+        "rank": 1,
+        "step": 10,
+        "epoch": 1,
+        "loss": 0.25,
+        "samples": 640,
+        "step_ms": 3.5,
+        "data_ms": 1,
+        "compute_ms": 2,
+        "communication_ms": 0.5,
+    }
+
+
+def test_what_is_in_the_file_stays(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"mine": 1}\n')
+    with Report(path=path, place=Place(), options=Options()) as report:
+        report.epoch(EPOCH)
+    assert path.read_text().startswith('{"mine": 1}\n{')
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with Report(path=path, place=Place(), options=Options()) as report:
+        report.step(1, epoch=1, loss=float("nan"), samples=1, step_time=STEP_TIME)
+    assert json.loads(path.read_text())["loss"] is None
+
+
+def test_only_rank_0_tells_of_an_epoch_and_prints(tmp_path, capsys):
+    for place in (Place(world_size=2), RANK_1):
+        with Report(path=tmp_path / f"{place.rank}", place=place, options=Options()) as report:
+            report.epoch(EPOCH)
+    assert json.loads((tmp_path / "0").read_text())["samples_per_s"] == 50
+    assert (tmp_path / "1").read_text() == ""
+    assert capsys.readouterr().out == "epoch 1/8  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
+
+
+def test_without_a_file_there_is_only_the_console(capsys):
+    with Report(path=None, place=Place(), options=Options()) as report:
+        report.start(torch.device("cpu"), steps_per_epoch=23)
+    assert capsys.readouterr().out.startswith("cnn on digits  world size 1 (single, cpu)  epochs 8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_a_full_disk_is_a_sentence():
+    full = Report(path=Path("/dev/full"), place=Place(), options=Options())
+    with (
+        full as report,
+        pytest.raises(NotWritten, match="/dev/full can't be written: No space left on device"),
+    ):
+        report.epoch(EPOCH)
+
+
+def test_a_file_that_cant_be_opened_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritten, match=r"metrics\.jsonl can't be written"):
+        Report(path=tmp_path / "file" / "metrics.jsonl", place=Place(), options=Options()).__enter__()
