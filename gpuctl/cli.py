@@ -29,6 +29,7 @@ STATUSES = {
     "inventories.errors.CorruptFile": 2,
     "inventories.errors.NewerFormat": 2,
     "inventories.errors.InventoryError": 1,
+    "provision.errors.UnknownProvider": 2,
     "provision.errors.UnknownShape": 2,
     "provision.errors.RefusedPlan": 2,
     "provision.errors.NoCapacity": 3,
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         return _report(app, "Interrupted", "Interrupted.", INTERRUPTED, error)
     except click.ClickException as error:
-        if _asked_for_json(arguments):  # the command line was not read to its end
+        if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
             app.give(json=True)
         return _report(app, "Usage", _usage_message(error), 2, error)
     except Exception as error:  # noqa: BLE001 - nobody is to see a traceback who did not ask for it

@@ -91,30 +91,30 @@ def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
-    """A bar a run: milliseconds of a step, or its fractions where those are not known."""
-    axes.set(title="a step's time", ylabel="share")
-    labels = [_label(result) for result in results]
+    """A bar a run: the parts of a step's time, of those runs that know them."""
+    axes.set(title="a step's time", ylabel="share", ylim=(0, 1.2), xlim=(-0.8, max(len(results), 2) - 0.2))
     below = [0.0] * len(results)
     for name, color in (("compute", "#3a7d44"), ("communication", "#e0a458"), ("data", "#4a7fb0")):
         parts = [getattr(result.train.share, name) or 0.0 for result in results]
         axes.bar(range(len(results)), parts, bottom=below, label=name, color=color)
         below = [low + part for low, part in zip(below, parts, strict=True)]
-    axes.set_xticks(
-        range(len(results)),
-        labels,
-        rotation=30 if len(results) > 3 else 0,
-        ha="right" if len(results) > 3 else "center",
-    )
-    axes.legend()
+    labels = [_label(result) for result in results]
+    if len(results) > 3:
+        axes.set_xticks(range(len(results)), labels, rotation=30, ha="right")
+    else:
+        axes.set_xticks(range(len(results)), labels)
+    axes.legend(loc="upper center", ncols=3)
 
 
 def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
-    """A line a run."""
+    """A line a run that has losses."""
     axes.set(title="training loss", xlabel="epoch")
-    for result in results:
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    known = [result for result in results if result.train.loss]
+    for result in known:
         losses = result.train.loss
         axes.plot(range(1, len(losses) + 1), losses, "o-", markersize=3, label=_label(result))
-    if any(result.train.loss for result in results):
+    if known:
         axes.set_ylim(bottom=0)
         axes.legend()
 

@@ -22,7 +22,7 @@ STRAGGLER = 1.2
 RANKS_SHOWN = 32
 """In a larger run only the ranks are listed that failed or straggle."""
 SHARE_WIDTH = 40
-LOG_LINES = 15
+LOG_LINES = 20
 LOG_BYTES = 16_384
 FILES_COUNTED = 1000
 LABEL_WIDTH = 10
@@ -30,10 +30,13 @@ PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "tota
 
 
 def run_table(result: Result) -> RenderableType:
-    """One run's table; what failed comes first, with the end of its log from the run's folder."""
-    folder = Path(result.dir)
-    failed = result.first_error.rank if result.first_error else None
-    tail = "" if failed is None else end_of(folder / "logs" / f"rank-{failed}.log")
+    """One run's table; what failed comes first, with the end of its log from the run's folder.
+
+    Where no rank but a node failed, that is its launcher's log.
+    """
+    folder, error = Path(result.dir), result.first_error
+    log = f"{error.node if error.rank is None else f'rank-{error.rank}'}.log" if error else ""
+    tail = end_of(folder / "logs" / log)
     return draw_run(result, log_tail=tail, artifacts=files_under(folder / "artifacts"))
 
 
@@ -54,7 +57,7 @@ def files_under(folder: Path) -> list[str]:
 
 
 def draw_run(result: Result, *, log_tail: str = "", artifacts: Sequence[str] = ()) -> RenderableType:
-    """One run's table, of what is given. `log_tail`: of the rank that failed first."""
+    """One run's table, of what is given. `log_tail`: of what failed first."""
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, log_tail), ""]
@@ -115,12 +118,13 @@ def _facts(result: Result) -> Table:
         ("step p95", text.milliseconds(step.p95)),
     ]
     known = [[(name, value) for name, value in column if value != text.UNKNOWN] for column in (left, right)]
+    columns = [column for column in known if column]
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in known:
+    for _ in columns:
         grid.add_column(style="dim", width=LABEL_WIDTH)
         grid.add_column(min_width=22)
-    for (name, value), (other, second) in itertools.zip_longest(*known, fillvalue=("", "")):
-        grid.add_row(name, value, other, second)
+    for row in itertools.zip_longest(*columns, fillvalue=("", "")):
+        grid.add_row(*itertools.chain.from_iterable(row))
     return grid
 
 

@@ -121,7 +121,10 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -
 
 
 def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
-    """A cluster, the document of `up --json` or `status --json`: price and age, machines, unfinished runs."""
+    """A cluster, the document of `up --json` or `status --json`: price and age, machines, unfinished runs.
+
+    The private addresses are left out where they are the public ones.
+    """
     machines = cluster["machines"]
     price = text.dollars(cluster["hourly_usd"])
     about = [
@@ -133,26 +136,19 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
     ]
     head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
-    table = table_of(
-        "rank",
-        "name",
-        "state",
-        "address",
-        "private",
-        "gpus",
-        "id",
-        right=("rank", "gpus"),
-        flexible=("id",),
-    )
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "rank": lambda machine: str(machine["rank"]),
+        "name": lambda machine: machine["name"],
+        "state": lambda machine: Text(machine["state"], STATE_STYLES[machine["state"]]),
+        "address": lambda machine: f"{machine['user']}@{machine['host']}:{machine['port']}",
+        "private": lambda machine: machine["private_ip"],
+        "gpus": lambda machine: text.UNKNOWN if machine["gpus"] is None else str(machine["gpus"]),
+        "id": lambda machine: machine["id"],
+    }
+    if all(machine["private_ip"] == machine["host"] for machine in machines):
+        del columns["private"]
+    table = table_of(*columns, right=("rank", "gpus"), flexible=("id",))
     for machine in machines:
-        table.add_row(
-            str(machine["rank"]),
-            machine["name"],
-            Text(machine["state"], STATE_STYLES[machine["state"]]),
-            f"{machine['user']}@{machine['host']}:{machine['port']}",
-            machine["private_ip"],
-            text.UNKNOWN if machine["gpus"] is None else str(machine["gpus"]),
-            machine["id"],
-        )
+        table.add_row(*(cell(machine) for cell in columns.values()))
     unfinished = cluster.get("runs") or ()
     return Group(head, "", table, *(Text(f"run {run} is not over", "cyan") for run in unfinished))

@@ -51,7 +51,7 @@ class View(Protocol):
         """One line of a rank's metrics."""
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """One line of a rank's log; `rank` None: of the launcher's on that node."""
+        """One line of a rank's log; `rank` None: of the launcher's on that node, shown with --verbose only."""
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -113,7 +113,7 @@ class PlainView:
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Print the line behind its rank."""
-        if self._logs:
+        if self._logs and (rank is not None or self._output.options.verbose):
             with self._lock:
                 self._say(log_line(rank, node, line))
 
@@ -193,7 +193,7 @@ class LiveView:
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Print the line behind its rank."""
-        if self._logs:
+        if self._logs and (rank is not None or self._output.options.verbose):
             self._print(log_line(rank, node, line), "")
 
     def note(self, text: str) -> None:

@@ -1,6 +1,7 @@
 """The errors of this package.
 
 ProvisionError
+├── UnknownProvider     this build has no provider of that name
 ├── UnknownShape        no provider knows a shape of that name
 ├── RefusedPlan         what is asked for can't be reached from what there is (a smaller count, another shape)
 ├── NoCapacity          the provider has no such machines, or the account's quota forbids them
@@ -10,6 +11,10 @@ ProvisionError
 
 class ProvisionError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
+
+
+class UnknownProvider(ProvisionError):
+    """This build has no provider of that name."""
 
 
 class UnknownShape(ProvisionError):

@@ -100,19 +100,13 @@ def current_user() -> str:
         return str(os.getuid())
 
 
-def login_shell() -> str:
-    """The user's shell."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
-    except KeyError:
-        return "/bin/sh"
-
-
 def host_env(environ: Mapping[str, str], *, home: Path, marks: Mapping[str, str]) -> dict[str, str]:
     """The environment of a host's server and of all commands on it; `marks` make its processes known."""
     kept = {key: value for key, value in environ.items() if key in KEPT_ENV or key.startswith("LC_")}
     user = current_user()
-    own = {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
+    # Not the account's shell: that of an account for services refuses to work.
+    shell = environ.get("SHELL", "/bin/sh")
+    own = {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": shell}
     env = {"PATH": os.defpath} | kept | own | dict(marks)
     if site.ENABLE_USER_SITE:
         # The interpreter's packages may lie in the user's real home.

@@ -6,7 +6,7 @@ from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from inventories.suggest import did_you_mean
-from provision.errors import ProvisionError, UnknownShape
+from provision.errors import UnknownProvider, UnknownShape
 from provision.provider import Provider
 
 PROVIDERS: dict[str, tuple[str, str]] = {
@@ -17,11 +17,11 @@ PROVIDERS: dict[str, tuple[str, str]] = {
 
 
 def load(name: str, folder: ClusterFolder) -> Provider:
-    """The provider of that name for one cluster. Raises ProvisionError where this build has none."""
+    """The provider of that name for one cluster. Raises UnknownProvider where this build has none."""
     if name not in PROVIDERS:
-        raise ProvisionError(
-            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, PROVIDERS)}; it has "
-            f"{' and '.join(PROVIDERS)}. Give one of them with `--provider`."
+        raise UnknownProvider(
+            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, PROVIDERS) or '.'} "
+            f"Give {' or '.join(PROVIDERS)} with `--provider`."
         )
     module = importlib.import_module(PROVIDERS[name][0])
     made: Provider = module.provider(folder)
@@ -32,7 +32,7 @@ def infer(spec: Spec) -> str:
     """The name of the provider that the spec means; an explicit one wins.
 
     Raises UnknownShape for a shape that nobody has, InvalidInput where nothing names a provider, and
-    ProvisionError for a shape whose provider this build does not have.
+    UnknownProvider for a shape whose provider this build does not have.
     """
     if spec.provider is not None:
         return spec.provider
@@ -57,7 +57,7 @@ def _provider_of(name: str) -> str:
         hint = f"The nearest are {', '.join(near)}." if near else "`--shape local` needs no account."
         raise UnknownShape(f"No provider has a shape '{name}'. {hint}")
     if shape.provider not in PROVIDERS:
-        raise ProvisionError(
+        raise UnknownProvider(
             f"Shape {name} is {shape.provider}'s, and this build of gpuctl does not have that provider yet. "
             "`--provider local` runs hosts on this machine, `--hosts FILE` uses machines that you have."
         )

@@ -29,6 +29,7 @@ from remote.node import frames
 from remote.node.__main__ import DISK_FULL
 
 CONNECT_TIMEOUT_S = 15.0
+KEEPALIVE_S = 10
 DEAD_PEER_S = 20
 """Unacknowledged data for this long means that the peer is gone (TCP_USER_TIMEOUT)."""
 
@@ -223,7 +224,7 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
         connect_timeout=timeout_s,
         connect_kwargs={
             "sock": stream,
-            "key_filename": str(machine.key_file) if machine.key_file else None,
+            "key_filename": [str(machine.key_file)] if machine.key_file else [],
             # A machine without a key of its own is one that the user reaches with theirs.
             "allow_agent": machine.key_file is None,
             "look_for_keys": machine.key_file is None,
@@ -254,6 +255,8 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
             ) from error
         stage = "banner" if "banner" in str(error) else "key exchange"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
+    # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
+    connection.transport.set_keepalive(KEEPALIVE_S)
     return Node(machine, connection)
 
 

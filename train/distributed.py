@@ -2,10 +2,12 @@
 
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -65,14 +67,29 @@ def choose_device(wanted: Device, place: Place) -> torch.device:
     return torch.device("cuda", place.local_rank)
 
 
-def cpu_threads(place: Place, *, cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """A fair number of CPU threads for this rank: OMP_NUM_THREADS if someone chose it, else cores / ranks here."""
+def cpu_threads(place: Place, *, cores: int, ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """A fair number of CPU threads for each of `ranks` ranks that share `cores`, unless OMP_NUM_THREADS says it."""
     chosen = environ.get("OMP_NUM_THREADS", "")
     # Where nobody chose, torchrun sets 1 for several processes, which would leave most cores of a host idle.
     from_torchrun = chosen == "1" and place.local_world_size > 1 and "TORCHELASTIC_RUN_ID" in environ
     if chosen.isdecimal() and int(chosen) > 0 and not from_torchrun:
         return int(chosen)
-    return max(1, cores // place.local_world_size)
+    return max(1, cores // ranks)
+
+
+def ranks_on_this_machine(place: Place) -> int:
+    """How many ranks share this machine's cores; all ranks of the process group have to ask.
+
+    It can be more than the local world size, where several launchers run on one machine. Their ranks would have too
+    many threads together, and then each is many times slower.
+    """
+    if place.world_size == 1:
+        return 1
+    boot_id = Path("/proc/sys/kernel/random/boot_id")  # hostnames may be alike
+    mine = boot_id.read_text() if boot_id.exists() else socket.gethostname()
+    machines = [""] * place.world_size
+    dist.all_gather_object(machines, mine)
+    return machines.count(mine)
 
 
 def usable_cores() -> int:

@@ -15,7 +15,15 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from train.artifacts import save_model
 from train.data import DATASETS, TrainingBatches, shard, split
-from train.distributed import Place, choose_device, cpu_threads, process_group, this_place, usable_cores
+from train.distributed import (
+    Place,
+    choose_device,
+    cpu_threads,
+    process_group,
+    ranks_on_this_machine,
+    this_place,
+    usable_cores,
+)
 from train.models import MODELS
 from train.options import Optimizer, Options
 from train.report import Epoch, Report
@@ -34,12 +42,13 @@ def run(options: Options) -> None:
     """Train, evaluate, report, save. Every rank calls it with the same options."""
     place = this_place()
     device = choose_device(options.device, place)
-    torch.set_num_threads(options.threads or cpu_threads(place, cores=usable_cores()))
     metrics = os.environ.get("GPUCTL_METRICS")
     with (
         Report(path=Path(metrics) if metrics else None, place=place, options=options) as report,
         process_group(place, device, timeout_s=options.timeout_s),
     ):
+        fair = cpu_threads(place, cores=usable_cores(), ranks=ranks_on_this_machine(place))
+        torch.set_num_threads(options.threads or fair)
         trainer = Trainer(options, place, device, report)
         report.start(device, steps_per_epoch=len(trainer.batches))
         epochs = []

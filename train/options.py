@@ -14,7 +14,7 @@ Dataset = Literal["digits"]
 Optimizer = Literal["adam", "sgd"]
 Device = Literal["auto", "cpu", "cuda"]
 
-DEFAULT_LR: dict[Optimizer, float] = {"adam": 5e-3, "sgd": 0.05}
+DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "sgd": 0.05}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Options:
 
     model: Model = "cnn"
     dataset: Dataset = "digits"
-    epochs: int = 8
+    epochs: int = 10
     batch_size: int = 64
     """Samples a step and rank: a step of all ranks together takes this times their number."""
     optimizer: Optimizer = "adam"
@@ -139,7 +139,7 @@ def _parser() -> _Parser:
         "--threads",
         type=_whole_number(1),
         metavar="N",
-        help="CPU threads a rank (default: $OMP_NUM_THREADS, else the host's cores divided by the ranks on it)",
+        help="CPU threads a rank (default: $OMP_NUM_THREADS, else this machine's cores divided by the ranks on it)",
     )
     where.add_argument(
         "--timeout-s",

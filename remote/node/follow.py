@@ -40,6 +40,8 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
             frames.write(output, {"t": "beat"})
             beat = now
         time.sleep(POLL_S)
+    if not state["running"]:
+        runner.clean_up(run_dir)
     while _send_growth(run_dir, offsets, output):
         pass
     frames.write(output, {"t": "end", "state": state})

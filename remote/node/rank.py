@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import List
 
+from remote.node import process
 from remote.node.files import write_json
 
 
@@ -21,6 +22,8 @@ def main(arguments: List[str]) -> int:
     command = arguments[3:]
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
+    # torchrun has made this process the leader of a session, and so of a group.
+    group = {"group": os.getpgrp(), "birth": process.birth(os.getpgrp())}
     path = run_dir / "ranks" / "rank-{}.json".format(rank)
     metrics = run_dir / "metrics" / "rank-{}.jsonl".format(rank)
     environment = dict(os.environ, GPUCTL_METRICS=str(metrics))
@@ -36,9 +39,9 @@ def main(arguments: List[str]) -> int:
             log.write("gpuctl: {} could not be started: {}\n".format(command[0], error).encode())
             write_json(path, dict(record, ended_at=time.time(), exit_code=127))
             return 127
-        write_json(path, dict(record, pid=child.pid, group=os.getpid()))
+        write_json(path, dict(record, pid=child.pid, **group))
         code = child.wait()
-        write_json(path, dict(record, pid=child.pid, group=os.getpid(), ended_at=time.time(), exit_code=code))
+        write_json(path, dict(record, pid=child.pid, **group, ended_at=time.time(), exit_code=code))
     if code < 0:
         # Die of the same signal, so that the launcher reports what really happened.
         if -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -26,14 +26,21 @@ class Stopped(Exception):
 
 
 def launch(spec: Dict[str, Any]) -> None:
-    """Start the run of `spec` (run_dir, node, launcher, argv, env, path_prefix) and return when it is under way.
+    """Start the run of `spec` and return when it is under way: run_dir, node, launcher, argv, env, path_prefix.
 
-    Raises OSError with a sentence where the launcher could not be started.
+    Making the run's folder is the claim: a second call, after a lost answer, starts nothing; and a run that was
+    stopped before it began never begins. Raises OSError with a sentence where it could not be started.
     """
     run_dir = Path(spec["run_dir"])
+    run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        run_dir.mkdir(mode=0o700)
+    except FileExistsError:
+        if (run_dir / "runner.json").exists():
+            return
+        raise OSError("the run was stopped before it began") from None
     for name in ("logs", "metrics", "ranks", "artifacts"):
-        (run_dir / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.chmod(str(run_dir), 0o700)
+        (run_dir / name).mkdir(mode=0o700)
     write_json(run_dir / "launch.json", spec)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
@@ -81,9 +88,12 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         return
     try:
         identity = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
-        write_json(run_dir / "runner.json", dict(identity, launcher=launcher.pid))
+        launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
+        write_json(run_dir / "runner.json", dict(identity, **launched))
         os.write(answers, b"ok")
         os.close(answers)
+        if (run_dir / "stop").exists():
+            raise Stopped
         exit_code = launcher.wait()
     except Stopped:
         stopped = True
@@ -99,15 +109,16 @@ def _raise_stopped(_number: int, _frame: object) -> None:
     raise Stopped
 
 
-def _groups(run_dir: Path) -> List[int]:
-    """Process groups of the run's ranks, as their records name them."""
-    records = [read_json(path) for path in sorted((run_dir / "ranks").glob("rank-*.json"))]
-    return [int(record["group"]) for record in records if "group" in record]
-
-
 def _end_ranks(run_dir: Path, number: int) -> None:
-    for group in _groups(run_dir):
-        process.signal_group(group, number)
+    """Signal the process groups of the run's ranks, as their records name them.
+
+    A group's id is not given to another process while any of the group lives; where its leader is not the one
+    that was recorded, the whole group is gone and the id is somebody else's.
+    """
+    for path in sorted((run_dir / "ranks").glob("rank-*.json")):
+        record = read_json(path)
+        if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
+            process.signal_group(record["group"], number)
 
 
 def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: float) -> int:
@@ -163,22 +174,29 @@ def state(run_dir: Path) -> Dict[str, Any]:
 
 
 def stop(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
-    """End the run: ask the runner, and do its work where it is dead. Idempotent. Returns the final state."""
+    """End the run, also one that is just being started. Idempotent. Returns the final state."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (run_dir / "stop").touch()
     now = state(run_dir)
-    runner = read_json(run_dir / "runner.json")
     if now["running"]:
-        (run_dir / "stop").touch()
-        os.kill(runner["pid"], signal.SIGTERM)
+        os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
         limit = time.monotonic() + deadline_s
         while now["running"] and time.monotonic() < limit:
             time.sleep(0.02)
             now = state(run_dir)
-    if not now["running"] and not (run_dir / "exit.json").exists() and runner:
-        same_boot = runner["boot_id"] == process.boot_id()
-        if same_boot:
-            _end_ranks(run_dir, signal.SIGKILL)
-            process.signal_group(int(runner["launcher"]), signal.SIGKILL)
+    if not now["running"]:
+        clean_up(run_dir)
     return now
+
+
+def clean_up(run_dir: Path) -> None:
+    """Do what a killed runner could not: end what is left of its run. Nothing where the runner ended by itself."""
+    runner = read_json(run_dir / "runner.json")
+    if not runner or (run_dir / "exit.json").exists() or runner["boot_id"] != process.boot_id():
+        return
+    _end_ranks(run_dir, signal.SIGKILL)
+    if process.birth(runner["launcher"]) in (None, runner["launcher_birth"]):
+        process.signal_group(runner["launcher"], signal.SIGKILL)
 
 
 def active_runs(runs_dir: Path) -> List[str]:

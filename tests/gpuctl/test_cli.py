@@ -295,3 +295,22 @@ def test_every_commands_help_has_short_and_long_and_the_global_options(
         assert capsys.readouterr().out == short
         for option in ("--cluster NAME", "--json", "-y, --yes", "-v, --verbose", "--no-color", "-h, --help"):
             assert option in short, name
+
+
+def test_options_without_a_command_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--no-color"]) == 2
+    assert capsys.readouterr() == ("", "error: Missing command. See `gpuctl --help`.\n")
+
+
+def test_wrong_usage_after_the_document_adds_no_second_one(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    @common_options
+    def command(app: App) -> None:
+        app.output.json({})
+        raise click.UsageError("Too late.")
+
+    register(command)
+    assert cli.main(["probe", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {}

@@ -111,7 +111,7 @@ def test_a_failed_runs_table_begins_with_the_failure() -> None:
     )
     text = drawn(draw_run(BAD, log_tail=tail + "\n"))
     assert text.startswith(
-        "rank 1 on node-1 failed first: exit status 3: RuntimeError: boom\nthe end of its log:\n  │ more 6\n"
+        "rank 1 on node-1 failed first: exit status 3: RuntimeError: boom\nthe end of its log:\n  │ more 1\n"
     )
     assert text.index("  │ RuntimeError: boom\n") < text.index("run 20261121-054625-3fa9  failed")
     assert "line 1" not in text
@@ -135,6 +135,15 @@ def test_the_log_and_the_artifacts_come_from_the_runs_folder(tmp_path: Path) -> 
     assert "  │ the end is near\n" in text
     assert "artifacts   deep/model.pt\n" in text
     assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
+    (tmp_path / "logs" / "node-1.log").write_text("no rendezvous\n")
+    node_failed = replace(BAD, first_error=FirstError(rank=None, node="node-1", message="torchrun ended"))
+    assert "  │ no rendezvous\n" in drawn(run_table(replace(node_failed, dir=str(tmp_path))))
+    assert "the end of its log" not in drawn(run_table(replace(GOOD, dir=str(tmp_path))))
+
+
+def test_what_a_small_script_tells_stands_on_the_left() -> None:
+    text = drawn(draw_run(replace(GOOD, train=TrainSummary(loss=(0.5,), samples_per_s=100.0))))
+    assert "\nloss        0.500\nsamples/s   100\n" in text
 
 
 def test_a_share_that_is_not_a_whole_fills_its_part_of_the_bar() -> None:
@@ -268,9 +277,9 @@ def test_the_machines_of_a_cluster() -> None:
         """\
 default  local · 2 machines · free · up 5 min 0 s
 
-rank  name    state    address             private    gpus  id
-   0  node-0  running  me@127.0.0.1:40001  127.0.0.1     0  4711
-   1  node-1  gone     me@127.0.0.1:40001  127.0.0.1     -  4711
+rank  name    state    address             gpus  id
+   0  node-0  running  me@127.0.0.1:40001     0  4711
+   1  node-1  gone     me@127.0.0.1:40001     -  4711
 run 20261121-054625-3fa9 is not over
 """
     )
@@ -306,6 +315,7 @@ def test_a_long_id_is_folded_not_cut() -> None:
     text = drawn(machines_table(cluster))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "".join(line.split()[-1] for line in text.splitlines()[3:]) == ocid
+    assert "10.0.0.2" in text
 
 
 def test_colour_on_a_terminal() -> None:

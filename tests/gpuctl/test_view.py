@@ -17,7 +17,7 @@ import sys, threading, time
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.view import open_view
-output = Output(Options(no_color="--no-color" in sys.argv))
+output = Output(Options(no_color="--no-color" in sys.argv, verbose="--verbose" in sys.argv))
 """
 WORK = (
     HEAD
@@ -64,8 +64,9 @@ def test_live_on_a_terminal() -> None:
     assert "    node-0  asked for facts" in seen
     assert "  ████████████░░░░░░░░░░░░  epoch 1/2  step 10/20  1.0 s left" in seen
     assert "  loss 0.500  320 samples/s" in seen
-    for line in ("said beside it", "a note", "rank 1 │ a line", "node-1 │ the launcher's line"):
+    for line in ("said beside it", "a note", "rank 1 │ a line"):
         assert seen.count(line) == 1, line
+    assert "launcher" not in terminal.seen
     assert "late" not in terminal.seen
     assert "\x1b[2J" not in terminal.seen
     assert terminal.seen.index(HIDE) < terminal.seen.rindex(SHOW) < terminal.seen.index("after it")
@@ -76,6 +77,13 @@ def test_logs_only_where_they_are_asked_for() -> None:
         assert terminal.wait() == 0
     assert "a line" not in terminal.seen
     assert "a note" in terminal.seen
+
+
+def test_the_launchers_log_is_for_the_curious() -> None:
+    assert "node-1 │ the launcher's line\n" in python(WORK, "--logs", "--verbose").stderr
+    with Terminal(WORK, "--logs", "--verbose") as terminal:
+        assert terminal.wait() == 0
+    assert "node-1 │ the launcher's line" in lines(terminal.seen)
 
 
 def test_no_colour_is_still_live() -> None:
@@ -113,7 +121,6 @@ def test_plain_elsewhere_and_on_stderr() -> None:
         "said beside it",
         "a note",
         "rank 1 │ a line",
-        "node-1 │ the launcher's line",
         "train: done in N s",
         "after it",
     ]

@@ -1,9 +1,12 @@
 """What goes wrong in the middle: every fault ends in a sentence, a status, and no process left behind."""
 
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 from support import Gpuctl, interrupt, processes_with, wait_for
 
@@ -20,7 +23,7 @@ for step in range(600):
 """
 
 
-def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[object, str]":
+def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], str]":
     """`gpuctl train` of a script that takes a minute, when both ranks are at work; with the run's id."""
     gpuctl.script("steps.py", STEPS)
     process = gpuctl.start("train", "--json", *words, "steps.py")
@@ -71,8 +74,6 @@ def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     # The rank itself, not the watcher around it: the younger of the two processes that name the script.
     record = two_hosts.run_folder(run) / "ranks" / "rank-1.json"
-    import json
-
     os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
@@ -119,8 +120,6 @@ def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    import json
-
     assert json.loads(out)["status"] == "stopped"
     assert not processes_with("steps.py")
     assert "Traceback" not in err
@@ -153,8 +152,6 @@ def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
 
 
 def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuctl) -> None:
-    import psutil
-
     machines = two_hosts.ok("status", "--json").json["machines"]
     process, _ = running_train(two_hosts)
     servers = {
@@ -165,8 +162,6 @@ def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuc
     os.kill(servers[machines[1]["port"]], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
-    import json
-
     result = json.loads(out)
     assert result["status"] == "failed"
     assert result["first_error"]["node"] == "default-1"
@@ -192,8 +187,6 @@ def test_a_changed_host_key_is_refused_before_anything_is_sent(two_hosts: Gpuctl
     os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
 )
 def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
-    import subprocess
-
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(home)], check=True)
     try:
@@ -211,8 +204,6 @@ def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
     os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
 )
 def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> None:
-    import subprocess
-
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(home)], check=True)
     try:
@@ -232,3 +223,17 @@ def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> 
     finally:
         two_hosts("down", "--yes")
         subprocess.run(["umount", str(home)], check=False)
+
+
+def test_a_killed_runner_is_noticed_and_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
+    process, run = running_train(two_hosts)
+    [runner] = (two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home").glob(
+        f".gpuctl-node/runs/{run}/runner.json"
+    )
+    os.kill(json.loads(runner.read_text())["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert error["node"] == "default-1"
+    assert "runner was killed" in error["message"]
+    assert not processes_with("steps.py")

@@ -389,7 +389,7 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
 def listening(cluster) -> int:
     count = 0
     for pid in cluster.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             count += any(entry.status == "LISTEN" for entry in psutil.Process(pid).net_connections("inet"))
     return count
 

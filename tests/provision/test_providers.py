@@ -73,7 +73,7 @@ def test_each_of_the_table_can_be_loaded(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["oci", "locl", ""])
 def test_an_unknown_provider(name, tmp_path):
-    with pytest.raises(ProvisionError, match=f"no provider '{name}'.*local and hosts"):
+    with pytest.raises(ProvisionError, match=f"no provider '{name}'.*local or hosts"):
         load(name, Store(tmp_path).cluster("default"))
 
 

@@ -51,7 +51,8 @@ def test_a_rank_that_is_no_number_is_shown():
     ],
 )
 def test_the_cores_are_shared_by_the_ranks_here_unless_someone_chose(ranks_here, environ, threads):
-    assert cpu_threads(Place(local_world_size=ranks_here), cores=16, environ=environ) == threads
+    place = Place(local_world_size=ranks_here)
+    assert cpu_threads(place, cores=16, ranks=ranks_here, environ=environ) == threads
 
 
 @pytest.fixture

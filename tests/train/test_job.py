@@ -42,7 +42,7 @@ def test_the_lines_of_each_rank(default_run):
             "model": "cnn",
             "dataset": "digits",
             "strategy": "ddp",
-            "epochs": 8,
+            "epochs": 10,
             "steps_per_epoch": 12,
             "batch_size": 64,
         }
@@ -51,11 +51,11 @@ def test_the_lines_of_each_rank(default_run):
         assert sorted(line["time"] for line in lines) == [line["time"] for line in lines]
 
         assert [(line["step"], line["epoch"]) for line in steps] == [
-            (n, (n - 1) // 12 + 1) for n in range(1, 97)
+            (n, (n - 1) // 12 + 1) for n in range(1, 121)
         ]
         # 719 images an epoch: eleven batches of 64, and the last one of 15
         assert [line["samples"] for line in steps[:13]] == [*range(64, 705, 64), 719, 719 + 64]
-        assert steps[-1]["samples"] == 8 * 719
+        assert steps[-1]["samples"] == 10 * 719
         for line in steps:
             parts = [line["data_ms"], line["compute_ms"], line["communication_ms"]]
             assert min(parts) >= 0
@@ -70,7 +70,7 @@ def test_the_lines_of_each_rank(default_run):
 
 def test_the_lines_of_the_epochs(default_run):
     epochs = default_run.events(0, "epoch")
-    assert [line["epoch"] for line in epochs] == list(range(1, 9))
+    assert [line["epoch"] for line in epochs] == list(range(1, 11))
     assert default_run.events(1, "epoch") == []
     end = default_run.events(0, "end")[0]
     assert (end["accuracy"], end["loss"]) == (epochs[-1]["accuracy"], epochs[-1]["loss"])
@@ -88,7 +88,7 @@ def test_the_lines_of_the_epochs(default_run):
 
 def test_rank_0_alone_speaks_to_people(default_run):
     assert default_run.out.count("world size 2 (ddp") == 1
-    assert default_run.out.count("epoch 8/8") == 1
+    assert default_run.out.count("epoch 10/10") == 1
     assert default_run.out.count("model written to") == 1
 
 
@@ -102,12 +102,25 @@ def test_the_model_is_the_bare_one_and_as_accurate_as_was_reported(default_run):
     assert default_run.events(0, "end")[0]["accuracy"] == pytest.approx(float(accuracy))
 
 
-def test_a_second_run_has_the_same_losses_to_the_last_bit(default_run, run, tmp_path):
-    again = run("--log-every", "1", "--epochs", "2", "--no-save", ranks=2, run_dir=tmp_path)
-    assert again.status == 0, again.err
+def test_two_launchers_as_on_two_nodes_have_the_same_losses_to_the_last_bit(default_run, start, free_port, tmp_path):
+    rendezvous = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", free_port())
+    job = ("-m", "train", "--log-every", "1", "--epochs", "2")
+    launchers = [("-m", "torch.distributed.run", *rendezvous, "--node-rank", str(node), *job) for node in (0, 1)]
+    with (
+        start(*launchers[0], run_dir=tmp_path / "0") as first,
+        start(*launchers[1], run_dir=tmp_path / "1") as second,
+    ):
+        outputs = [launcher.communicate(timeout=60) for launcher in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    fair = max(1, usable_cores() // 2)
+    assert f"world size 2 (ddp, cpu)  epochs 2 of 12 steps  batch 64 a rank  CPU threads {fair} a rank" in outputs[0][0]
+    assert outputs[1][0] == ""
     for rank in (0, 1):
-        assert losses(again, rank) == losses(default_run, rank)[:24]
-    assert not (tmp_path / "artifacts").exists()
+        again = metrics(tmp_path / str(rank))
+        assert again[0]["local_rank"] == 0
+        assert losses(again) == losses(default_run)[rank * 120:24]
+    assert (tmp_path / "0" / "artifacts" / "model.pt").exists()
+    assert not (tmp_path / "1" / "artifacts").exists()
 
 
 def changed(folder, change):

@@ -58,13 +58,13 @@ def test_only_rank_0_tells_of_an_epoch_and_prints(tmp_path, capsys):
             report.epoch(EPOCH)
     assert json.loads((tmp_path / "0").read_text())["samples_per_s"] == 50
     assert (tmp_path / "1").read_text() == ""
-    assert capsys.readouterr().out == "epoch 1/8  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
+    assert capsys.readouterr().out == "epoch 1/10  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
 
 
 def test_without_a_file_there_is_only_the_console(capsys):
     with Report(path=None, place=Place(), options=Options()) as report:
         report.start(torch.device("cpu"), steps_per_epoch=23)
-    assert capsys.readouterr().out.startswith("cnn on digits  world size 1 (single, cpu)  epochs 8")
+    assert capsys.readouterr().out.startswith("cnn on digits  world size 1 (single, cpu)  epochs 10")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")

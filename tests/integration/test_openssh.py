@@ -1,0 +1,146 @@
+"""Machines that exist already, behind OpenSSH's own server: the `hosts` provider, host keys, a run."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, wait_for
+
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        SSHD is None, reason="needs OpenSSH's server (Debian: apt-get install openssh-server)"
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running sshd on loopback."""
+
+    port: int
+    host_key: str
+    key: Path
+
+    def inventory(self, folder: Path, *, python: bool = True) -> Path:
+        """A hand-written inventory with this server as its one host."""
+        lines = [
+            "all:", "  hosts:", "    box:", "      ansible_host: 127.0.0.1", f"      ansible_port: {self.port}",
+            f"      ansible_user: {getpass.getuser()}", f"      ansible_ssh_private_key_file: {self.key}",
+        ]  # fmt: skip
+        lines += [f"      ansible_python_interpreter: {sys.executable}"] if python else []
+        path = folder / "hosts.yaml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    return " ".join(path.with_suffix(".pub").read_text().split()[:2])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """sshd as the user who runs the tests, in the foreground, with the settings of a cloud image."""
+    folder = tmp_path / "sshd"
+    folder.mkdir(mode=0o700)
+    host_key = make_key(folder / "host_key")
+    (folder / "authorized_keys").write_text(make_key(folder / "id"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = folder / "sshd_config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host_key'}\nPidFile none\nUsePAM no\n"
+        f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nPasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nMaxStartups 10:30:100\nMaxSessions 10\nPermitRootLogin prohibit-password\n"
+    )
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    process = subprocess.Popen(
+        [str(SSHD), "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+
+    def answers() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_for(answers, what="sshd listening", deadline_s=10)
+    yield Server(port=port, host_key=host_key, key=folder / "id")
+    process.terminate()
+    process.communicate(timeout=10)
+
+
+@pytest.fixture
+def node_home(gpuctl: Gpuctl) -> Iterator[dict[str, str]]:
+    """Removes what a run leaves in the home of the user who runs the tests."""
+    folder = Path.home() / ".gpuctl-node"
+    before = folder.exists()
+    yield {}
+    if not before:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_host_keys_are_never_taken_on_trust_unless_asked(
+    gpuctl: Gpuctl, server: Server, node_home: object
+) -> None:
+    hosts = str(server.inventory(gpuctl.cwd))
+    empty = gpuctl.script("empty_known_hosts", "")
+    refused = gpuctl("up", "--hosts", hosts, "--known-hosts", str(empty))
+    assert refused.status == 1
+    assert "--accept-new-host-keys" in refused.err
+    known = gpuctl.script("known_hosts", f"[127.0.0.1]:{server.port} {server.host_key}\n")
+    machines = gpuctl.ok("up", "--hosts", hosts, "--known-hosts", str(known), "--json").json["machines"]
+    assert [machine["name"] for machine in machines] == ["box"]
+    assert gpuctl.ok("down", "--json").json["leftovers"] == []
+    gpuctl.ok("up", "--hosts", hosts, "--known-hosts", str(empty), "--accept-new-host-keys")
+    assert server.host_key in (gpuctl.home / "clusters" / "default" / "known_hosts").read_text()
+    other = make_key(gpuctl.cwd / "other")
+    wrong = gpuctl.script("wrong_known_hosts", f"[127.0.0.1]:{server.port} {other}\n")
+    gpuctl.ok("down")
+    changed = gpuctl("up", "--hosts", hosts, "--known-hosts", str(wrong), "--accept-new-host-keys")
+    assert changed.status == 1
+    assert "host key has changed" in changed.err
+
+
+def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+    hosts = str(server.inventory(gpuctl.cwd))
+    gpuctl.ok("up", "--hosts", hosts, "--accept-new-host-keys", "--known-hosts", "/dev/null")
+    gpuctl.script("my.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    result = gpuctl.ok("train", "--json", "--nproc-per-node", "2", "my.py").json
+    assert result["status"] == "succeeded"
+    assert gpuctl.ok("logs", "--rank", "1").out == "rank 1 of 2\n"
+    assert gpuctl.ok("exec", "--", "echo", "a  b").out == "a  b\n"
+    assert gpuctl.ok("ssh", "0", "--", "printf", "%s", "a  b").out == "a  b"
+    gpuctl.ok("push", "my.py", "~/.gpuctl-node/pushed")
+    gpuctl.ok("pull", "--rank", "0", "~/.gpuctl-node/pushed/my.py", "back")
+    assert (gpuctl.cwd / "back" / "my.py").read_text() == (gpuctl.cwd / "my.py").read_text()
+    assert gpuctl.ok("status", "--json").json["machines"][0]["state"] == "running"
+
+
+def test_a_hand_written_file_needs_host_and_user_only(gpuctl: Gpuctl, server: Server) -> None:
+    """Without a key in the file the user's own are offered; here they have none, which is a sentence."""
+    text = (
+        "all:\n  hosts:\n    box:\n      ansible_host: 127.0.0.1\n"
+        f"      ansible_port: {server.port}\n      ansible_user: {getpass.getuser()}\n"
+    )
+    hosts = gpuctl.script("hosts.yaml", text)
+    agentless = {"HOME": str(gpuctl.cwd), "SSH_AUTH_SOCK": ""}
+    words = ("up", "--hosts", str(hosts), "--known-hosts", "/dev/null", "--accept-new-host-keys")
+    done = gpuctl(*words, env=agentless)
+    assert done.status == 1
+    assert "did not accept" in done.err
+    assert "Traceback" not in done.err
+    (gpuctl.cwd / ".ssh").mkdir(mode=0o700)
+    shutil.copy(server.key, gpuctl.cwd / ".ssh" / "id_ed25519")
+    gpuctl.ok(*words, env=agentless)
