@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Self
@@ -220,12 +221,12 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
         machine.host,
         user=machine.user,
         port=machine.port,
-        config=fabric.Config(lazy=True, overrides={"load_ssh_configs": False}),
+        config=_config(),
         connect_timeout=timeout_s,
         connect_kwargs={
             "sock": stream,
-            "key_filename": [str(machine.key_file)] if machine.key_file else [],
             # A machine without a key of its own is one that the user reaches with theirs.
+            "pkey": _private_key(machine.key_file) if machine.key_file else None,
             "allow_agent": machine.key_file is None,
             "look_for_keys": machine.key_file is None,
             "banner_timeout": timeout_s,
@@ -235,7 +236,9 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
     client = connection.client
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
-        client.load_host_keys(str(known_hosts))
+        pattern = host_pattern(machine.host, machine.port)
+        for name, key in (_pinned_keys(known_hosts).lookup(pattern) or {}).items():
+            client.get_host_keys().add(pattern, name, key)
         connection.open()
     except paramiko.BadHostKeyException as error:
         raise HostKeyRejected(
@@ -253,11 +256,38 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
                 f"{where}: no host key is pinned for {host_pattern(machine.host, machine.port)} in {known_hosts}. "
                 "Run `gpuctl up` again to pin it."
             ) from error
+        if "No authentication methods available" in str(error):
+            raise AuthenticationFailed(
+                f"{where}: there is no key to offer: your agent has none, and ~/.ssh neither. "
+                "Name one in the inventory with ansible_ssh_private_key_file."
+            ) from error
         stage = "banner" if "banner" in str(error) else "key exchange"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
     # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
     connection.transport.set_keepalive(KEEPALIVE_S)
     return Node(machine, connection)
+
+
+@cache
+def _config() -> fabric.Config:
+    """Fabric's configuration without any file of the user's: made once, as each costs a millisecond."""
+    return fabric.Config(lazy=True, overrides={"load_ssh_configs": False})
+
+
+@cache
+def _private_key(path: Path) -> paramiko.PKey:
+    """A cluster's key, read once for all its machines."""
+    return paramiko.PKey.from_path(path)
+
+
+def _pinned_keys(known_hosts: Path) -> paramiko.HostKeys:
+    """The pinned keys, read again only when the file has changed."""
+    return _read_keys(known_hosts, known_hosts.stat().st_mtime_ns)
+
+
+@cache
+def _read_keys(known_hosts: Path, _mtime_ns: int) -> paramiko.HostKeys:
+    return paramiko.HostKeys(str(known_hosts))
 
 
 def _tcp(machine: Machine, where: str, timeout_s: float) -> socket.socket:

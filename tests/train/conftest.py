@@ -1,7 +1,6 @@
 """Running the job as a node does: a copy of the package alone in a folder, real processes, real torchrun."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,15 +22,6 @@ class Ran:
     out: str
     err: str
     run_dir: Path
-
-    def lines(self, rank: int) -> list[dict[str, Any]]:
-        """This rank's lines of the metrics file."""
-        every = map(json.loads, (self.run_dir / "metrics.jsonl").read_text().splitlines())
-        return [line for line in every if line["rank"] == rank]
-
-    def events(self, rank: int, event: str | None) -> list[dict[str, Any]]:
-        """This rank's lines for an event; None: for the steps."""
-        return [line for line in self.lines(rank) if line.get("event") == event]
 
 
 @pytest.fixture(scope="session")
