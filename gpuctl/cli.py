@@ -6,7 +6,6 @@ only imported by those who can raise it.
 """
 
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -155,6 +154,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}.", 1
+    import traceback  # only those who have an error pay for it
+
     what = " ".join(traceback.format_exception_only(error)[-1].split())
     return f"{what.rstrip('.')}. This is a bug in gpuctl; --verbose shows where.", 1
 
@@ -178,6 +179,8 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
     """Print an error for people, and with --json also as the one document; returns the status."""
     output = app.output
     if app.options.verbose:
+        import traceback
+
         output.say("".join(traceback.format_exception(error)).rstrip(), "dim")
     output.error(message)
     if app.options.json and not output.printed_document:

@@ -14,16 +14,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from inventories import codec, files, lock
 from inventories.ansible import read_inventory, write_inventory
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.journal import Journal
 from inventories.machine import Inventory
-from inventories.run import Result, Run
 from inventories.suggest import nearest
 from inventories.validate import check_cluster_name
+
+if TYPE_CHECKING:
+    from inventories.run import Result, Run
 
 __all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
 
@@ -174,13 +176,15 @@ class RunFolder:
         """Folder of what the ranks left in their `artifacts/`."""
         return self.path / "artifacts"
 
-    def save_run(self, run: Run) -> None:
+    def save_run(self, run: "Run") -> None:
         """Replace the record of what was launched, atomically."""
         assert run.run == self.id, f"{run.run} is not {self.id}"
         files.write_atomic(self.run_path, codec.dump(run))
 
-    def load_run(self) -> Run:
+    def load_run(self) -> "Run":
         """What was launched. Raises NotFound, CorruptFile or NewerFormat."""
+        from inventories.run import Run
+
         rebuild = f"The run can't be followed; remove the folder '{self.path}' once you have what you need."
         run = self._load(Run, self.run_path, rebuild)
         if run is None:
@@ -189,13 +193,15 @@ class RunFolder:
             )
         return run
 
-    def save_result(self, result: Result) -> None:
+    def save_result(self, result: "Result") -> None:
         """Replace the result, atomically."""
         assert result.run == self.id, f"{result.run} is not {self.id}"
         files.write_atomic(self.result_path, codec.dump(result))
 
-    def load_result(self) -> Result | None:
+    def load_result(self) -> "Result | None":
         """The result; None where there is none yet. Raises CorruptFile or NewerFormat."""
+        from inventories.run import Result
+
         rebuild = f"Remove the file and run `gpuctl results {self.id}`, which collects the run again."
         return self._load(Result, self.result_path, rebuild)
 

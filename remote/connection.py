@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import fabric
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
 from inventories.machine import Machine
 from remote import agent
@@ -216,6 +217,7 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
     AuthenticationFailed.
     """
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
+    private_key = _private_key(machine.key_file) if machine.key_file else None
     stream = _tcp(machine, where, timeout_s)
     connection = fabric.Connection(
         machine.host,
@@ -226,7 +228,7 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
         connect_kwargs={
             "sock": stream,
             # A machine without a key of its own is one that the user reaches with theirs.
-            "pkey": _private_key(machine.key_file) if machine.key_file else None,
+            "pkey": private_key,
             "allow_agent": machine.key_file is None,
             "look_for_keys": machine.key_file is None,
             "banner_timeout": timeout_s,
@@ -247,8 +249,8 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
             "with `gpuctl up` again; if not, somebody else is answering."
         ) from error
     except paramiko.AuthenticationException as error:
-        key = machine.key_file or "your agent's and ~/.ssh keys"
-        raise AuthenticationFailed(f"{where}: the host did not accept {key}: {error}.") from error
+        offered = machine.key_file or "the keys of your agent and of ~/.ssh"
+        raise AuthenticationFailed(f"{where}: the host did not accept {offered}: {error}.") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         stream.close()
         if "not found in known_hosts" in str(error):
@@ -276,8 +278,16 @@ def _config() -> fabric.Config:
 
 @cache
 def _private_key(path: Path) -> paramiko.PKey:
-    """A cluster's key, read once for all its machines."""
-    return paramiko.PKey.from_path(path)
+    """A private key, read once for all machines. Raises AuthenticationFailed where it can't be used."""
+    try:
+        return paramiko.PKey.from_path(path)
+    except paramiko.PasswordRequiredException as error:
+        raise AuthenticationFailed(
+            f"The key {path} has a passphrase. Load it into your agent (ssh-add {path}) and take "
+            "ansible_ssh_private_key_file out of the inventory."
+        ) from error
+    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+        raise AuthenticationFailed(f"The key {path} can't be used: {error}.") from error
 
 
 def _pinned_keys(known_hosts: Path) -> paramiko.HostKeys:

@@ -18,15 +18,15 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     The latest run unless named; the first letters of a run's id are enough. Results stay on this computer
     when the machines are gone.
     """
-    from gpuctl import export
+    from gpuctl.export import write_csv, write_plot
     from gpuctl.tables import comparison_table, run_table
     from gpuctl.workflow.runs import results_of
 
     results = results_of(app, runs)
     if csv is not None:
-        export.write_csv(results, csv)
+        write_csv(results, csv)
     if plot is not None:
-        export.write_plot(results, plot)
+        write_plot(results, plot)
     if app.options.json:
         app.output.json({"runs": results})
     elif len(results) == 1:

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
-from remote.node import frames, runner
+from remote.node import frames, process, runner
 from remote.node.files import is_regular, walk_files
 
-POLL_S = 0.05
+POLL_S = 0.2
+"""How often growing files are looked at; the end of the run is noticed at once."""
 BEAT_S = 5.0
 """At least this often something is sent, so that the other side can tell a quiet run from a dead node."""
 GROWING = ("logs", "metrics")
@@ -39,7 +40,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         elif now - beat > BEAT_S:
             frames.write(output, {"t": "beat"})
             beat = now
-        time.sleep(POLL_S)
+        process.wait_for_end(state["pid"], POLL_S)
     if not state["running"]:
         runner.clean_up(run_dir)
     while _send_growth(run_dir, offsets, output):

@@ -1,6 +1,7 @@
 """Processes on a node, known by pid *and* birth, so that a reused pid is never taken for ours."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,15 +39,17 @@ def alive(pid: int, born: str) -> bool:
     return birth(pid) == born
 
 
-def group_alive(group: int) -> bool:
-    """True while any process of the group lives (a zombie counts)."""
+def wait_for_end(pid: int, timeout_s: float) -> None:
+    """Return when the process has ended, or after the timeout; it need not be a child."""
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        handle = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore]  # Linux, Python 3.9
+    except (AttributeError, OSError):
+        time.sleep(min(timeout_s, 0.05))
+        return
+    try:
+        select.select([handle], [], [], timeout_s)
+    finally:
+        os.close(handle)
 
 
 def signal_group(group: int, number: int) -> None:

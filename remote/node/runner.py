@@ -154,7 +154,7 @@ def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool) -> None:
 
 
 def state(run_dir: Path) -> Dict[str, Any]:
-    """`{"running": True}`, or what `exit.json` says, or why there is none."""
+    """`running` with the runner's `pid`; else what `exit.json` says, or why there is none."""
     runner = read_json(run_dir / "runner.json")
     ended = read_json(run_dir / "exit.json")
     if ended:
@@ -165,7 +165,7 @@ def state(run_dir: Path) -> Dict[str, Any]:
     if runner["boot_id"] != process.boot_id():
         return {"running": False, "exit_code": None, "failure": "the machine was rebooted during the run"}
     if process.alive(runner["pid"], runner["birth"]):
-        return {"running": True}
+        return {"running": True, "pid": runner["pid"]}
     # It may have ended between the two looks.
     ended = read_json(run_dir / "exit.json")
     if ended:
