@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --config-sett
 
 demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
-	trap 'gpuctl down --cluster demo --yes' EXIT; \
+	trap 'gpuctl down --cluster demo --yes' EXIT; trap 'exit 130' INT TERM; \
 	set -ex; \
 	gpuctl up --provider local --count 2 --cluster demo; \
 	gpuctl train --mode torchrun --cluster demo; \

@@ -108,8 +108,10 @@ def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
 
 def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
     """A line a run that has losses."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set(title="training loss", xlabel="epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     known = [result for result in results if result.train.loss]
     for result in known:
         losses = result.train.loss
