@@ -128,7 +128,9 @@ def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object)
     assert gpuctl.ok("status", "--json").json["machines"][0]["state"] == "running"
 
 
-def test_a_hand_written_file_needs_host_and_user_only(gpuctl: Gpuctl, server: Server) -> None:
+def test_a_hand_written_file_needs_host_and_user_only(
+    gpuctl: Gpuctl, server: Server, node_home: object
+) -> None:
     """Without a key in the file the user's own are offered; here they have none, which is a sentence."""
     text = (
         "all:\n  hosts:\n    box:\n      ansible_host: 127.0.0.1\n"
