@@ -18,7 +18,6 @@ def rank_environment(
         "GPUCTL_RUN_ID": run.run,
         "GPUCTL_RUN_DIR": node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
-        "PYTHONUNBUFFERED": "1",
     }
     interface = facts.interfaces.get(run.master_addr)
     if interface is not None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remote.connection import Node
 from remote.errors import BadAnswer
+from remote.session import Node
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Work on all nodes at once; every node's outcome is kept, so that one bad node doesn't hide the others."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Semaphore, Thread
 from typing import Generic, TypeVar
 
 from remote.errors import RemoteError, SomeNodesFailed
@@ -25,18 +25,31 @@ class Outcome(Generic[Value]):
 def fan_out(
     work: Callable[[Item], Value], items: Mapping[str, Item], *, at_once: int = MAX_AT_ONCE
 ) -> list[Outcome[Value]]:
-    """`work` on every item in threads; outcomes in the items' order. Errors outside RemoteError are raised."""
+    """`work` on every item in threads; outcomes in the items' order. Errors outside RemoteError are raised.
 
-    def one(name: str) -> Outcome[Value]:
+    The threads are daemons: an interrupt ends the command without waiting for hosts that do not answer.
+    """
+    outcomes: dict[str, Outcome[Value]] = {}
+    unexpected: list[Exception] = []
+    places = Semaphore(at_once)
+
+    def one(name: str) -> None:
         try:
-            return Outcome(node=name, value=work(items[name]))
+            with places:
+                outcomes[name] = Outcome(node=name, value=work(items[name]))
         except RemoteError as error:
-            return Outcome(node=name, error=error)
+            outcomes[name] = Outcome(node=name, error=error)
+        except Exception as error:  # noqa: BLE001 - raised again below, in the caller's thread
+            unexpected.append(error)
 
-    if len(items) <= 1:
-        return [one(name) for name in items]
-    with ThreadPoolExecutor(max_workers=min(at_once, len(items))) as pool:
-        return list(pool.map(one, items))
+    threads = [Thread(target=one, args=(name,), daemon=True, name=f"fan out to {name}") for name in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if unexpected:
+        raise unexpected[0]
+    return [outcomes[name] for name in items]
 
 
 def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from inventories.machine import Machine
 from remote.errors import PreflightFailed
 from remote.facts import Facts
 
@@ -20,7 +21,7 @@ class Finding:
     fatal: bool = True
 
 
-def findings(facts: Mapping[str, Facts], *, master: str) -> list[Finding]:
+def findings(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
     """All that is wrong, by node. `master` is the node that hosts the rendezvous."""
     found: list[Finding] = []
     for name, fact in facts.items():
@@ -59,9 +60,13 @@ def findings(facts: Mapping[str, Facts], *, master: str) -> list[Finding]:
                 )
             )
     found += _different(facts)
-    if facts[master].free_port is None:
+    if facts[master.name].free_port is None:
         found.append(
-            Finding(node=master, problem="no free port was found", fix="end what listens on 20000-29999")
+            Finding(
+                node=master.name,
+                problem=f"nothing can listen at {master.private_ip}, the address that the other nodes meet it at",
+                fix="set private_ip in the inventory to an address of the machine itself (`ip addr` shows them)",
+            )
         )
     return found
 
@@ -83,7 +88,7 @@ def _different(facts: Mapping[str, Facts]) -> list[Finding]:
     ]
 
 
-def check(facts: Mapping[str, Facts], *, master: str) -> list[Finding]:
+def check(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
     """Raises PreflightFailed with every fatal finding; returns the others, to be shown."""
     found = findings(facts, master=master)
     fatal = [finding for finding in found if finding.fatal]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.connection import Node
 from remote.errors import BadAnswer
 from remote.node import frames
+from remote.session import Node
 from remote.tree import Tree
 
 

@@ -1,8 +1,8 @@
 """`pull`: a file or folder of a node comes here, as plain files within one folder."""
 
-from remote.connection import Node
 from remote.errors import BadAnswer
 from remote.intake import Intake
+from remote.session import Node
 
 
 def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[str]:

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from inventories.store import RunFolder
-from remote.connection import Node, connect, reconnect
+from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.fanout import fan_out
 from remote.replica import MAX_ARTIFACT_BYTES, Replica, metrics_line, save_node_record
+from remote.session import Node
 
 SILENCE_S = 15.0
 """The agent sends something at least every 5 s."""
@@ -80,13 +81,15 @@ class Watch:
         self._failing: dict[str, float] = {}
         """Nodes with a failed rank → when that was seen (monotonic)."""
         self._stopping: set[str] = set()
-        self._lock = Lock()
+        self._open = set(self._parts)
+        """Nodes that still have something to say."""
+        self._on_started: Callable[[], None] | None = None
+        self._locks = {name: Lock() for name in self._parts}
         self.records: dict[str, NodeRecord] = {}
         self.started_s: dict[str, float] = {}
         """Nodes whose launcher is under way → monotonic time of it."""
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
-        self.stopped = False
 
     def go(
         self,
@@ -103,7 +106,6 @@ class Watch:
         for name in self._parts:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
-        self._open = set(self._parts)
         self._on_started = on_started
         self.go_on()
 
@@ -146,7 +148,6 @@ class Watch:
 
     def stop(self) -> None:
         """Ask every node to end its ranks; returns at once, the nodes' ends arrive as events."""
-        self.stopped = True
         for name in self._parts:
             self._stop(name)
 
@@ -175,7 +176,7 @@ class Watch:
             self._observer.note(f"{name} could not be told to stop: {error}")
 
     def _node(self, name: str) -> Node:
-        with self._lock:
+        with self._locks[name]:
             if name not in self._nodes:
                 self._nodes[name] = connect(self._machines[name], self._known_hosts)
             return self._nodes[name]
@@ -204,18 +205,16 @@ class Watch:
             self._events.put(_Event(kind="crashed", node=name, error=error))
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
-        with self._lock:
+        with self._locks[name]:
             broken = self._nodes.pop(name, None)
-        if broken is not None:
-            broken.close()
-        try:
-            node = reconnect(self._machines[name], self._known_hosts, deadline_s=RECONNECT_S)
-        except RemoteError as error:
-            raise ConnectionLost(
-                f"the node was lost ({why}) and could not be reached again within {RECONNECT_S:.0f} s: {error}"
-            ) from error
-        with self._lock:
-            self._nodes[name] = node
+            if broken is not None:
+                broken.close()
+            try:
+                self._nodes[name] = reconnect(self._machines[name], self._known_hosts, deadline_s=RECONNECT_S)
+            except RemoteError as error:
+                raise ConnectionLost(
+                    f"the node was lost ({why}) and could not be reached again within {RECONNECT_S:.0f} s: {error}"
+                ) from error
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         replica = self._replicas[name]

@@ -9,7 +9,7 @@ from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
-    from remote.connection import Node
+    from remote.session import Node
 
 
 def load_inventory(folder: ClusterFolder) -> Inventory:

@@ -1,9 +1,9 @@
 """`exec`, `ssh`, `push` and `pull`: the machines themselves."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuctl.errors import Failed, Usage
@@ -13,7 +13,7 @@ from gpuctl.workflow.connect import connected, load_inventory, machine_of_rank
 from inventories.machine import Machine
 
 if TYPE_CHECKING:
-    from remote.connection import Node
+    from remote.session import Node
 
 MAX_PULL_BYTES = 100 * 1000**3
 
@@ -24,30 +24,38 @@ def _chosen(app: App, rank: int | None) -> tuple[Machine, ...]:
 
 
 def execute(app: App, words: tuple[str, ...], rank: int | None) -> list[dict[str, Any]]:
-    """Run a command on the nodes; prints each node's output when it is complete. One document a node."""
-    from remote.connection import connect, shell_command
+    """Run a command on the nodes, printing each node's lines as they come. One document a node."""
+    from remote.connection import connect
     from remote.fanout import fan_out
+    from remote.session import shell_command
 
     folder = app.store.cluster(app.options.cluster)
     machines = _chosen(app, rank)
     command = shell_command(words)
+    printing = Lock()
 
     def one(machine: Machine) -> dict[str, Any]:
+        prefix = f"{machine.name}: " if len(machines) > 1 else ""
+
+        def show(stream: str, line: bytes) -> None:
+            text = prefix + clean(line.decode(errors="replace").rstrip("\r"))
+            with printing:
+                (app.output.text if stream == "stdout" else app.output.say)(text)
+
         node = connect(machine, folder.known_hosts_path)
         try:
-            done = node.run(command)
+            done = node.run(command, None if app.options.json else show)
         finally:
             node.close()
-        document = {
+        if done.exit_code != 0 and not app.options.json:
+            app.output.say(f"{prefix}exit status {done.exit_code}")
+        return {
             "node": machine.name,
             "rank": machine.rank,
             "exit_code": done.exit_code,
             "stdout": done.stdout.decode(errors="replace"),
             "stderr": done.stderr.decode(errors="replace"),
         }
-        if not app.options.json:
-            _print(app, document, prefix=f"{machine.name}: " if len(machines) > 1 else "")
-        return document
 
     outcomes = fan_out(one, {machine.name: machine for machine in machines})
     documents = []
@@ -57,15 +65,6 @@ def execute(app: App, words: tuple[str, ...], rank: int | None) -> list[dict[str
         lost = {"node": machine.name, "rank": machine.rank, "exit_code": None, "stdout": "", "stderr": ""}
         documents.append(outcome.value or lost | {"error": str(outcome.error)})
     return documents
-
-
-def _print(app: App, document: Mapping[str, Any], prefix: str) -> None:
-    for line in document["stdout"].splitlines():
-        app.output.text(prefix + clean(line))
-    for line in document["stderr"].splitlines():
-        app.output.say(prefix + clean(line))
-    if document["exit_code"] != 0:
-        app.output.say(f"{prefix}exit status {document['exit_code']}")
 
 
 def ssh_config(app: App) -> tuple[str, Path]:
@@ -81,7 +80,7 @@ def replace_by_ssh(app: App, rank: int, words: tuple[str, ...]) -> NoReturn:
     """Become the system's ssh client, connected to a node."""
     folder = app.store.cluster(app.options.cluster)
     machine = machine_of_rank(load_inventory(folder), rank)
-    from remote.connection import shell_command
+    from remote.session import shell_command
 
     command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
     words = words[1:] if words[:1] == ("--",) else words

@@ -18,9 +18,9 @@ from inventories.run import Result, Run, RunNode
 
 if TYPE_CHECKING:
     from inventories.store import ClusterFolder, RunFolder
-    from remote.connection import Node
     from remote.facts import Facts
     from remote.script import Script
+    from remote.session import Node
     from remote.tree import Tree
 
 
@@ -126,6 +126,8 @@ def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination:
 
     def one(node: "Node") -> "tuple[Facts, str]":
         found = facts.gather(node, peers)
+        if found.active_runs:
+            return found, ""  # the preflight refuses; the code of a run that is going on is left alone
         done = sync(node, tree, destination)
         text = (
             f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
@@ -145,7 +147,7 @@ def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination:
 def _preflight(view: View, prepared: Prepared, machines: Sequence[Machine]) -> None:
     from remote import preflight
 
-    for finding in preflight.check(prepared.facts, master=machines[0].name):
+    for finding in preflight.check(prepared.facts, master=machines[0]):
         view.note(f"{finding.node}: {finding.problem}; {finding.fix}")
 
 

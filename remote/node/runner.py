@@ -41,7 +41,8 @@ def launch(spec: Dict[str, Any]) -> None:
         raise OSError("the run was stopped before it began") from None
     for name in ("logs", "metrics", "ranks", "artifacts"):
         (run_dir / name).mkdir(mode=0o700)
-    write_json(run_dir / "launch.json", spec)
+    # The environment may hold secrets: it goes to the processes, and to no file.
+    write_json(run_dir / "launch.json", {"launcher": spec["launcher"], "argv": spec["argv"]})
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
     if os.fork() == 0:

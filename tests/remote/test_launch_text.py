@@ -10,9 +10,9 @@ import pytest
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from remote import agent, environment, known_hosts, ssh_config, torchrun
-from remote.connection import shell_command
 from remote.facts import Facts, cores_of_a_node
 from remote.script import Script
+from remote.session import shell_command
 
 
 def facts(**changed: object) -> Facts:
@@ -62,7 +62,6 @@ def test_environment_names_the_interface_exactly_and_wishes_win() -> None:
         "GPUCTL_RUN_ID": "R",
         "GPUCTL_RUN_DIR": "/home/ubuntu/.gpuctl-node/runs/R",
         "OMP_NUM_THREADS": "3",
-        "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": "ens3",
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",

@@ -1,5 +1,6 @@
 """What would fail later, found in the facts."""
 
+from inventories.machine import Machine
 from remote import preflight
 from remote.facts import Facts
 
@@ -13,8 +14,13 @@ def facts(**changed: object) -> Facts:
     return Facts(**{**values, **changed})  # type: ignore[arg-type]
 
 
+MASTER = Machine(
+    name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
+)
+
+
 def test_healthy_nodes_have_no_findings() -> None:
-    assert preflight.findings({"a": facts(), "b": facts()}, master="a") == []
+    assert preflight.findings({"a": facts(), "b": facts()}, master=MASTER) == []
 
 
 def test_each_trap_is_found_on_its_node() -> None:
@@ -27,11 +33,11 @@ def test_each_trap_is_found_on_its_node() -> None:
             "e": facts(active_runs=("R1",)),
             "f": facts(clock_offset_s=-40.0),
         },
-        master="a",
+        master=MASTER,
     )
     by_node = {finding.node: finding for finding in found}
     assert len(found) == 6
-    assert "no free port" in by_node["a"].problem
+    assert "nothing can listen at 10.0.0.1" in by_node["a"].problem
     assert "torch is not installed" in by_node["b"].problem
     assert "2.12.0 here, and 2.13.0 on a" in by_node["c"].problem
     assert "disk is full" in by_node["d"].problem

@@ -1,0 +1,210 @@
+"""An open connection to a node: shell commands, and conversations with the agent there."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import Any, Self
+
+import fabric
+import paramiko
+
+from inventories.machine import Machine
+from remote import agent
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
+from remote.node import frames
+from remote.node.__main__ import DISK_FULL
+
+OPEN_TIMEOUT_S = 15.0
+STATUS_TIMEOUT_S = 10.0
+"""After the end of a command's output its exit status follows at once; a broken link never sends one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A command that ended."""
+
+    exit_code: int
+    """Negative: the connection or the process died of a signal."""
+    stdout: bytes
+    stderr: bytes
+
+
+class Node:
+    """An open connection to a machine."""
+
+    def __init__(self, machine: Machine, connection: fabric.Connection) -> None:
+        self.machine = machine
+        self.python = machine.python or "python3"
+        self._connection = connection
+        self._booted = False
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """The machine's name."""
+        return self.machine.name
+
+    def close(self) -> None:
+        """Close the connection; what runs detached on the node goes on."""
+        self._connection.close()
+
+    def run(self, command: str, on_line: Callable[[str, bytes], None] | None = None) -> Completed:
+        """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks.
+
+        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads.
+        """
+        channel = self._open(command)
+        stderr: list[bytes] = []
+        errors = Thread(target=_read, args=(channel.recv_stderr, stderr, "stderr", on_line), daemon=True)
+        errors.start()
+        stdout: list[bytes] = []
+        try:
+            channel.shutdown_write()
+            _read(channel.recv, stdout, "stdout", on_line)
+            errors.join()
+            if not channel.status_event.wait(STATUS_TIMEOUT_S):
+                raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
+            code = channel.recv_exit_status()
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
+        finally:
+            channel.close()
+        return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
+
+    def ask(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
+        """One request to the agent, one frame as the answer."""
+        with self.converse(command, request) as talk:
+            answers = [header for header, _ in talk.frames()]
+        if len(answers) != 1:
+            raise BadAnswer(f"{self.name}: expected one answer to {command}, got {len(answers)}.")
+        return answers[0]
+
+    def converse(
+        self, command: str, request: dict[str, Any], *, timeout_s: float | None = 60
+    ) -> "Conversation":
+        """Start an agent command; the conversation must be closed (it is a context manager)."""
+        document = frames.encode(request)
+        with self._lock:
+            if self._booted:
+                channel, ahead = self._open(agent.next_command(self.python, command)), b""
+            else:
+                line, ahead = agent.first_command(self.python, command)
+                channel = self._open(line)
+                self._booted = True
+        channel.settimeout(timeout_s)
+        talk = Conversation(self, command, channel)
+        talk.send_bytes(ahead + document)
+        return talk
+
+    def _open(self, command: str) -> paramiko.Channel:
+        try:
+            transport = self._connection.transport
+            if transport is None:
+                raise ConnectionLost(f"{self.name}: the connection is closed.")
+            channel: paramiko.Channel = transport.open_session(timeout=OPEN_TIMEOUT_S)
+            channel.exec_command(command.encode())
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise ConnectionLost(f"{self.name}: the connection broke: {error or 'closed'}.") from error
+        return channel
+
+
+class Conversation:
+    """A running agent command: frames both ways."""
+
+    def __init__(self, node: Node, command: str, channel: paramiko.Channel) -> None:
+        self._node = node
+        self._command = command
+        self._channel = channel
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes to the command's standard input."""
+        try:
+            self._channel.sendall(data)
+        except OSError as error:
+            self._fail_if_it_ended()
+            raise ConnectionLost(
+                f"{self._node.name}: the connection broke during {self._command}."
+            ) from error
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Send one frame."""
+        self.send_bytes(frames.encode(header, body))
+
+    def frames(self) -> Iterator[frames.Frame]:
+        """The command's frames to their end.
+
+        Raises ConnectionLost (link broken, or silent for longer than the timeout), NodeFailed with the
+        command's own sentence, BadAnswer where something else speaks.
+        """
+        stream = self._channel.makefile("rb", -1)
+        try:
+            yield from frames.decode(stream.readline, stream.read)
+        except TimeoutError as error:
+            silent = self._channel.gettimeout()
+            raise ConnectionLost(f"{self._node.name}: nothing was heard for {silent:.0f} s.") from error
+        except OSError as error:
+            raise ConnectionLost(f"{self._node.name}: the connection broke: {error}.") from error
+        except frames.BadFrame as error:
+            self._fail_if_it_ended()
+            raise BadAnswer(f"{self._node.name}: {error}.") from error
+        self._fail_if_it_ended(wait=True)
+
+    def _fail_if_it_ended(self, *, wait: bool = False) -> None:
+        """Raise what the command said if it ended badly."""
+        channel, name = self._channel, self._node.name
+        if not wait and not channel.exit_status_ready():
+            return
+        if not channel.status_event.wait(STATUS_TIMEOUT_S):
+            raise ConnectionLost(f"{name}: the connection broke during {self._command}.")
+        code = channel.recv_exit_status()
+        said = (
+            b"".join(iter(lambda: channel.recv_stderr(frames.CHUNK_BYTES), b""))
+            .decode(errors="replace")
+            .strip()
+        )
+        last = said.splitlines()[-1] if said else f"exit status {code}"
+        if code == 0:
+            return
+        if code < 0:
+            raise ConnectionLost(f"{name}: the connection broke during {self._command}.")
+        if code == DISK_FULL:
+            raise DiskFull(
+                f"{name}: the disk is full: {last}. Free some space there "
+                "(`gpuctl exec -- df -h`), or choose a larger --disk-gb."
+            )
+        if code == 127 or ("No such file or directory" in said and self._node.python in said):
+            raise NodeFailed(
+                f"{name}: Python ({self._node.python}) is not there. Install python3, or name an interpreter "
+                "with --python PATH or ansible_python_interpreter."
+            )
+        raise NodeFailed(f"{name}: {self._command} failed: {last}.")
+
+
+def _read(
+    receive: Callable[[int], bytes],
+    into: list[bytes],
+    stream: str,
+    on_line: Callable[[str, bytes], None] | None,
+) -> None:
+    """Read a channel's stream to its end, cutting it into lines on the way where somebody listens."""
+    rest = b""
+    while data := receive(frames.CHUNK_BYTES):
+        into.append(data)
+        if on_line is not None:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                on_line(stream, line)
+    if rest and on_line is not None:
+        on_line(stream, rest)
+
+
+def shell_command(words: tuple[str, ...]) -> str:
+    """What a person typed after `--`: one word is a shell command line, several are an argv."""
+    return words[0] if len(words) == 1 else shlex.join(words)
