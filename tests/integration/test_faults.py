@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -154,12 +155,7 @@ def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
 def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     process, _ = running_train(two_hosts)
-    servers = {
-        connection.laddr.port: connection.pid
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    os.kill(servers[machines[1]["port"]], signal.SIGKILL)
+    server_of(machines[1]).kill()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     result = json.loads(out)
@@ -237,3 +233,52 @@ def test_a_killed_runner_is_noticed_and_leaves_no_rank_behind(two_hosts: Gpuctl)
     assert error["node"] == "default-1"
     assert "runner was killed" in error["message"]
     assert not processes_with("steps.py")
+
+
+def server_of(machine: "dict[str, int]") -> psutil.Process:
+    """The SSH server of a local host."""
+    [pid] = [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == machine["port"]
+    ]
+    return psutil.Process(pid)
+
+
+def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) -> None:
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    process, _ = running_train(two_hosts)
+    server = server_of(machines[1])
+    server.suspend()
+    try:
+        began = time.monotonic()
+        out, err = process.communicate(timeout=75)
+        assert time.monotonic() - began < 60
+    finally:
+        server.resume()
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert error["node"] == "default-1"
+    assert "lost" in error["message"]
+
+
+def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None:
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    two_hosts.script("long.py", STEPS.replace("600", "300"))
+    process = two_hosts.start("train", "--json", "long.py")
+    wait_for(lambda: len(processes_with("long.py")) >= 6, what="both ranks at work", deadline_s=40)
+    server = server_of(machines[1])
+    server.suspend()
+    try:
+        # Longer than gpuctl waits for a sign of life.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(18)
+    finally:
+        server.resume()
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert "reconnecting" in err
+    result = json.loads(out)
+    assert result["status"] == "succeeded"
+    lines = (two_hosts.run_folder(result["run"]) / "metrics" / "rank-1.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 301)), "nothing lost, nothing twice"
