@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Lock, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
@@ -18,7 +18,8 @@ from inventories.store import RunFolder
 from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.fanout import fan_out
-from remote.replica import MAX_ARTIFACT_BYTES, Replica, metrics_line, save_node_record
+from remote.observer import Lines, Observer
+from remote.replica import MAX_ARTIFACT_BYTES, Replica, save_node_record
 from remote.session import Node
 
 SILENCE_S = 15.0
@@ -28,22 +29,6 @@ RECONNECT_S = 25.0
 STOP_DEADLINE_S = 25.0
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
-
-
-class Observer(Protocol):
-    """Who wants to see what happens. Called from several threads."""
-
-    def node(self, name: str, text: str) -> None:
-        """What a node is doing now."""
-
-    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """One metrics line of a rank."""
-
-    def log(self, rank: int | None, node: str, line: str) -> None:
-        """One line of a rank's log, or of the launcher's (rank None)."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +210,7 @@ class Watch:
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
             "launch": launch,
         }
-        lines = _Lines(self._observer, name)
+        lines = Lines(self._observer, name)
         done = False
         with self._node(name).converse("follow", request, timeout_s=SILENCE_S) as talk:
             for header, body in talk.frames():
@@ -272,35 +257,6 @@ class Watch:
             failure=state.get("failure"),
         )
         self._events.put(_Event(kind="ended", node=name, record=record))
-
-
-class _Lines:
-    """Cuts the chunks of a node's files into lines for the observer."""
-
-    def __init__(self, observer: Observer, node: str) -> None:
-        self._observer = observer
-        self._node = node
-        self._rest: dict[str, bytes] = {}
-
-    def feed(self, path: str, body: bytes) -> None:
-        *lines, rest = (self._rest.pop(path, b"") + body).split(b"\n")
-        self._rest[path] = rest[-65_536:]
-        for line in lines:
-            self._tell(path, line)
-
-    def flush(self) -> None:
-        for path, rest in self._rest.items():
-            if rest:
-                self._tell(path, rest)
-        self._rest.clear()
-
-    def _tell(self, path: str, line: bytes) -> None:
-        folder, _, name = path.partition("/")
-        rank = int(name[5:].partition(".")[0]) if name.startswith("rank-") else None
-        if folder == "logs":
-            self._observer.log(rank, self._node, line.decode(errors="replace").rstrip("\r"))
-        elif rank is not None and (parsed := metrics_line(line)) is not None:
-            self._observer.metric(rank, parsed)
 
 
 def stop_on_node(node: Node, part: RunNode) -> dict[str, Any]:

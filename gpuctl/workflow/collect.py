@@ -11,7 +11,8 @@ from inventories.run import NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
 
 if TYPE_CHECKING:
-    from remote.watch import Observer, Watch
+    from remote.observer import Observer
+    from remote.watch import Watch
 
 
 def conclude(
