@@ -35,6 +35,9 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
         run.master_addr,
         "--master-port",
         str(run.master_port),
+        # Else each run leaves a folder in /tmp.
+        "--log-dir",
+        f"{node.run_dir}/torchrun",
         "--no-python",
         *agent.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
         *script.command(facts.python),

@@ -48,7 +48,8 @@ def test_torchrun_argv() -> None:
     digest = agent.payload()[0]
     assert torchrun.argv(run, run.nodes[1], facts(), script, "/home/ubuntu/code") == [
         "/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
-        "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001", "--no-python",
+        "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001",
+        "--log-dir", "/home/ubuntu/.gpuctl-node/runs/R/torchrun", "--no-python",
         "/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/agent/{digest}", "rank",
         "/home/ubuntu/.gpuctl-node/runs/R", "/home/ubuntu/code", "--",
         "/usr/bin/python3", "-u", "my.py", "--lr", "0.1",
