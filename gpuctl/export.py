@@ -2,11 +2,15 @@
 
 import csv
 import io
+import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuctl import text
 from gpuctl.errors import Failed, Usage
+from gpuctl.results import args_of, job_of
 from inventories.codec import to_json
 from inventories.run import Result
 
@@ -16,17 +20,20 @@ if TYPE_CHECKING:
 PLOTS = (".png", ".svg", ".pdf")
 
 
-def write_csv(results: Sequence[Result], path: Path) -> None:
+def write_csv(results: Sequence[Result], path: Path) -> str:
     """Write one line a run, a column a value (`train.step_ms.p50`, …); what is not known is empty.
 
-    Replaces the file. Raises Failed where it can't be written.
+    Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be written.
     """
+    if str(path) == "-":
+        raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
     _write(path, csv_text(results).encode())
+    return f"wrote {path}: {text.plural(len(results), 'run')}"
 
 
 def csv_text(results: Sequence[Result]) -> str:
-    """The table as text, with a head."""
-    rows = [_flat(to_json(result)) for result in results]
+    """The table as text, with a head; its last column has the script's arguments."""
+    rows = [_flat(to_json(result)) | {"args": shlex.join(args_of(result))} for result in results]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -46,24 +53,26 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         elif not isinstance(value, list):
             flat[prefix + key] = value
         elif key != "ranks":
-            flat[prefix + key] = " ".join("nan" if item is None else str(item) for item in value)
+            flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
     return flat
 
 
-def write_plot(results: Sequence[Result], path: Path) -> None:
+def write_plot(results: Sequence[Result], path: Path) -> str:
     """Draw the runs: speed against ranks, what a step's time goes into, the loss an epoch.
 
-    The file's ending names its kind. Raises Usage for another kind, Failed without matplotlib or where the
-    file can't be written.
+    The file's ending names its kind. Replaces the file; says that it did. Raises Usage for another kind,
+    Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
     """
     kind = path.suffix.lower()
     if kind not in PLOTS:
         raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
+    if not any(_drawable(result) for result in results):
+        raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Failed(
-            "A plot needs matplotlib, which is not installed. Install it with: pip install 'gpuctl[plot]'"
+            "A plot needs matplotlib, which is not installed. Install it with: pip install matplotlib"
         ) from error
     figure = Figure(figsize=(13, 4), layout="constrained")
     speed, share, loss = figure.subplots(1, 3)
@@ -73,19 +82,37 @@ def write_plot(results: Sequence[Result], path: Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=kind[1:], dpi=120)
     _write(path, drawn.getvalue())
+    return f"wrote {path}: a plot of {text.plural(len(results), 'run')}"
+
+
+def _drawable(result: Result) -> bool:
+    """Whether one of the three panels can show something of the run."""
+    train = result.train
+    parts = (train.share.compute, train.share.communication, train.share.data)
+    return bool(train.samples_per_s or train.loss or any(parts))
 
 
 def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
-    """Samples a second against ranks, and what they would be if each rank added as much as the first run's."""
-    known = [(result.world_size, speed) for result in results if (speed := result.train.samples_per_s)]
+    """Samples a second against ranks, and what they would be if each rank added as much as the first run's.
+
+    Only runs of the same job are joined by a line.
+    """
     axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
-    if not known:
+    jobs: dict[tuple[str | None, ...], list[tuple[int, float]]] = {}
+    for result in results:
+        if speed := result.train.samples_per_s:
+            jobs.setdefault(job_of(result), []).append((result.world_size, speed))
+    if not jobs:
         return
-    known.sort()
-    axes.plot(*zip(*known, strict=True), "o-", label="measured")
-    (fewest, speed), most = known[0], known[-1][0]
-    axes.plot([fewest, most], [speed, speed * most / fewest], "--", color="gray", label="ideal")
-    axes.set_xticks(sorted({ranks for ranks, _ in known}))
+    for job, points in jobs.items():
+        # Between two dollars matplotlib would read a formula.
+        name = " ".join(text.clean(part, 30) for part in job if part).replace("$", r"\$")
+        axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
+    for at, points in enumerate(jobs.values()):
+        (fewest, speed), (most, _) = min(points), max(points)
+        label = "ideal" if at == 0 else None
+        axes.plot([fewest, most], [speed, speed * most / fewest], "--", color="gray", label=label)
+    axes.set_xticks(sorted({ranks for ranks, _ in itertools.chain.from_iterable(jobs.values())}))
     axes.set_ylim(bottom=0)
     axes.legend()
 
@@ -123,7 +150,7 @@ def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
 
 def _label(result: Result) -> str:
     """`2 ranks, 3fa9`: enough to tell the runs apart."""
-    return f"{result.world_size} ranks, {result.run.rsplit('-', 1)[-1]}"
+    return f"{text.plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}"
 
 
 def _write(path: Path, data: bytes) -> None:

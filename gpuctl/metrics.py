@@ -156,7 +156,7 @@ def summary(
 ) -> TrainSummary:
     """The job's own report, from all ranks' lines. `wall_s`: how long each rank ran."""
     lines = metrics.get(0, ())
-    start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
+    start, epochs = event(lines, "start"), events(lines, "epoch")
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
@@ -166,7 +166,7 @@ def summary(
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, wall_s=wall_s),
         loss=_losses(metrics),
-        accuracy=_first_known(number(line.get("accuracy")) for line in (end, *reversed(epochs))),
+        accuracy=_accuracy(lines),
         step_ms=step_ms_of(lines),
         share=share_of(lines),
     )
@@ -199,17 +199,38 @@ def _samples_per_s(
     return sum(known) if known and len(known) == world_size else None
 
 
+def _accuracy(lines: Sequence[Line]) -> float | None:
+    """The last that was told, 0 .. 1; that of an end or an epoch before what other lines say."""
+    others = [line for line in lines if isinstance(line, Mapping) and "event" not in line]
+    for line in reversed([*others, *events(lines, "epoch"), event(lines, "end")]):
+        accuracy = number(line.get("accuracy"))
+        if accuracy is not None and 0 <= accuracy <= 1:
+            return accuracy
+    return None
+
+
 def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[float, ...]:
-    """An epoch's loss each; from a script that tells of no epochs, its last one."""
+    """An epoch's loss each.
+
+    From a script that tells of no epochs' ends, the mean of each epoch that its steps name, else its last loss.
+    """
     told = [loss for line in events(metrics.get(0, ()), "epoch") if (loss := loss_of(line)) is not None]
     if told:
         return tuple(told)
     for rank in sorted(metrics):
+        if means := _means_of_epochs(steps(metrics[rank])):
+            return means
         for line in reversed([*steps(metrics[rank]), *events(metrics[rank], "end")]):
             if (loss := loss_of(line)) is not None:
                 return (loss,)
     return ()
 
 
-def _first_known(values: Any) -> float | None:  # noqa: ANN401
-    return next((value for value in values if value is not None), None)
+def _means_of_epochs(lines: Sequence[Line]) -> tuple[float, ...]:
+    """The mean loss of each epoch that the lines name, in the epochs' order; empty where they name none."""
+    losses: dict[int, list[float]] = {}
+    for line in lines:
+        epoch, loss = whole(line.get("epoch")), loss_of(line)
+        if epoch is not None and loss is not None:
+            losses.setdefault(epoch, []).append(loss)
+    return tuple(sum(losses[epoch]) / len(losses[epoch]) for epoch in sorted(losses))

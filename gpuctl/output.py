@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 """The styles that `say` knows → their codes on a terminal."""
+UNFOLDED = 100_000
+"""The columns of what is no terminal: more than any line has, so that each stays one line for `grep`."""
 
 
 class Output:
@@ -127,11 +129,19 @@ class Output:
         return self.stderr.isatty() and os.environ.get("TERM") != "dumb" and _unicode(self.stderr)
 
     def console(self, stream: TextIO) -> "Console":
-        """A rich console that writes to this stream by the same rules. Its width: the terminal's, or 80."""
-        from rich.console import Console
+        """A rich console that writes to this stream by the same rules.
+
+        Its width: the terminal's; elsewhere that of COLUMNS, or `UNFOLDED`.
+        """
+        from rich.console import Console, ConsoleDimensions
 
         colors: Literal["auto"] | None = "auto" if self.colored(stream) else None  # None: no bold either
-        return Console(file=stream, color_system=colors, highlight=False, markup=False, emoji=False)
+        console = Console(file=stream, color_system=colors, highlight=False, markup=False, emoji=False)
+        if not stream.isatty():
+            columns = os.environ.get("COLUMNS", "")
+            # With FORCE_COLOR rich takes a file for a terminal, so it is not left to guess.
+            console.size = ConsoleDimensions(int(columns) if columns.isdecimal() else UNFOLDED, 25)
+        return console
 
     def _write(self, stream: TextIO, text: str) -> None:
         """Write and flush; where nobody reads any more, go on silently."""

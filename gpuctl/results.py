@@ -1,4 +1,4 @@
-"""What came of a run: its records, metrics and logs put together as a `Result`. Pure."""
+"""What came of a run: its records, metrics and logs put together as a `Result`. Pure, but for `args_of`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl import metrics as told
 from gpuctl.failures import Failure, first_failure
+from inventories.errors import InventoryError
 from inventories.run import (
     NodeRecord,
     RankRecord,
@@ -18,6 +19,15 @@ from inventories.run import (
     RunStatus,
     Seconds,
 )
+from inventories.store import RunFolder
+
+
+def args_of(result: Result) -> tuple[str, ...]:
+    """The script's arguments, from the record of the launch in the run's folder; none where it can't be read."""
+    try:
+        return RunFolder(Path(result.dir)).load_run().args
+    except (InventoryError, OSError):
+        return ()
 
 
 def summarise(
@@ -71,6 +81,11 @@ def summarise(
         cost_usd=_cost_usd(run.hourly_usd, seconds.total),
         dir=str(dir),
     )
+
+
+def job_of(result: Result) -> tuple[str | None, ...]:
+    """What was trained. Speeds can be compared of runs with the same job."""
+    return result.script, result.train.model, result.train.dataset
 
 
 def _status(

@@ -5,15 +5,17 @@ Imports rich: import this module where you print.
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.cells import chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
 from gpuctl.failures import signal_name
+from gpuctl.results import args_of
 from inventories.run import RankResult, Result, Seconds, Share
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
@@ -37,7 +39,8 @@ def run_table(result: Result) -> RenderableType:
     folder, error = Path(result.dir), result.first_error
     log = f"{error.node if error.rank is None else f'rank-{error.rank}'}.log" if error else ""
     tail = end_of(folder / "logs" / log)
-    return draw_run(result, log_tail=tail, artifacts=files_under(folder / "artifacts"))
+    artifacts = files_under(folder / "artifacts")
+    return draw_run(result, args=args_of(result), log_tail=tail, artifacts=artifacts)
 
 
 def end_of(path: Path) -> str:
@@ -56,12 +59,14 @@ def files_under(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in itertools.islice(found, FILES_COUNTED))
 
 
-def draw_run(result: Result, *, log_tail: str = "", artifacts: Sequence[str] = ()) -> RenderableType:
-    """One run's table, of what is given. `log_tail`: of what failed first."""
+def draw_run(
+    result: Result, *, args: Sequence[str] = (), log_tail: str = "", artifacts: Sequence[str] = ()
+) -> RenderableType:
+    """One run's table, of what is given. `args`: the script's. `log_tail`: of what failed first."""
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, log_tail), ""]
-    parts += [_head(result), ""]
+    parts += [_Head(result, args), ""]
     facts = _facts(result)
     if facts.row_count:
         parts += [facts, ""]
@@ -72,32 +77,47 @@ def draw_run(result: Result, *, log_tail: str = "", artifacts: Sequence[str] = (
     return Group(*parts)
 
 
-def _head(result: Result) -> Text:
-    """`run ID  succeeded`, and what it was."""
-    head = Text.assemble(
-        ("run ", ""),
-        (result.run, "bold"),
-        "  ",
-        (result.status, f"bold {STATUS_STYLES[result.status]}"),
-    )
-    size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
-    head.append(f"\n{text.clean(result.script)} · {result.mode} · {size} · cluster {result.cluster}", "dim")
-    return head
+class _Head:
+    """`run ID  succeeded`, and what it was. A long command has a line of its own, shortened to the width."""
+
+    def __init__(self, result: Result, args: Sequence[str]) -> None:
+        self.result = result
+        self.command = text.command(result.script, args)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = self.result
+        status = (result.status, f"bold {STATUS_STYLES[result.status]}")
+        yield Text.assemble("run ", (result.run, "bold"), "  ", status)
+        size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
+        about = f"{result.mode} · {size} · cluster {result.cluster}"
+        if len(line := f"{self.command} · {about}") <= options.max_width:
+            yield Text(line, "dim")
+        else:
+            yield Text(text.shorten(self.command, max(options.max_width, 2)), "dim")
+            yield Text(about, "dim")
 
 
-def _first_error(result: Result, log_tail: str) -> Text:
+def _first_error(result: Result, log_tail: str) -> RenderableType:
     """Which rank failed first, why, and the last lines of its log."""
     error = result.first_error
     assert error is not None
     who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
     shown = Text.assemble((f"{who} failed first: ", "bold red"), text.clean(error.message))
-    lines = [text.clean(line) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
-    if any(lines):
-        shown.append("\nthe end of its log:")
-    for line in lines if any(lines) else []:
-        shown.append("\n  │ ", "red")
-        shown.append(line)
-    return shown
+    lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
+    return Group(shown, "the end of its log:", _Log(lines)) if any(lines) else shown
+
+
+class _Log:
+    """Lines of a log, each behind a bar; where they are folded, the bar is repeated."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bar = "  │ "
+        for line in self.lines:
+            for part in chop_cells(line.expandtabs(), max(options.max_width - len(bar), 2)) or [""]:
+                yield Text.assemble((bar, "red"), part, no_wrap=True, overflow="ignore")
 
 
 def _facts(result: Result) -> Table:
@@ -129,12 +149,15 @@ def _facts(result: Result) -> Table:
 
 
 def epochs_text(result: Result) -> str:
-    """`3 x 1.2 s`: how many, and the median of their times."""
-    times = result.train.epoch_s
-    number = result.train.epochs or len(times) or None
+    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it ended before."""
+    times, planned = result.train.epoch_s, result.train.epochs
+    whole = result.status == "succeeded"
     if not times:
-        return text.UNKNOWN if number is None else str(number)
-    return f"{number} x {text.duration(statistics.median(times))}"
+        return text.UNKNOWN if not planned else str(planned) if whole else f"{planned} planned"
+    each = text.duration(statistics.median(times))
+    if planned and len(times) < planned and not whole:
+        return f"{len(times)} of {planned}, {each} each"
+    return f"{planned or len(times)} x {each}"
 
 
 def _loss(losses: Sequence[float]) -> str:
@@ -181,19 +204,23 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
     slow = {rank.rank for rank in ranks if rank.step_ms_p50 and rank.step_ms_p50 > usual * STRAGGLER}
     shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
     shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
-    table = table_of("rank", "node", "device", "exit", "step p50", "", right=("rank", "exit", "step p50"))
+    columns: dict[str, Callable[[RankResult], str | Text]] = {
+        "rank": lambda rank: str(rank.rank),
+        "node": lambda rank: rank.node,
+        "device": lambda rank: text.clean(rank.device or text.UNKNOWN, 30),
+        "exit": lambda rank: _exit(rank.exit_code),
+        "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
+    }
+    if not any(rank.device for rank in ranks):
+        del columns["device"]
+    if not times:
+        del columns["step p50"]
+    table = table_of(*columns, "", right=("rank", "exit", "step p50"))
     for rank in sorted(shown, key=lambda rank: rank.rank):
         remark = Text("failed first" if rank.rank == failed_first else "", "red")
         if rank.rank in slow and rank.step_ms_p50:
             remark = Text(f"straggler: {rank.step_ms_p50 / usual:.1f} times the median", "yellow")
-        table.add_row(
-            str(rank.rank),
-            rank.node,
-            text.clean(rank.device or text.UNKNOWN, 30),
-            _exit(rank.exit_code),
-            text.milliseconds(rank.step_ms_p50),
-            remark,
-        )
+        table.add_row(*(cell(rank) for cell in columns.values()), remark)
     left_out = len(ranks) - len(shown)
     if not left_out:
         return table

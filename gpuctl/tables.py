@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
+from gpuctl.results import args_of, job_of
 from gpuctl.run_table import STATUS_STYLES, epochs_text, run_table, table_of
 from inventories.run import Result
 
@@ -24,6 +25,8 @@ STATE_STYLES = {
     "gone": "red",
     "unknown": "yellow",
 }
+ARGS_SHOWN = 200
+"""Of a script's arguments, characters in a cell; it is folded where it does not fit."""
 
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
@@ -43,9 +46,13 @@ class _Comparison:
             if at:
                 yield ""
             yield self._block(self.results[at : at + columns])
+        base = self.results[0]
+        if any(speed_up(result, base) is not None for result in self.results):
+            yield Text(f"speed-up over run {base.run}; efficiency: the same per rank", "dim")
 
     def _block(self, results: Sequence[Result]) -> Table:
-        table = table_of("", *(result.run for result in results))
+        runs = [result.run for result in results]
+        table = table_of("", *runs, flexible=runs)
         for name, value in COMPARED:
             cells = [value(result, self.results[0]) for result in results]
             if any(cell != text.UNKNOWN for cell in cells):
@@ -58,27 +65,35 @@ class _Comparison:
 
 def speed_up(result: Result, base: Result) -> float | None:
     """How many times as fast as `base` the same job ran; None where it isn't the same, or not known."""
-    same = (result.script, result.train.model, result.train.dataset) == (
-        base.script,
-        base.train.model,
-        base.train.dataset,
-    )
-    if not same or result is base or not result.train.samples_per_s or not base.train.samples_per_s:
+    if (
+        job_of(result) != job_of(base)
+        or result is base
+        or not result.train.samples_per_s
+        or not base.train.samples_per_s
+    ):
         return None
     return result.train.samples_per_s / base.train.samples_per_s
 
 
 def _speed_up(result: Result, base: Result) -> str:
     factor = speed_up(result, base)
-    if factor is None:
-        return text.UNKNOWN
-    return f"{factor:.2f} x ({text.percent(factor * base.world_size / result.world_size)})"
+    return text.UNKNOWN if factor is None else f"{factor:.2f} x"
+
+
+def _efficiency(result: Result, base: Result) -> str:
+    factor = speed_up(result, base)
+    return text.percent(None if factor is None else factor * base.world_size / result.world_size)
+
+
+def _args(result: Result, _: Result) -> str:
+    return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
 
 
 COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
     ("status", lambda result, _: result.status),
     ("cluster", lambda result, _: result.cluster),
     ("script", lambda result, _: text.clean(result.script)),
+    ("args", _args),
     ("ranks", lambda result, _: f"{result.world_size} on {text.plural(result.nnodes, 'node')}"),
     ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
@@ -88,6 +103,7 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
     ("speed-up", _speed_up),
+    ("efficiency", _efficiency),
     ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
     ("step p95", lambda result, _: text.milliseconds(result.train.step_ms.p95)),
     ("compute", lambda result, _: text.percent(result.train.share.compute)),
@@ -101,7 +117,10 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
-    """The list of runs: the elements of the document of `runs --json`. Columns that say nothing are left out."""
+    """The list of runs: the elements of the document of `runs --json`. Columns that say nothing are left out.
+
+    An element may have the script's `args`.
+    """
     columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
         "run": lambda row: row["run"],
         "status": lambda row: Text(row["status"], STATUS_STYLES[row["status"]]),
@@ -113,7 +132,9 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -
         columns["accuracy"] = lambda row: text.percent(row["accuracy"])
     if any(row["cost_usd"] for row in rows):
         columns["cost"] = lambda row: text.dollars(row["cost_usd"])
-    columns["script"] = lambda row: text.clean(row["script"])
+    columns["script"] = lambda row: text.shorten(
+        text.command(row["script"], row.get("args") or ()), ARGS_SHOWN
+    )
     table = table_of(*columns, right=("ranks",), flexible=("script",))
     for row in rows:
         table.add_row(*(cell(row) for cell in columns.values()))

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -36,6 +37,19 @@ def clean(line: str, limit: int = 2000) -> str:
 def clean_lines(text: str) -> str:
     """Every line of a text, cleaned."""
     return "\n".join(clean(line, 10_000) for line in text.split("\n"))
+
+
+def shorten(line: str, limit: int) -> str:
+    """A line of at most `limit` (2 or more) characters; a longer one lacks its middle."""
+    if len(line) <= limit:
+        return line
+    head = limit // 2
+    return f"{line[:head]}…{line[len(line) - (limit - head - 1) :]}"
+
+
+def command(script: str, args: Sequence[str]) -> str:
+    """`train.py --lr 0.1`: a script and its arguments as they would be typed."""
+    return clean(" ".join([script, shlex.join(args)]).rstrip(), 10_000)
 
 
 def duration(seconds: float | None) -> str:
@@ -107,12 +121,12 @@ def age(iso: str, now: datetime | None = None) -> str:
 
 def sparkline(values: Sequence[float]) -> str:
     """One bar a value, from the lowest to the highest of them; what is no number is a blank."""
-    known = [value for value in values if value == value]
+    known = [value for value in values if math.isfinite(value)]
     if not known:
         return ""
     low, high = min(known), max(known)
     step = (high - low) / (len(BARS) - 1) or 1.0
-    return "".join(BARS[round((value - low) / step)] if value == value else " " for value in values)
+    return "".join(BARS[round((value - low) / step)] if math.isfinite(value) else " " for value in values)
 
 
 def bar(fraction: float, width: int) -> str:

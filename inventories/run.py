@@ -175,3 +175,5 @@ class NodeRecord:
     """True: it ended because gpuctl (or a person through it) stopped it."""
     failure: str | None = None
     """A sentence where the node itself failed: `disk full`, `lost: connection refused`, …"""
+    lost: bool = False
+    """True: the node could not be asked, so this is not its own word, and its ranks may be at work."""

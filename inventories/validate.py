@@ -96,6 +96,13 @@ def check_python(path: object) -> str:
     )
 
 
+def check_option(field: str, value: object) -> Any:  # noqa: ANN401 - a field's type is its own
+    """The value of an option that sets a field of Spec, checked as in a spec file; a path is left as it is."""
+    if isinstance(value, Path):
+        return value
+    return _OPTION_CHECKS[field](value)
+
+
 def read_spec(path: Path) -> Spec:
     """The spec file of `gpuctl up -f`. Raises InvalidInput with a line for each problem in it."""
     source = read(path)
@@ -158,3 +165,6 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "python": ("python", check_python),
 }
 """Key of the file → field of Spec, and its check."""
+
+_OPTION_CHECKS: dict[str, Callable[[Any], Any]] = dict(_SPEC_KEYS.values())
+"""Field of Spec → its check."""

@@ -11,6 +11,7 @@ from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan
+from provision.unsupported import refuse_unsupported
 
 CONNECT_TIMEOUT_S = 2.0
 MOST_AT_ONCE = 32
@@ -33,8 +34,12 @@ class HostsProvider:
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """Take the machines of the file, or the first `spec.count` by rank. Without a file, those there are.
 
-        Raises RefusedPlan where there are fewer, and InvalidInput for a file that can't be used.
+        Raises RefusedPlan where there are fewer, or where the cluster has more, and InvalidInput for a file
+        that can't be used.
         """
+        refuse_unsupported(
+            spec, self.name, honoured={"hosts"}, because="its machines exist already, and gpuctl makes none"
+        )
         machines = self._machines(spec, current)
         count = len(machines) if spec.count is None else spec.count
         if count > len(machines):
@@ -42,7 +47,16 @@ class HostsProvider:
                 f"{count} machines are asked for, and {self._source(spec)} lists {len(machines)}. "
                 f"Add machines to it, or ask for `--count {len(machines)}`."
             )
-        keep = tuple(sorted(machines, key=lambda machine: machine.rank))[:count]
+        have = len(current.machines) if current else 0
+        if count < have:
+            name = self._folder.name
+            raise RefusedPlan(
+                f"Cluster '{name}' has {have} machines, and `up` does not drop any of them. To have {count}, "
+                f"forget all with `gpuctl down --cluster {name}`, then run "
+                f"`gpuctl up --cluster {name} --hosts FILE --count {count}`."
+            )
+        first = sorted(machines, key=lambda machine: machine.rank)[:count]
+        keep = tuple(_with_python(machine, spec, current) for machine in first)
         return Plan(
             spec=spec,
             provider=self.name,
@@ -90,3 +104,9 @@ class HostsProvider:
 
     def _source(self, spec: Spec) -> str:
         return f"'{spec.hosts}'" if spec.hosts is not None else f"cluster '{self._folder.name}'"
+
+
+def _with_python(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
+    """The machine with its interpreter: the spec's, else the file's, else the one that it had."""
+    had = {(known.host, known.port): known.python for known in (current.machines if current else ())}
+    return replace(machine, python=spec.python or machine.python or had.get((machine.host, machine.port)))

@@ -25,6 +25,7 @@ from provision.keys import ensure_key, make_key
 from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local_state import HostFolder, HostRecord
 from provision.provider import Leftover, Plan, PlannedMachine
+from provision.unsupported import refuse_unsupported
 
 MOST_HOSTS = 64
 """Hosts share this machine; more than this is a mistyped number."""
@@ -62,6 +63,10 @@ class LocalProvider:
                 f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
                 "Leave out `--shape`, or the `--provider local` that goes with it."
             )
+        refuse_unsupported(spec, self.name, honoured={"shape"}, because="its hosts are this machine")
+        if spec.python is None and current is not None and current.machines:
+            # Hosts that join have the interpreter of those that are there.
+            spec = replace(spec, python=current.machines[0].python)
         hosts = {host.record.rank: host for host in self._hosts()}
         done = {rank: host for rank, host in hosts.items() if host.record.port is not None}
         before = {machine.rank: machine.id for machine in current.machines} if current else {}
@@ -82,7 +87,7 @@ class LocalProvider:
             provider=self.name,
             create=create,
             end=tuple(sorted(ended - {planned.replaces for planned in create})),
-            keep=tuple(self._machine(keep[rank]) for rank in sorted(keep)),
+            keep=tuple(self._machine(keep[rank], python=spec.python) for rank in sorted(keep)),
             hourly_usd=0.0,
             free=True,
             actions=tuple(self._actions(create, strangers, count)),
@@ -114,7 +119,9 @@ class LocalProvider:
         finally:
             for entry in launches:
                 entry.close()
-        return self.find()
+        # A kept host's record has the interpreter that it began with.
+        pythons = {machine.id: machine.python for machine in plan.keep}
+        return tuple(replace(found, python=pythons.get(found.id, found.python)) for found in self.find())
 
     def find(self) -> tuple[Machine, ...]:
         """The cluster's hosts and whether they run, whatever the inventory says."""
@@ -143,7 +150,8 @@ class LocalProvider:
         if count < have:
             raise RefusedPlan(
                 f"Cluster '{self._folder.name}' has {have} hosts, and `up` does not end any of them. To have "
-                f"{count}, end all with `gpuctl down`, then run `gpuctl up --provider local --count {count}`."
+                f"{count}, end all with `gpuctl down --cluster {self._folder.name}`, then run "
+                f"`gpuctl up --cluster {self._folder.name} --provider local --count {count}`."
             )
         return count
 
@@ -243,7 +251,7 @@ class LocalProvider:
     def _devices(self) -> tuple[str, ...]:
         return local_state.devices(os.environ)
 
-    def _machine(self, host: _Host) -> Machine:
+    def _machine(self, host: _Host, *, python: str | None = None) -> Machine:
         record = host.record
         assert record.port is not None
         return Machine(
@@ -258,7 +266,7 @@ class LocalProvider:
             id=record.id,
             shape="local",
             key_file=self._folder.key_path,
-            python=record.python,
+            python=python or record.python,
             host_key=record.host_key,
         )
 

@@ -1,7 +1,7 @@
 """The protocol of a provider: the only thing that the rest of gpuctl knows about a cloud."""
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
@@ -28,7 +28,7 @@ class Plan:
     region: str | None = None
     create: tuple[PlannedMachine, ...]
     keep: tuple[Machine, ...]
-    """Machines that are there already and stay as they are."""
+    """Machines that are there already and stay; their `python` is the spec's where that names one."""
     end: tuple[str, ...] = ()
     """Ids of what an interrupted `create` left and nothing replaces: `create` removes it first."""
     hourly_usd: float | None
@@ -37,12 +37,10 @@ class Plan:
     """True: nothing of it can cost money, so nobody needs to be asked."""
     actions: tuple[str, ...]
     """What will be done, one line each, exact: processes, requests, rules, user-data."""
-    details: dict[str, Any] = field(default_factory=dict)
-    """The provider's own notes from `plan` to `create`."""
 
     @property
     def changes(self) -> bool:
-        """False: the machines are as asked for."""
+        """Whether machines are made or ended. A kept one may still be new to the inventory."""
         return bool(self.create or self.end)
 
 

@@ -33,6 +33,25 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     private_key = _private_key(machine.key_file) if machine.key_file else None
     stream = _tcp(machine, where, timeout_s)
+    try:
+        connection = _connection(machine, stream, private_key, timeout_s)
+        try:
+            _open(connection, machine, known_hosts, where)
+        except BaseException:
+            connection.client.close()
+            raise
+    except BaseException:
+        stream.close()
+        raise
+    # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
+    connection.transport.set_keepalive(KEEPALIVE_S)
+    return Node(machine, connection)
+
+
+def _connection(
+    machine: Machine, stream: socket.socket, private_key: paramiko.PKey | None, timeout_s: float
+) -> fabric.Connection:
+    """A connection over `stream` that is not open yet and trusts no host key."""
     connection = fabric.Connection(
         machine.host,
         user=machine.user,
@@ -49,27 +68,32 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
             "auth_timeout": timeout_s,
         },
     )
-    client = connection.client
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    return connection
+
+
+def _open(connection: fabric.Connection, machine: Machine, known_hosts: Path, where: str) -> None:
+    """Open the connection to a host with the pinned key; what goes wrong becomes one of our errors."""
+    pattern = host_pattern(machine.host, machine.port)
     try:
-        pattern = host_pattern(machine.host, machine.port)
         for name, key in (_pinned_keys(known_hosts).lookup(pattern) or {}).items():
-            client.get_host_keys().add(pattern, name, key)
+            connection.client.get_host_keys().add(pattern, name, key)
         connection.open()
     except paramiko.BadHostKeyException as error:
         raise HostKeyRejected(
             f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
-            f"{error.key.fingerprint}. Nothing was sent. If the machine was really made anew, pin its key "
-            "with `gpuctl up` again; if not, somebody else is answering."
+            f"{error.key.fingerprint}. Nothing was sent. If you did not make the machine anew, somebody "
+            "else may be answering. If you did: `gpuctl down` forgets the pinned key, "
+            f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one. "
+            "Local machines that are gone are replaced by `gpuctl up` alone."
         ) from error
     except paramiko.AuthenticationException as error:
         offered = machine.key_file or "the keys of your agent and of ~/.ssh"
         raise AuthenticationFailed(f"{where}: the host did not accept {offered}: {error}.") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        stream.close()
         if "not found in known_hosts" in str(error):
             raise HostKeyRejected(
-                f"{where}: no host key is pinned for {host_pattern(machine.host, machine.port)} in {known_hosts}. "
+                f"{where}: no host key is pinned for {pattern} in {known_hosts}. "
                 "Run `gpuctl up` again to pin it."
             ) from error
         if "No authentication methods available" in str(error):
@@ -79,9 +103,6 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
             ) from error
         stage = "banner" if "banner" in str(error) else "key exchange"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
-    # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
-    connection.transport.set_keepalive(KEEPALIVE_S)
-    return Node(machine, connection)
 
 
 @cache
@@ -142,7 +163,7 @@ def reconnect(machine: Machine, known_hosts: Path, *, deadline_s: float) -> Node
     limit, pause_s = time.monotonic() + deadline_s, 0.5
     while True:
         try:
-            return connect(machine, known_hosts, timeout_s=min(10.0, deadline_s))
+            return connect(machine, known_hosts, timeout_s=min(10.0, max(1.0, limit - time.monotonic())))
         except Unreachable:
             if time.monotonic() + pause_s > limit:
                 raise

@@ -9,7 +9,7 @@ RemoteError
 │   └── DiskFull            … because no space was left there
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix
-├── SyncRefused             the folder is too large to be sent without asking
+├── SyncRefused             the folder is too large, is a home folder, or git can't list it
 ├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
 └── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
 """
@@ -52,7 +52,7 @@ class PreflightFailed(RemoteError):
 
 
 class SyncRefused(RemoteError):
-    """The folder is too large to be sent without asking."""
+    """The folder is too large, is a home folder, or git can't list it."""
 
 
 class ScriptNotSynced(RemoteError):

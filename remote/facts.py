@@ -27,7 +27,7 @@ class Facts:
     boot_id: str
     """Two nodes with one boot id share a kernel, and so its cores."""
     clock_offset_s: float
-    """The node's clock minus this computer's, seconds; off by at most half a round trip."""
+    """The node's clock minus this computer's, seconds; off by what the answer took to arrive."""
     interfaces: Mapping[str, str | None]
     """Peer's address → the interface on the route to it."""
     free_port: int | None
@@ -36,17 +36,16 @@ class Facts:
 
 def gather(node: Node, peers: tuple[str, ...]) -> Facts:
     """A node's facts, with the routes to its peers' addresses."""
-    before = time.time()
     answer = node.ask("facts", {"private_ip": node.machine.private_ip, "peers": list(peers)})
-    after = time.time()
+    now = time.time()
     try:
-        return parse(answer["facts"], now=(before + after) / 2)
+        return parse(answer["facts"], now=now)
     except (KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{node.name}: the facts can't be read: {error!r}.") from error
 
 
 def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
-    """Facts from the agent's document; `now` is this computer's clock when it was made, unix seconds."""
+    """Facts from the agent's document; `now` is this computer's clock when it came, unix seconds."""
     return Facts(
         hostname=str(facts["hostname"]),
         os=str(facts["os"]),

@@ -74,6 +74,12 @@ class Intake:
         self.files += 1
         self.bytes += file.size
 
+    def begin_again(self) -> None:
+        """Forget what was refused or cut off: after a lost connection everything is sent once more."""
+        self.discard()
+        self.refused.clear()
+        self.files = self.bytes = 0
+
     def discard(self) -> None:
         """Remove what never became whole."""
         for file in self._arriving.values():

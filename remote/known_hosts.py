@@ -1,12 +1,17 @@
 """Pinned host keys: where they come from, and the known_hosts file that holds a cluster's."""
 
 import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
+
+if TYPE_CHECKING:
+    import paramiko
 
 USER_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 
@@ -30,17 +35,15 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
     """
     if machine.host_key:
         return machine
-    import paramiko
-
     for path in files:
         file = path.expanduser()
         if not file.exists():
             continue
-        keys = paramiko.HostKeys(str(file)).lookup(host_pattern(machine.host, machine.port))
+        keys = find(file.read_text(errors="replace"), host_pattern(machine.host, machine.port))
         if keys:
             # ed25519 first: the others may be offered by older clients only.
             name = "ssh-ed25519" if "ssh-ed25519" in keys else next(iter(keys))
-            return replace(machine, host_key=f"{name} {keys[name].get_base64()}")
+            return replace(machine, host_key=f"{name} {keys[name]}")
     if not accept_new:
         where = ", ".join(str(path) for path in files)
         raise HostKeyRejected(
@@ -49,6 +52,48 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
             "with --accept-new-host-keys."
         )
     return replace(machine, host_key=_ask(machine))
+
+
+def find(text: str, pattern: str) -> dict[str, str]:
+    """The keys that a known_hosts file's text has for a host, hashed names included: type → Base64.
+
+    As in OpenSSH, a line that can't be read is passed over. So are `@revoked` and `@cert-authority` lines:
+    they name no host's own key.
+    """
+    keys: dict[str, str] = {}
+    for line in text.splitlines():
+        key = _key_for(line.strip(), pattern)
+        if key is not None:
+            keys.setdefault(key.get_name(), key.get_base64())
+    return keys
+
+
+def _key_for(line: str, pattern: str) -> "paramiko.PKey | None":
+    """The key of one line, if it is a host's; None for any other line."""
+    import paramiko
+    from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
+
+    if not line or line.startswith(("#", "@")):
+        return None
+    try:
+        entry = HostKeyEntry.from_line(" ".join(line.split()))
+    except (InvalidHostKey, paramiko.SSHException, ValueError, IndexError, struct.error):
+        return None
+    if entry is None or not any(_is_name_of(name, pattern) for name in entry.hostnames):
+        return None
+    key: paramiko.PKey = entry.key
+    return key
+
+
+def _is_name_of(name: str, pattern: str) -> bool:
+    import paramiko
+
+    if not name.startswith("|1|"):
+        return name == pattern
+    try:
+        return bool(paramiko.HostKeys.hash_host(pattern, name) == name)
+    except (ValueError, AssertionError):
+        return False  # a damaged hash
 
 
 def _ask(machine: Machine) -> str:

@@ -30,7 +30,7 @@ def findings(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
                 Finding(
                     node=name,
                     problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
-                    fix="install it there (pip install 'gpuctl[train]'), or name another interpreter with --python",
+                    fix=f"install it there ({fact.python} -m pip install torch), or name another one with --python",
                 )
             )
         if fact.disk_free_bytes < MIN_DISK_BYTES:

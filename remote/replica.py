@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from inventories.codec import dump, from_json, load
 from inventories.errors import CorruptFile
 from inventories.files import write_atomic
@@ -19,6 +21,8 @@ from remote.intake import Intake
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
 
+
+MAX_METRICS_LINE_BYTES = 65_536
 
 Record = TypeVar("Record", RankRecord, NodeRecord)
 
@@ -42,14 +46,23 @@ class Replica:
         self.intake = Intake(incoming(folder) / node.name)
 
     def offsets(self) -> dict[str, int]:
-        """Bytes that are here already, by path."""
-        paths = {path: self._folder.path / path for path in self._growing}
-        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+        """The node's growing files, each with the number of its bytes that are here already."""
+        return {name: self._size(name) for name in sorted(self._growing)}
+
+    def records(self) -> list[str]:
+        """The paths of the node's rank records."""
+        return sorted(self._records)
+
+    def _size(self, path: str) -> int:
+        target = self._folder.path / path
+        return target.stat().st_size if target.exists() else 0
 
     def append(self, path: str, offset: int, body: bytes) -> None:
         """Append to a log or a metrics file of one of the node's own ranks."""
         if path not in self._growing:
             raise BadAnswer(f"{self._node.name} sent {path!r}, which is none of its files; it was refused.")
+        if not 0 <= offset <= self._size(path):
+            raise BadAnswer(f"{self._node.name} sent byte {offset} of {path}, out of order; it was refused.")
         target = self._folder.path / path
         target.parent.mkdir(mode=0o700, exist_ok=True)
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
@@ -93,7 +106,10 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
                 target = folder.artifacts_path / node.name / name
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file.replace(target)
-    shutil.rmtree(incoming(folder), ignore_errors=True)
+    for left in folder.path.glob("incoming-*"):
+        pid = int(left.name.partition("-")[2])
+        if pid == os.getpid() or not psutil.pid_exists(pid):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -149,10 +165,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def metrics_line(line: bytes) -> dict[str, Any] | None:
-    """One line of a metrics file; None where it is no JSON object."""
+    """One line of a metrics file; None where it is no JSON object, or longer than a line of metrics can be."""
     try:
-        parsed = json.loads(line)
-    except ValueError:
+        parsed = json.loads(line) if len(line) <= MAX_METRICS_LINE_BYTES else None
+    except (ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
 

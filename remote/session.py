@@ -13,7 +13,7 @@ from inventories.machine import Machine
 from remote import agent
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
 from remote.node import frames
-from remote.node.__main__ import DISK_FULL
+from remote.node.__main__ import DISK_FULL, FAILED
 
 OPEN_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 10.0
@@ -151,6 +151,9 @@ class Conversation:
             raise ConnectionLost(f"{self._node.name}: nothing was heard for {silent:.0f} s.") from error
         except OSError as error:
             raise ConnectionLost(f"{self._node.name}: the connection broke: {error}.") from error
+        except frames.CutFrame as error:
+            self._fail_if_it_ended(wait=True)
+            raise ConnectionLost(f"{self._node.name}: {error}.") from error
         except frames.BadFrame as error:
             self._fail_if_it_ended()
             raise BadAnswer(f"{self._node.name}: {error}.") from error
@@ -184,7 +187,8 @@ class Conversation:
                 f"{name}: Python ({self._node.python}) is not there. Install python3, or name an interpreter "
                 "with --python PATH or ansible_python_interpreter."
             )
-        raise NodeFailed(f"{name}: {self._command} failed: {last}.")
+        said_why = code == FAILED
+        raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
 
 
 def _read(

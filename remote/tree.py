@@ -13,6 +13,8 @@ IGNORED = (
     ".ipynb_checkpoints", ".tox", ".nox", "node_modules", ".DS_Store", "*.egg-info",
 )  # fmt: skip
 """Names left out where there is no git."""
+CREDENTIALS = (".ssh", ".aws", ".oci", ".gnupg", ".gpuctl", ".netrc", ".kube")
+"""Files and folders that are never sent with the folder they are in, whatever git says."""
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1000 * 1000
 
@@ -28,7 +30,7 @@ class Tree:
     entries: dict[str, Entry]
     """By path relative to `root`, with `/`."""
     skipped: tuple[str, ...] = ()
-    """Links that lead out of the folder, pipes and the like: not sent."""
+    """Not sent: links that lead out of the folder, repositories within it, credentials, pipes and the like."""
 
     @property
     def total_bytes(self) -> int:
@@ -39,10 +41,33 @@ class Tree:
 def read_tree(root: Path, *, allow_large: bool = False) -> Tree:
     """The files of `root` that are to be sent.
 
-    Raises SyncRefused, as soon as it is clear, for more than MAX_FILES files or MAX_BYTES bytes.
+    Raises SyncRefused, as soon as it is clear, for more than MAX_FILES files or MAX_BYTES bytes; for the user's
+    home folder, however large; and where git can't list its checkout.
     """
-    listed = _git_files(root)
-    return _tree(root, sorted(listed if listed is not None else _walk(root, allow_large)), allow_large)
+    _refuse_home(root)
+    names = _git_files(root)
+    if names is not None:
+        return _tree(root, names, allow_large)
+    secret = (*CREDENTIALS, ".env")
+    return _tree(root, _walk(root, IGNORED, secret, allow_large), allow_large, secret)
+
+
+def read_everything(root: Path, *, allow_large: bool = False) -> Tree:
+    """All files of `root`, ignored by git or not; a file named itself is a tree of one. Raises SyncRefused."""
+    if not root.is_dir():
+        return _tree(root.parent, [root.name], allow_large=True, secret=())
+    _refuse_home(root)
+    return _tree(root, _walk(root, (), CREDENTIALS, allow_large), allow_large)
+
+
+def _refuse_home(root: Path) -> None:
+    home, folder = Path(os.path.expanduser("~")).resolve(), root.resolve()  # noqa: PTH111 - never raises
+    if home.is_relative_to(folder):
+        what = "is your home folder" if folder == home else "holds your home folder"
+        raise SyncRefused(
+            f"{folder} {what}, with keys and credentials; run the command in the folder of your project, or name "
+            "a folder within it."
+        )
 
 
 def tree_of(root: Path, pattern: str) -> Tree:
@@ -51,12 +76,17 @@ def tree_of(root: Path, pattern: str) -> Tree:
     return _tree(root, names, allow_large=True)
 
 
-def _tree(root: Path, names: list[str], allow_large: bool) -> Tree:
+def _tree(root: Path, names: list[str], allow_large: bool, secret: tuple[str, ...] = CREDENTIALS) -> Tree:
     entries: dict[str, Entry] = {}
     skipped: list[str] = []
     total = 0
-    for name in names:
+    for name in sorted(names):
         path = root / name
+        kept_back = _up_to(name, secret)
+        if kept_back:
+            if kept_back not in skipped and os.path.lexists(root / kept_back):
+                skipped.append(kept_back)
+            continue
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -71,33 +101,53 @@ def _tree(root: Path, names: list[str], allow_large: bool) -> Tree:
         elif path.is_file():
             total += status.st_size
             entries[name] = (status.st_size, status.st_mtime_ns, status.st_mode & 0o777)
-        elif not path.is_dir():
-            skipped.append(name)
+        else:
+            skipped.append(name)  # a pipe or a socket; or a folder: git lists a repository within as one
         if not allow_large and (total > MAX_BYTES or len(entries) > MAX_FILES):
             raise SyncRefused(_too_large(root, entries, total, more=len(names) - len(entries)))
     return Tree(root=root, entries=entries, skipped=tuple(skipped))
 
 
+def _up_to(name: str, secret: tuple[str, ...]) -> str:
+    """The path up to its first component that is secret; empty where none is."""
+    parts = name.split("/")
+    at = next((depth for depth, part in enumerate(parts, start=1) if part in secret), 0)
+    return "/".join(parts[:at])
+
+
 def _git_files(root: Path) -> list[str] | None:
-    """Tracked files and untracked ones that are not ignored; None where there is no git."""
+    """Tracked files and untracked ones that are not ignored; None where there is no git, or no repository.
+
+    Raises SyncRefused where there is one that git can't read: what it ignores is not known then.
+    """
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
     try:
-        listed = subprocess.run(command, cwd=root, capture_output=True, check=False)
+        # Its sentences in English: one of them is looked for.
+        environment = {**os.environ, "LC_ALL": "C"}
+        listed = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
     except FileNotFoundError:
         return None
     if listed.returncode != 0:
-        return None
+        said = " ".join(os.fsdecode(listed.stderr).split())
+        if "not a git repository (or any" in said:
+            return None
+        raise SyncRefused(
+            f"git can't list the files of {root}, so that what it ignores is not known; nothing was sent. "
+            f"It says: {said or f'exit status {listed.returncode}'}"
+        )
     # A repository within (a submodule, a nested clone) is listed as a folder.
     return [os.fsdecode(name).rstrip("/") for name in listed.stdout.split(b"\0") if name]
 
 
-def _walk(root: Path, allow_large: bool) -> list[str]:
+def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
+    """Everything but folders, and those folders that are secret, by path relative to `root`."""
     found: list[str] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not _ignored(name))
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        kept = (name for name in names + links if not _ignored(name))
-        found += [(Path(folder) / name).relative_to(root).as_posix() for name in kept]
+        inner = sorted(name for name in folders if not _matches(name, ignored))
+        folders[:] = [name for name in inner if name not in secret]
+        alone = [name for name in inner if name in secret or (Path(folder) / name).is_symlink()]
+        kept = [name for name in names if not _matches(name, ignored)]
+        found += [(Path(folder) / name).relative_to(root).as_posix() for name in kept + alone]
         if not allow_large and len(found) > 4 * MAX_FILES:
             raise SyncRefused(
                 f"{root} holds more than {len(found):,} files, more than the {MAX_FILES:,} that are sent without "
@@ -106,8 +156,8 @@ def _walk(root: Path, allow_large: bool) -> list[str]:
     return found
 
 
-def _ignored(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in IGNORED)
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> str:
@@ -115,13 +165,12 @@ def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> 
     for name, entry in entries.items():
         top = name.split("/")[0]
         sizes[top] = sizes.get(top, 0) + (entry[0] if len(entry) == 3 else 0)
-    largest = ", ".join(
-        f"{name} ({human_bytes(size)})" for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:3]
-    )
+    by_size = sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1])
+    largest = ", ".join(f"{name} ({human_bytes(size)})" for name, size in by_size[:3]) or "none"
     return (
         f"{root} is too large to be sent without asking: {len(entries):,} files and {human_bytes(total)} so far, "
         f"{more:,} more files to look at; the largest so far: {largest}. Leave out what the run does not need "
-        "(.gitignore is honoured), or send all of it with --yes."
+        "(of a project, what .gitignore names is not sent), or send all of it with --yes."
     )
 
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, Literal
 
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from inventories.store import RunFolder
 from remote.connection import connect, reconnect
-from remote.errors import BadAnswer, ConnectionLost, RemoteError
+from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
 from remote.fanout import fan_out
 from remote.observer import Lines, Observer
 from remote.replica import MAX_ARTIFACT_BYTES, Replica, save_node_record
@@ -27,22 +27,27 @@ SILENCE_S = 15.0
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute."""
 STOP_DEADLINE_S = 25.0
+STOP_RETRY_S = 2.0
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: str
-    """started, rank, ended, lost, done"""
-    node: str
+    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted"]
+    """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
+    node: str = ""
     rank: RankRecord | None = None
     record: NodeRecord | None = None
     error: Exception | None = None
 
 
 class Watch:
-    """Follows one run on all its nodes."""
+    """Follows one run on all its nodes.
+
+    With `gang` the nodes stand and fall together: a failure or a lost node stops the rest. Without it nothing is
+    ever stopped: that is for commands that only look.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class Watch:
         known_hosts: Path,
         observer: Observer,
         *,
+        gang: bool,
         nodes: Mapping[str, Node] | None = None,
     ) -> None:
         self._run = run
@@ -59,22 +65,30 @@ class Watch:
         self._machines = machines
         self._known_hosts = known_hosts
         self._observer = observer
+        self._gang = gang
+        self._given = set(nodes or {})
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
         self._replicas = {part.name: Replica(folder, part) for part in run.nodes}
-        self._events: Queue[_Event] = Queue()
-        self._failing: dict[str, float] = {}
-        """Nodes with a failed rank → when that was seen (monotonic)."""
-        self._stopping: set[str] = set()
+        # A SimpleQueue, as signal handlers put into it.
+        self._events: SimpleQueue[_Event] = SimpleQueue()
         self._open = set(self._parts)
         """Nodes that still have something to say."""
-        self._on_started: Callable[[], None] | None = None
+        self._failing: dict[str, float] = {}
+        """Nodes with a failed rank → when that was seen (monotonic)."""
+        self._to_stop: set[str] = set()
+        self._told: set[str] = set()
+        """Nodes that know that they are to stop."""
+        self._asking: dict[str, tuple[Thread, float]] = {}
+        """Nodes that are being told to stop → who does it, since when (monotonic)."""
         self._locks = {name: Lock() for name in self._parts}
         self.records: dict[str, NodeRecord] = {}
         self.started_s: dict[str, float] = {}
         """Nodes whose launcher is under way → monotonic time of it."""
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
+        self.interrupts = 0
+        """How often a person pressed Ctrl-C."""
 
     def go(
         self,
@@ -85,80 +99,125 @@ class Watch:
     ) -> None:
         """Follow all nodes until the run is over (`wait`), or bring what there is now.
 
-        With `launches`, each node's launcher is started first. On an interrupt the run goes on, and so may
-        this call: `stop()` first, then `go_on()`.
+        With `launches`, each node's launcher is started first. Raises what broke in a follower's thread.
         """
         for name in self._parts:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
-        self._on_started = on_started
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Go on after an interrupt, until every node is done. Raises what broke in a follower's thread."""
-        while self._open:
+        while self._open or any(thread.is_alive() for thread, _ in self._asking.values()):
             try:
-                event = self._events.get(timeout=0.5)
+                event = self._events.get(timeout=0.2)
             except Empty:
                 self._stop_overdue()
                 continue
             self._handle(event)
+            if event.kind == "started" and len(self.started_s) == len(self._parts) and on_started:
+                on_started()
         self.ended_s = self.ended_s or time.monotonic()
 
+    def close(self) -> None:
+        """Close the connections that were opened here."""
+        for name in set(self._nodes) - self._given:
+            self._nodes[name].close()
+
+    def interrupt(self) -> None:
+        """Ctrl-C, from a signal handler: the first stops the run; a later one leaves, once all nodes were told."""
+        self._events.put(_Event(kind="interrupted"))
+
     def _handle(self, event: _Event) -> None:
-        if event.kind == "crashed" and event.error is not None:
-            raise event.error
-        if event.kind == "started":
-            self.started_s[event.node] = time.monotonic()
-            self._observer.node(event.node, "ranks are starting")
-            if len(self.started_s) == len(self._parts) and self._on_started:
-                self._on_started()
-        elif event.kind == "rank" and event.rank is not None:
-            if event.rank.exit_code not in (None, 0):
+        match event.kind:
+            case "crashed":
+                assert event.error is not None
+                raise event.error
+            case "interrupted":
+                self._interrupted()
+            case "started":
+                self.started_s[event.node] = time.monotonic()
+                self._observer.node(event.node, "ranks are starting")
+            case "rank" if event.rank is not None and event.rank.exit_code not in (None, 0):
                 self._failing.setdefault(event.node, time.monotonic())
                 self._stop_others(event.node)
-        elif event.kind in ("ended", "lost") and event.record is not None:
-            self.records[event.node] = event.record
-            save_node_record(self._folder, event.record)
-            if len(self.records) == len(self._parts):
-                self.ended_s = time.monotonic()
-            failed = event.record.exit_code != 0
-            self._observer.node(event.node, event.record.failure or ("failed" if failed else "done"))
-            if failed:
-                self._stop_others(event.node)
-        if event.kind in ("done", "lost"):
+            case "ended" if event.record is not None:
+                self._ended(event.node, event.record)
+            case "lost" if event.record is not None and event.node in self.records:
+                self._observer.note(f"{event.node}: not everything was brought back: {event.record.failure}")
+            case "lost" if event.record is not None:
+                if not self._gang:
+                    self._observer.note(f"{event.node} could not be asked: {event.record.failure}")
+                self._ended(event.node, event.record)
+                if not event.record.lost:
+                    save_node_record(self._folder, event.record)
+            case "done":
+                # The node's word is kept once everything has come with it: until then a later command asks again.
+                save_node_record(self._folder, self.records[event.node])
+        if event.kind in ("done", "lost", "left"):
             self._open.discard(event.node)
-            if event.error is not None and event.record is None:
-                self._observer.note(str(event.error))
 
-    def stop(self) -> None:
-        """Ask every node to end its ranks; returns at once, the nodes' ends arrive as events."""
-        for name in self._parts:
-            self._stop(name)
+    def _ended(self, name: str, record: NodeRecord) -> None:
+        self.records[name] = record
+        if len(self.records) == len(self._parts):
+            self.ended_s = time.monotonic()
+        failed = record.exit_code != 0
+        self._observer.node(
+            name, record.failure or ("stopped" if record.stopped else "failed" if failed else "done")
+        )
+        if failed:
+            self._stop_others(name)
+
+    def _interrupted(self) -> None:
+        self.interrupts += 1
+        waiting = set(self._parts) - set(self.records) - self._told
+        if self.interrupts == 1:
+            self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
+            for name in self._parts:
+                self._stop(name)
+        elif waiting:
+            self._observer.note(f"telling {', '.join(sorted(waiting))} to stop; one moment")
+        else:
+            self._observer.note("every node was told to stop; not waiting for the end")
+            self._open.clear()
+            self._asking.clear()
 
     def _stop_others(self, failed: str) -> None:
-        for name in self._parts:
-            if name != failed:
-                self._stop(name)
+        if self._gang:
+            for name in self._parts:
+                if name != failed:
+                    self._stop(name)
 
     def _stop_overdue(self) -> None:
+        """Stop nodes that do not end by themselves, and try again where telling them has failed."""
+        now = time.monotonic()
         for name, since in self._failing.items():
-            if name not in self.records and time.monotonic() - since > OWN_END_S:
+            if self._gang and now - since > OWN_END_S:
                 self._stop(name)
+        for name in self._to_stop - self._told:
+            thread, since = self._asking.get(name, (None, 0.0))
+            if (
+                thread is not None
+                and not thread.is_alive()
+                and now - since > STOP_RETRY_S
+                and name in self._open
+            ):
+                self._ask(name)
 
     def _stop(self, name: str) -> None:
-        if name in self._stopping or name in self.records:
-            return
-        self._stopping.add(name)
-        self._observer.node(name, "stopping")
-        Thread(target=self._ask_to_stop, args=(name,), daemon=True, name=f"stop {name}").start()
+        said = self.records.get(name)
+        if name not in self._to_stop and (said is None or said.lost):
+            self._to_stop.add(name)
+            self._observer.node(name, "stopping")
+            self._ask(name)
+
+    def _ask(self, name: str) -> None:
+        thread = Thread(target=self._ask_to_stop, args=(name,), daemon=True, name=f"stop {name}")
+        self._asking[name] = (thread, time.monotonic())
+        thread.start()
 
     def _ask_to_stop(self, name: str) -> None:
         try:
-            stop_on_node(self._node(name), self._parts[name])
+            stop_on_node(self._node(name), self._parts[name], on_told=lambda: self._told.add(name))
         except RemoteError as error:
-            # The follower of this node meets the same trouble and reports the node as lost.
-            self._observer.note(f"{name} could not be told to stop: {error}")
+            if name not in self._told:
+                self._observer.note(f"{name} could not be told to stop: {error}")
 
     def _node(self, name: str) -> Node:
         with self._locks[name]:
@@ -176,18 +235,28 @@ class Watch:
                 except ConnectionLost as error:
                     self._observer.node(name, "connection lost, reconnecting")
                     self._reconnect(name, error)
+        except NodeFailed as error:
+            # The node's own word: it could not start the run.
+            self._lose(name, str(error), lost=False)
+        except BadAnswer as error:
+            self._stop_unwatched(name)
+            self._lose(name, str(error), lost=True)
         except (KeyError, TypeError, ValueError) as error:
-            failure = f"the node sent something that can't be understood: {error!r}"
-            record = NodeRecord(node=name, launcher=self._run.mode, failure=failure)
-            self._events.put(_Event(kind="lost", node=name, record=record))
+            self._stop_unwatched(name)
+            self._lose(name, f"the node sent something that can't be understood: {error!r}", lost=True)
         except RemoteError as error:
-            if name in self.records:
-                self._events.put(_Event(kind="done", node=name, error=error))
-                return
-            lost = NodeRecord(node=name, launcher=self._run.mode, failure=str(error))
-            self._events.put(_Event(kind="lost", node=name, record=lost, error=error))
-        except Exception as error:  # noqa: BLE001 - raised again by `go_on`, in the caller's thread
+            self._lose(name, str(error), lost=True)
+        except Exception as error:  # noqa: BLE001 - raised again by `go`, in the caller's thread
             self._events.put(_Event(kind="crashed", node=name, error=error))
+
+    def _lose(self, name: str, failure: str, *, lost: bool) -> None:
+        record = NodeRecord(node=name, launcher=self._run.mode, failure=failure, lost=lost)
+        self._events.put(_Event(kind="lost", node=name, record=record))
+
+    def _stop_unwatched(self, name: str) -> None:
+        """What can't be followed must not go on by itself."""
+        if self._gang:
+            self._ask_to_stop(name)
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
         with self._locks[name]:
@@ -203,15 +272,17 @@ class Watch:
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         replica = self._replicas[name]
+        replica.intake.begin_again()
         request = {
             "run_dir": self._parts[name].run_dir,
             "offsets": replica.offsets(),
+            "records": replica.records(),
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
             "launch": launch,
         }
         lines = Lines(self._observer, name)
-        done = False
+        done = ended = False
         with self._node(name).converse("follow", request, timeout_s=SILENCE_S) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
@@ -226,7 +297,7 @@ class Watch:
                     )
                 elif kind == "end":
                     lines.flush()
-                    self._end(name, header["state"])
+                    ended = self._end(name, header["state"])
                 elif kind == "chunk":
                     replica.intake.chunk(header["path"], int(header["offset"]), body)
                 elif kind == "complete":
@@ -243,11 +314,12 @@ class Watch:
             self._observer.note(f"{name}: the file {path!r} was refused: {why}.")
         if not done:
             raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
-        self._events.put(_Event(kind="done", node=name))
+        self._events.put(_Event(kind="done" if ended else "left", node=name))
 
-    def _end(self, name: str, state: Mapping[str, Any]) -> None:
+    def _end(self, name: str, state: Mapping[str, Any]) -> bool:
+        """What the node says of the run's end; False where it goes on."""
         if state["running"]:
-            return
+            return False
         record = NodeRecord(
             node=name,
             launcher=self._run.mode,
@@ -257,16 +329,16 @@ class Watch:
             failure=state.get("failure"),
         )
         self._events.put(_Event(kind="ended", node=name, record=record))
+        return True
 
 
-def stop_on_node(node: Node, part: RunNode) -> dict[str, Any]:
-    """End a run on one node and wait for it; idempotent. Returns the node's final state."""
-    with node.converse(
-        "stop", {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}, timeout_s=STOP_DEADLINE_S + 15
-    ) as talk:
-        answers = [header for header, _ in talk.frames()]
-    state: dict[str, Any] = answers[0]["state"]
-    return state
+def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:
+    """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows."""
+    request = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}
+    with node.converse("stop", request, timeout_s=STOP_DEADLINE_S + 15) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "told":
+                on_told()
 
 
 def stop_everywhere(

@@ -7,9 +7,9 @@ from gpuctl.options import TAIL, App, common_options
 
 @click.command(context_settings=TAIL)
 @common_options
-@click.option("--rank", type=int, metavar="R", help="Only on this node.")
+@click.option("--rank", metavar="R", help="Only on this node, by rank or name.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD [ARGS]...")
-def command(app: App, rank: int | None, words: tuple[str, ...]) -> int:
+def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
     """Run a command on every node at once, or on one.
 
     \b

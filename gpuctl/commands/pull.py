@@ -9,12 +9,16 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--rank", type=int, metavar="R", help="Only from this node.")
+@click.option("--rank", metavar="R", help="Only from this node, by rank or name.")
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path), default=".")
-def command(app: App, rank: int | None, source: str, destination: Path) -> None:
+def command(app: App, rank: str | None, source: str, destination: Path) -> None:
     """Copy a file or folder of every node into DESTINATION/<node>/, or of one (--rank) into DESTINATION.
 
+    \b
+    gpuctl pull sets/out results               ~/sets/out of each node → results/<node>/
+
+    A relative SOURCE is one in the node's home.
     Only plain files come; links, pipes and devices are left out and named. Files that are here are replaced.
     """
     from gpuctl.workflow.machines import pull

@@ -9,13 +9,17 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--rank", type=int, metavar="R", help="Only to this node.")
+@click.option("--rank", metavar="R", help="Only to this node, by rank or name.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", default="~")
-def command(app: App, rank: int | None, source: Path, destination: str) -> None:
+def command(app: App, rank: str | None, source: Path, destination: str) -> None:
     """Copy a file or folder into a folder of every node (its home unless named), or of one.
 
-    Only what changed travels; nothing is removed there. `gpuctl push data ~/sets` makes ~/sets/data.
+    \b
+    gpuctl push data sets                      makes ~/sets/data there
+
+    A relative DESTINATION is one in the node's home. All of a folder is sent, whatever git ignores, but no
+    credentials (.ssh, .aws, …). Only what changed travels; nothing is removed there.
     """
     from gpuctl.workflow.machines import push
 

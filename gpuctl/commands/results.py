@@ -24,9 +24,9 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
 
     results = results_of(app, runs)
     if csv is not None:
-        write_csv(results, csv)
+        app.output.say(write_csv(results, csv))
     if plot is not None:
-        write_plot(results, plot)
+        app.output.say(write_plot(results, plot))
     if app.options.json:
         app.output.json({"runs": results})
     elif len(results) == 1:

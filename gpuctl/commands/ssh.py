@@ -7,10 +7,10 @@ from gpuctl.options import TAIL, App, common_options
 
 @click.command(context_settings=TAIL)
 @common_options
-@click.argument("rank", type=int, default=0)
+@click.argument("rank", default="0")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[CMD]...")
-def command(app: App, rank: int, words: tuple[str, ...]) -> None:
-    """Open a shell on a node (rank 0 unless named), or run a command there, with the system's ssh.
+def command(app: App, rank: str, words: tuple[str, ...]) -> None:
+    """Open a shell on a node, by rank or name (rank 0 unless named), or run a command there, with the system's ssh.
 
     The cluster's pinned host keys and its own key are used, nothing of yours. Plain ssh, scp and rsync work
     with the same configuration: gpuctl ssh-config > config; ssh -F config NODE

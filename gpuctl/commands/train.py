@@ -4,6 +4,7 @@ import os
 from typing import Literal
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpuctl.errors import Usage
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
@@ -33,7 +34,13 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options
 @click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be run and set on each node.")
 @click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[SCRIPT] [ARGS]...",
+    shell_complete=lambda _context, _parameter, incomplete: [CompletionItem(incomplete, type="file")],
+)
 def command(
     app: App,
     mode: Literal["torchrun"],
@@ -63,7 +70,7 @@ def command(
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """
     from gpuctl.workflow import dry_run as dry
-    from gpuctl.workflow.train import TrainRequest, train
+    from gpuctl.workflow.train import TrainRequest, built_in_help, train
 
     request = TrainRequest(
         mode=mode,
@@ -75,6 +82,8 @@ def command(
         module=module,
         words=words,
     )
+    if request.built_in and {"-h", "--help"} & set(words):
+        return built_in_help()
     if dry_run:
         document = dry.train(app, request)
         if app.options.json:

@@ -13,18 +13,18 @@ from gpuctl.options import App, common_options
 @click.option("--provider", metavar="P", help="local or hosts. Default: told by --shape or --hosts.")
 @click.option("--shape", metavar="S", help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).")
 @click.option("--count", type=int, metavar="N", help="Machines (default: as many as there are, or 1).")
-@click.option("--region", metavar="R", help="The provider's region.")
+@click.option("--region", metavar="R", help="The provider's region. (clouds)")
 @click.option(
     "-f", "--file", "file", type=click.Path(path_type=Path), metavar="SPEC.yaml", help="Read the spec."
 )
 @click.option(
     "--hosts", type=click.Path(path_type=Path), metavar="FILE", help="Inventory of machines you have."
 )
-@click.option("--image", metavar="I", help="Image name or id.")
-@click.option("--disk-gb", type=int, metavar="G", help="Boot volume size.")
-@click.option("--spot", is_flag=True, help="Preemptible machines.")
-@click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32.")
-@click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h.")
+@click.option("--image", metavar="I", help="Image name or id. (clouds)")
+@click.option("--disk-gb", type=int, metavar="G", help="Boot volume size. (clouds)")
+@click.option("--spot", is_flag=True, help="Preemptible machines. (clouds)")
+@click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32. (clouds)")
+@click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h. (clouds)")
 @click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
 @click.option("--python", metavar="PATH", help="Interpreter on the machines to use as it is.")
 @click.option(
@@ -55,26 +55,34 @@ def command(
     gpuctl up --count 3 --dry-run              what would be done
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
+    Only clouds have the options marked (clouds), which come with the cloud providers; others refuse them.
     """
     from gpuctl.workflow import up
-    from inventories.spec import DEFAULT_CLUSTER, Spec
-    from inventories.validate import check_count, parse_duration_s, read_spec
+    from inventories.spec import Spec
+    from inventories.validate import check_max_cost_usd, check_option, parse_duration_s, read_spec
     from remote.known_hosts import USER_FILES
 
     spec = read_spec(file) if file is not None else Spec()
-    given = {key: value for key, value in asked.items() if value is not None}
-    if asked["count"] is not None:
-        check_count(int(str(asked["count"])))
+    given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
     if ttl is not None:
-        given["ttl_s"] = parse_duration_s(ttl)  # type: ignore[assignment]
+        given["ttl_s"] = parse_duration_s(ttl)
     if max_cost is not None:
-        given["max_cost_usd"] = max_cost  # type: ignore[assignment]
-    if app.options.cluster != DEFAULT_CLUSTER:
+        given["max_cost_usd"] = check_max_cost_usd(max_cost)
+    if file is None or _names_a_cluster(click.get_current_context()):
         given["cluster"] = app.options.cluster
     if spot:
         given["spot"] = True
-    spec = replace(spec, **given)  # type: ignore[arg-type]
+    spec = replace(spec, **given)
     keys = up.HostKeys(files=(known_hosts,) if known_hosts else USER_FILES, accept_new=accept_new_host_keys)
     document = up.up(app, spec, keys, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
+
+
+def _names_a_cluster(context: click.Context | None) -> bool:
+    """Whether --cluster was given, before or after the command's name: then it wins over the spec file."""
+    while context is not None:
+        if context.params.get("cluster") is not None:
+            return True
+        context = context.parent
+    return False

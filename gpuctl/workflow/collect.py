@@ -1,11 +1,13 @@
 """What came of a run: concluded by the command that watched it, or by any later one that asks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuctl.results import summarise
+from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
@@ -18,17 +20,20 @@ if TYPE_CHECKING:
 def conclude(
     run: Run, folder: RunFolder, watch: "Watch", *, launched: float | None = None, began: float | None = None
 ) -> Result:
-    """The result from what has arrived; kept as `result.json` once the run is over on every node.
+    """The result from what has arrived, kept as `result.json`.
 
     `launched` and `began` are this process's monotonic times of the launch and of the command's begin; for a
-    run that another command launched they are None, and the nodes' own times are used.
+    run that another command launched they are None, and the nodes' own times are used. A node that was lost
+    counts as a failure for the command that launched the run; for a later one it is just not known yet.
     """
     from remote.replica import merge_artifacts, read_node_records
 
     merge_artifacts(folder, run.nodes)
-    records = read_node_records(folder, run.nodes)
+    records = {record.node: record for record in read_node_records(folder, run.nodes)}
+    if launched is not None:
+        records = watch.records | records
     over = len(records) == len(run.nodes)
-    ended_at = _ended_at(run, records) if over else None
+    ended_at = _ended_at(run, records.values()) if over else None
     train_s = collect_s = total_s = None
     if over and launched is not None and began is not None and watch.ended_s is not None:
         now = time.monotonic()
@@ -42,23 +47,22 @@ def conclude(
         "train": _round(train_s),
         "collect": _round(collect_s),
     }
-    result = _result(run, folder, Seconds(**seconds), ended_at)
-    if over and not any(
-        record.failure and record.exit_code is None and launched is None for record in records
-    ):
-        # A node that could not be reached by a later command may answer the next one.
+    result = _result(run, folder, Seconds(**seconds), ended_at, list(records.values()))
+    if over or launched is not None:
         folder.save_result(result)
     return result
 
 
-def _result(run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None) -> Result:
+def _result(
+    run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
+) -> Result:
     """The result of what is in the run's folder."""
-    from remote.replica import read_metrics, read_node_records, read_rank_records, tail
+    from remote.replica import read_metrics, read_rank_records, tail
 
     return summarise(
         run,
         read_rank_records(folder, run.nodes),
-        read_node_records(folder, run.nodes),
+        records,
         read_metrics(folder, run),
         {rank: tail(folder, rank) for rank in range(run.world_size)},
         seconds,
@@ -67,7 +71,7 @@ def _result(run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | 
     )
 
 
-def _ended_at(run: Run, records: list[NodeRecord]) -> datetime:
+def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:
     """When the last node ended, in this computer's time; now, where no node could say."""
     offsets = {part.name: part.clock_offset_s for part in run.nodes}
     ends = [record.ended_at - offsets[record.node] for record in records if record.ended_at is not None]
@@ -78,23 +82,39 @@ def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
+def is_over(folder: RunFolder) -> bool:
+    """True once every node has said how the run ended, and all of it is here."""
+    from remote.replica import read_node_records
+
+    run = folder.load_run()
+    return len(read_node_records(folder, run.nodes)) == len(run.nodes)
+
+
 def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool) -> Result:
     """The result of a run, however far it is: from disk where it is over, else brought from its nodes.
 
-    With `wait`, follows it to its end; an interrupt leaves the run alone.
+    With `wait`, follows it to its end. Nothing is ever stopped, and an interrupt leaves the run alone.
     """
-    known = folder.load_result()
-    if known is not None and known.status != "running":
-        return known
     run = folder.load_run()
+    known = folder.load_result()
+    if known is not None and is_over(folder):
+        return known
+    from remote.replica import read_node_records, save_node_record
     from remote.watch import Watch
 
-    cluster = store.cluster(run.cluster)
     machines = _machines_of(store, run)
-    if set(machines) != {part.name for part in run.nodes}:
-        return _without_nodes(run, folder)
-    watch = Watch(run, folder, machines, cluster.known_hosts_path, observer)
-    watch.go(wait=wait)
+    said = {record.node for record in read_node_records(folder, run.nodes)}
+    unknown = tuple(part for part in run.nodes if part.name not in said)
+    for part in unknown:
+        if part.name not in machines:
+            gone = "the machine was removed before the run's end could be brought back"
+            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
+    there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
+    watch = Watch(there, folder, machines, store.cluster(run.cluster).known_hosts_path, observer, gang=False)
+    try:
+        watch.go(wait=wait)
+    finally:
+        watch.close()
     return conclude(run, folder, watch)
 
 
@@ -107,25 +127,13 @@ def _machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
     return {machine.name: machine for machine in cluster.load().machines if machine.name in names}
 
 
-def _without_nodes(run: Run, folder: RunFolder) -> Result:
-    """The result of a run whose machines are gone: what had arrived before."""
-    from remote.replica import read_node_records, save_node_record
-
-    had = {record.node for record in read_node_records(folder, run.nodes)}
-    for part in run.nodes:
-        if part.name not in had:
-            gone = "the machine was removed before the run's end could be brought back"
-            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
-    result = _result(run, folder, Seconds(**run.seconds), None)
-    folder.save_result(result)
-    return result
-
-
-def still_running(store: Store, cluster: str) -> list[RunFolder]:
-    """Runs of a cluster that have no result yet, oldest first: they may be going on."""
+def unfinished(store: Store, cluster: str) -> list[RunFolder]:
+    """Runs of a cluster that are not known to be over, oldest first: they may be going on."""
     return [folder for folder in store.runs(cluster) if _unfinished(folder)]
 
 
 def _unfinished(folder: RunFolder) -> bool:
-    result = folder.load_result()
-    return result is None or result.status == "running"
+    try:
+        return not is_over(folder)
+    except InventoryError:
+        return True  # not known; whoever needs to know asks the nodes

@@ -22,15 +22,6 @@ def load_inventory(folder: ClusterFolder) -> Inventory:
     return folder.load()
 
 
-def machine_of_rank(inventory: Inventory, rank: int) -> Machine:
-    """The machine with a node rank. Raises NotFound with the ranks there are."""
-    for machine in inventory.machines:
-        if machine.rank == rank:
-            return machine
-    ranks = ", ".join(str(machine.rank) for machine in inventory.machines)
-    raise NotFound(f"The cluster {inventory.cluster} has no machine of rank {rank}; it has {ranks}.")
-
-
 @contextmanager
 def connected(folder: ClusterFolder, machines: Sequence[Machine]) -> Iterator[Mapping[str, "Node"]]:
     """One open connection a machine, made all at once, by name; closed at the end."""

@@ -5,11 +5,11 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.workflow.collect import still_running
+from gpuctl.text import plural
+from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.stop import stop_run
 from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
-from remote.errors import RemoteError
 
 
 def down(app: App) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def down(app: App) -> dict[str, Any]:
         machines = provider.find()
         _ask(app, folder, billed=provider.billed, machines=len(machines))
         _stop_runs(app, folder)
-        app.output.say(
-            f"removing {len(machines)} machine{'' if len(machines) == 1 else 's'} of {folder.name} …"
-        )
+        count = plural(len(machines), "machine")
+        forgets = name == "hosts"  # machines that a person brought stay as they are
+        app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         leftovers = provider.destroy()
         if not leftovers:
             folder.remove()
@@ -37,7 +37,8 @@ def down(app: App) -> dict[str, Any]:
     for leftover in leftovers:
         app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
     if not leftovers:
-        app.output.say(f"the cluster {folder.name} is gone; results stay ({seconds:.1f} s)")
+        what = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
+        app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
     return {
         "cluster": folder.name,
         "removed": [machine.name for machine in machines],
@@ -71,15 +72,15 @@ def _ask(app: App, folder: ClusterFolder, *, billed: bool, machines: int) -> Non
 
 def _going_on(app: App, folder: ClusterFolder) -> list[str]:
     """Runs that have no result here; whether they really go on is known by the nodes alone."""
-    return [run.id for run in still_running(app.store, folder.name)]
+    return [run.id for run in unfinished(app.store, folder.name)]
 
 
 def _stop_runs(app: App, folder: ClusterFolder) -> None:
-    """End the runs and bring their results back; a node that does not answer does not keep the machines alive."""
-    for run in still_running(app.store, folder.name):
+    """End the runs and bring their results back; whatever goes wrong there does not keep the machines alive."""
+    for run in unfinished(app.store, folder.name):
         try:
-            _, errors = stop_run(app, run)
-        except (RemoteError, InventoryError) as error:
-            errors = [str(error)]
-        for sentence in errors:
-            app.output.say(f"run {run.id}: {sentence}")
+            _, problems = stop_run(app, run)
+        except Exception as error:  # noqa: BLE001 - told, and the machines are removed all the same
+            problems = [str(error) or repr(error)]
+        for problem in problems:
+            app.output.say(f"run {run.id}: {problem}")

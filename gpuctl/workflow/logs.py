@@ -24,7 +24,11 @@ def logs(app: App, named: str | None, *, follow: bool, rank: int | None) -> int:
     else:
         printer = _Printer(app, run, rank, silent=False)
         printer.show_what_is_here(folder)
-        result = attach(app.store, folder, printer, wait=follow)
+        try:
+            result = attach(app.store, folder, printer, wait=follow)
+        except KeyboardInterrupt:
+            app.output.say(f"run {run.run} goes on; gpuctl stop {run.run} ends it")
+            return 130
     return 1 if follow and result.status != "succeeded" else 0
 
 
@@ -55,14 +59,15 @@ class _Printer:
         for number in _ranks(self._run, self._rank):
             path = folder.logs_path / f"rank-{number}.log"
             if path.exists():
-                for line in path.read_text(errors="replace").splitlines():
+                for line in path.read_text(errors="replace").removesuffix("\n").split("\n"):
                     self.log(number, "", line)
 
     def log(self, rank: int | None, node: str, line: str) -> None:  # noqa: ARG002 - an observer's method
         """One line of a rank's log; the launcher's own lines are not shown."""
         if self._silent or rank is None or self._rank not in (None, rank):
             return
-        self._app.output.text(f"[rank {rank}] {clean(line)}" if self._several else clean(line))
+        text = clean(line, limit=len(line) + 1)
+        self._app.output.text(f"[rank {rank}] {text}" if self._several else text)
 
     def node(self, name: str, text: str) -> None:
         """What a node is doing."""

@@ -1,6 +1,7 @@
 """`exec`, `ssh`, `push` and `pull`: the machines themselves."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.text import clean, plural
-from gpuctl.workflow.connect import connected, load_inventory, machine_of_rank
-from inventories.machine import Machine
+from gpuctl.workflow.connect import connected, load_inventory
+from inventories.errors import NotFound
+from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
     from remote.session import Node
@@ -18,12 +20,29 @@ if TYPE_CHECKING:
 MAX_PULL_BYTES = 100 * 1000**3
 
 
-def _chosen(app: App, rank: int | None) -> tuple[Machine, ...]:
+def machine_of(inventory: Inventory, node: str) -> Machine:
+    """The machine with a node rank, or of a name. Raises NotFound with those there are."""
+    for machine in (*(m for m in inventory.machines if str(m.rank) == node), *inventory.machines):
+        if node in (str(machine.rank), machine.name):
+            return machine
+    known = ", ".join(f"{machine.rank} ({machine.name})" for machine in inventory.machines)
+    raise NotFound(
+        f"The cluster {inventory.cluster} has no machine of rank or name {node!r}; it has {known or 'none'}."
+    )
+
+
+def _chosen(app: App, node: str | None) -> tuple[Machine, ...]:
     inventory = load_inventory(app.store.cluster(app.options.cluster))
-    return inventory.machines if rank is None else (machine_of_rank(inventory, rank),)
+    return inventory.machines if node is None else (machine_of(inventory, node),)
 
 
-def execute(app: App, words: tuple[str, ...], rank: int | None) -> list[dict[str, Any]]:
+def path_there(path: str) -> str:
+    """A path as it is meant on a node: the shell here turns an unquoted `~/x` into one in the home folder here."""
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+    return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
+
+
+def execute(app: App, words: tuple[str, ...], rank: str | None) -> list[dict[str, Any]]:
     """Run a command on the nodes, printing each node's lines as they come. One document a node."""
     from remote.connection import connect
     from remote.fanout import fan_out
@@ -38,9 +57,12 @@ def execute(app: App, words: tuple[str, ...], rank: int | None) -> list[dict[str
         prefix = f"{machine.name}: " if len(machines) > 1 else ""
 
         def show(stream: str, line: bytes) -> None:
-            text = prefix + clean(line.decode(errors="replace").rstrip("\r"))
+            text = line.decode(errors="replace").rstrip("\r")
+            # What goes into a file or another program is a result, and kept as it is.
+            if stream == "stderr" or app.output.stdout.isatty():
+                text = clean(text, sys.maxsize)
             with printing:
-                (app.output.text if stream == "stdout" else app.output.say)(text)
+                (app.output.text if stream == "stdout" else app.output.say)(prefix + text)
 
         node = connect(machine, folder.known_hosts_path)
         try:
@@ -76,10 +98,12 @@ def ssh_config(app: App) -> tuple[str, Path]:
     return text.render(inventory.machines, folder.known_hosts_path), folder.ssh_config_path
 
 
-def replace_by_ssh(app: App, rank: int, words: tuple[str, ...]) -> NoReturn:
-    """Become the system's ssh client, connected to a node."""
+def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
+    """Become the system's ssh client, connected to a node. Raises Usage with --json."""
+    if app.options.json:
+        raise Usage("gpuctl ssh has no document to print. For a command's outcome: gpuctl exec --json -- CMD")
     folder = app.store.cluster(app.options.cluster)
-    machine = machine_of_rank(load_inventory(folder), rank)
+    machine = machine_of(load_inventory(folder), rank)
     from remote.session import shell_command
 
     command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
@@ -92,38 +116,38 @@ def replace_by_ssh(app: App, rank: int, words: tuple[str, ...]) -> NoReturn:
         raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
 
 
-def push(app: App, source: Path, destination: str, rank: int | None) -> list[dict[str, Any]]:
-    """Copy a file or folder into `destination` on the nodes."""
+def push(app: App, source: Path, destination: str, rank: str | None) -> list[dict[str, Any]]:
+    """Copy a file or folder, all of it, into `destination` on the nodes."""
     from remote.fanout import fan_out, values
     from remote.sync import sync
-    from remote.tree import human_bytes, read_tree, tree_of
+    from remote.tree import human_bytes, read_everything
 
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
     source = source.resolve()
+    tree = read_everything(source, allow_large=app.options.yes)
+    for name in tree.skipped:
+        app.output.say(f"{name} is not sent: it is a link out of the folder, credentials, or no plain file")
+    if not tree.entries:
+        raise Usage(f"There is nothing to send in {source}.")
     if source.is_dir():
-        inner = read_tree(source, allow_large=app.options.yes)
-        tree = replace(
-            inner,
-            root=source.parent,
-            entries={f"{source.name}/{name}": entry for name, entry in inner.entries.items()},
-        )
-    else:
-        tree = tree_of(source.parent, source.name)
+        entries = {f"{source.name}/{name}": entry for name, entry in tree.entries.items()}
+        tree = replace(tree, root=source.parent, entries=entries)
+    destination = path_there(destination)
     folder = app.store.cluster(app.options.cluster)
     with connected(folder, _chosen(app, rank)) as nodes:
         done = values(fan_out(lambda node: sync(node, tree, destination, follow_deletions=False), nodes))
     for name, synced in done.items():
-        app.output.say(
-            f"{name}: {plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
-        )
+        sent = f"{plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
+        same = f"up to date, {plural(len(tree.entries), 'file')}, in {synced.root}"
+        app.output.say(f"{name}: {sent if synced.files else same}")
     return [
         {"node": name, "files": synced.files, "bytes": synced.sent_bytes, "path": synced.root}
         for name, synced in done.items()
     ]
 
 
-def pull(app: App, source: str, destination: Path, rank: int | None) -> list[dict[str, Any]]:
+def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dict[str, Any]]:
     """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
     from remote.fanout import fan_out, values
     from remote.intake import Intake
@@ -134,7 +158,7 @@ def pull(app: App, source: str, destination: Path, rank: int | None) -> list[dic
 
     def one(node: "Node") -> tuple[Intake, list[str]]:
         intake = Intake(destination if rank is not None else destination / node.name)
-        return intake, receive(node, source, intake, max_bytes=MAX_PULL_BYTES)
+        return intake, receive(node, path_there(source), intake, max_bytes=MAX_PULL_BYTES)
 
     with connected(folder, _chosen(app, rank)) as nodes:
         done = values(fan_out(one, nodes))

@@ -4,8 +4,8 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.collect import attach
-from inventories.errors import NotFound
+from gpuctl.workflow.collect import attach, is_over
+from inventories.errors import InventoryError, NotFound
 from inventories.run import Result
 from inventories.store import RunFolder, Store
 
@@ -26,13 +26,18 @@ def overview(store: Store, cluster: str | None) -> list[dict[str, Any]]:
 
 
 def _row(folder: RunFolder) -> dict[str, Any]:
-    run, result = folder.load_run(), folder.load_result()
+    run, result, unreadable = folder.load_run(), None, False
+    try:
+        result = folder.load_result()
+    except InventoryError:
+        unreadable = True
     return {
         "run": run.run,
         "cluster": run.cluster,
         "mode": run.mode,
         "script": run.script,
-        "status": result.status if result else "running",
+        "args": list(run.args),
+        "status": "unreadable" if unreadable else result.status if result else "running",
         "world_size": run.world_size,
         "started_at": run.started_at,
         "seconds": result.seconds.total if result else None,
@@ -47,7 +52,7 @@ def results_of(app: App, named: tuple[str, ...]) -> list[Result]:
     results = []
     for folder in folders:
         known = folder.load_result()
-        if known is None or known.status == "running":
+        if known is None or not is_over(folder):
             with open_view(app.output, logs=False) as view:
                 view.phase("collect", f"asking the nodes of run {folder.id}")
                 known = attach(app.store, folder, view, wait=False)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
-from gpuctl.workflow.collect import still_running
+from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.up import describe
 from inventories.store import ClusterFolder
@@ -27,5 +27,5 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
         "created_at": inventory.created_at,
         "age_s": round(age_s),
         "cost_usd": cost,
-        "runs": [run.id for run in still_running(app.store, folder.name)],
+        "runs": [run.id for run in unfinished(app.store, folder.name)],
     }

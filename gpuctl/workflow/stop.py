@@ -2,7 +2,7 @@
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.collect import attach
+from gpuctl.workflow.collect import attach, is_over
 from gpuctl.workflow.runs import latest
 from inventories.run import Result
 from inventories.store import RunFolder
@@ -18,7 +18,7 @@ def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     from remote.watch import stop_everywhere
 
     known = folder.load_result()
-    if known is not None and known.status != "running":
+    if known is not None and is_over(folder):
         return known, []
     run = folder.load_run()
     cluster = app.store.cluster(run.cluster)

@@ -1,13 +1,17 @@
 """`train`: ready nodes → a run → its result."""
 
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuctl.errors import Usage
+from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
@@ -17,11 +21,12 @@ from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode
 
 if TYPE_CHECKING:
-    from inventories.store import ClusterFolder, RunFolder
+    from inventories.store import RunFolder
     from remote.facts import Facts
     from remote.script import Script
     from remote.session import Node
     from remote.tree import Tree
+    from remote.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +62,16 @@ class Prepared:
 
 def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
     """Run it. Returns the result, and whether a person interrupted it."""
+    from remote.watch import Watch
+
     began, started_at = time.monotonic(), datetime.now(UTC)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
     script, tree, destination = what_to_run(app, request)
-    with open_view(app.output, logs=not request.built_in) as view:
+    with open_view(app.output, logs=not request.built_in) as view, ExitStack() as preparing:
+        # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
+        preparing.enter_context(folder.lock("train", on_wait=view.note))
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
         with connected(folder, machines) as nodes:
             seconds = {"connect": time.monotonic() - began}
@@ -78,8 +87,31 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
             run = plan_run(
                 run_folder.id, inventory, request, script, machines, prepared.facts, started_at, seconds
             )
-            run_folder.save_run(run)
-            return _launch(view, folder, run_folder, run, request, script, prepared, nodes, began)
+            launches = launches_of(run, script, prepared, request.env)
+            watch = Watch(
+                run,
+                run_folder,
+                {name: node.machine for name, node in nodes.items()},
+                folder.known_hosts_path,
+                view,
+                gang=True,
+                nodes=nodes,
+            )
+            with interrupts_go_to(watch):
+                run_folder.save_run(run)
+                return _launch(
+                    view, run_folder, run, watch, launches, preparing, detach=request.detach, began=began
+                )
+
+
+@contextmanager
+def interrupts_go_to(watch: "Watch") -> Iterator[None]:
+    """From here on Ctrl-C is a message to the watch: nothing is broken off half-way."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: watch.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
@@ -122,7 +154,9 @@ def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination:
 
     peers = tuple(node.machine.private_ip for node in nodes.values())
     for link in tree.skipped:
-        view.note(f"{link} is not sent: it is a link out of the folder, or no plain file")
+        view.note(
+            f"{link} is not sent: a link out of the folder, credentials, a repository of its own, or no plain file"
+        )
 
     def one(node: "Node") -> "tuple[Facts, str]":
         found = facts.gather(node, peers)
@@ -151,6 +185,15 @@ def _preflight(view: View, prepared: Prepared, machines: Sequence[Machine]) -> N
         view.note(f"{finding.node}: {finding.problem}; {finding.fix}")
 
 
+def built_in_help() -> int:
+    """Print the built-in job's own options, on this computer: its parser needs no torch."""
+    from remote.script import built_in_tree
+
+    return subprocess.run(
+        [sys.executable, "-m", "train", "--help"], cwd=built_in_tree().root, check=False
+    ).returncode
+
+
 def plan_run(
     run_id: str,
     inventory: Inventory,
@@ -173,13 +216,13 @@ def plan_run(
                 rank=rank,
                 nproc=nproc,
                 first_rank=first_rank,
-                run_dir=f"{fact.home}/.gpuctl-node/runs/{run_id}",
+                # A home may be shared by all nodes.
+                run_dir=f"{fact.home}/.gpuctl-node/runs/{run_id}/{machine.name}",
                 clock_offset_s=round(fact.clock_offset_s, 3),
             )
         )
         first_rank += nproc
-    port = facts[machines[0].name].free_port
-    assert port is not None, "the preflight checks it"
+    port = facts[machines[0].name].free_port or 0  # the preflight refuses a node that has none
     return Run(
         run=run_id,
         cluster=inventory.cluster,
@@ -219,50 +262,39 @@ def launches_of(
 
 def _launch(
     view: View,
-    folder: "ClusterFolder",
-    run_folder: "RunFolder",
+    folder: "RunFolder",
     run: Run,
-    request: TrainRequest,
-    script: "Script",
-    prepared: Prepared,
-    nodes: "Mapping[str, Node]",
+    watch: "Watch",
+    launches: Mapping[str, dict[str, Any]],
+    preparing: ExitStack,
+    *,
+    detach: bool,
     began: float,
 ) -> tuple[Result, bool]:
     """Start the ranks and see the run through, or leave it alone where that was asked for."""
-    from remote.watch import Watch
-
-    view.phase(
-        "launch", f"run {run.run}: starting {run.world_size} ranks on {plural(len(run.nodes), 'node')}"
-    )
-    watch = Watch(
-        run,
-        run_folder,
-        {name: node.machine for name, node in nodes.items()},
-        folder.known_hosts_path,
-        view,
-        nodes=nodes,
-    )
+    where = plural(len(run.nodes), "node")
+    ranks = plural(run.world_size, "rank")
+    view.phase("launch", f"run {run.run}: starting {ranks} on {where}")
     mark = time.monotonic()
-    interrupted = False
 
     def started() -> None:
-        if not request.detach:
-            view.phase("train", f"{script.title}: {run.world_size} ranks at work")
+        preparing.close()
+        if not detach:
+            view.phase("train", f"{run.script}: {ranks} at work")
 
-    launches = launches_of(run, script, prepared, request.env)
     try:
-        watch.go(launches=launches, wait=not request.detach, on_started=started)
-    except KeyboardInterrupt:
-        interrupted = True
-        view.note("stopping the run on every node; Ctrl-C again leaves it to stop by itself")
-        watch.stop()
-        try:
-            watch.go_on()
-        except KeyboardInterrupt:
-            view.note(f"left alone; gpuctl logs -f {run.run} finds it again")
-    launched = max(watch.started_s.values(), default=mark)
-    seconds = {**run.seconds, "launch": round(launched - mark, 3)}
-    run = replace(run, seconds=seconds)
-    run_folder.save_run(run)
-    view.phase("collect", "bringing the results back")
-    return conclude(run, run_folder, watch, launched=launched, began=began), interrupted
+        watch.go(launches=launches, wait=not detach, on_started=started)
+        launched = max(watch.started_s.values(), default=mark)
+        run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
+        folder.save_run(run)
+        if not detach:
+            view.phase("collect", "bringing the results back")
+        result = conclude(run, folder, watch, launched=launched, began=began)
+    except OSError as error:
+        raise Failed(
+            f"Run {run.run} can no longer be watched from here: {error}. It goes on by itself: mend that, then "
+            f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
+        ) from error
+    finally:
+        watch.close()
+    return result, watch.interrupts > 0

@@ -52,17 +52,21 @@ def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool) -> dict[str,
     if dry_run:
         return _show_dry_run(app, plan_up(folder, spec))
     # Refused before anything is written; the plan that counts is made under the lock.
-    plan_up(folder, spec)
+    provider = plan_up(folder, spec).provider
     folder.make()
     with folder.lock("up", on_wait=app.output.say):
-        plan = plan_up(folder, spec)
-        if plan.changes and not plan.free:
-            price = "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
-            if not app.output.confirm(f"Create {len(plan.create)} machines {price}?"):
-                raise RefusedPlan("Nothing was created, as you said no.")
-        inventory = _create(app, folder, plan, host_keys)
+        fresh = not folder.exists() and not folder.journal.path.exists()
+        try:
+            before = folder.load() if folder.exists() else None
+            plan = plan_up(folder, spec)
+            _ask(app, plan)
+            inventory = _create(app, folder, plan, before, host_keys)
+        except BaseException:
+            if fresh:
+                _forget_if_empty(folder, provider)
+            raise
     seconds = round(time.monotonic() - began, 3)
-    _say_what_changed(app, plan, inventory, seconds)
+    _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     return describe(inventory) | {"seconds": seconds}
 
 
@@ -77,17 +81,63 @@ def describe(inventory: Inventory) -> dict[str, Any]:
     }
 
 
-def _create(app: App, folder: ClusterFolder, plan: Plan, host_keys: HostKeys) -> Inventory:
-    """Carry the plan out. The inventory is written as soon as the machines exist, before they are reached."""
+def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
+    """What `up` did, in a clause."""
+    cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
+    replaced = sum(1 for machine in plan.create if machine.replaces)
+    new = len(plan.create) - replaced
+    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
+    if before is not None:
+        planned = {machine.name for machine in plan.create}
+        had = {(machine.host, machine.port): machine for machine in before.machines}
+        kept = [machine for machine in inventory.machines if machine.name not in planned]
+        added = sum(1 for machine in kept if (machine.host, machine.port) not in had)
+        parts += [f"{added} added"] * bool(added)
+        pairs = [(had[m.host, m.port], m) for m in kept if (m.host, m.port) in had]
+        if any(old.python != now.python for old, now in pairs):
+            parts.append("another interpreter")
+        same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
+        if same and not parts and not plan.changes:
+            return f"nothing changed: the cluster {cluster} has {count}, as asked for"
+    return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
+
+
+def _ask(app: App, plan: Plan) -> None:
+    """Machines that cost money are made only after a yes."""
+    if plan.changes and not plan.free:
+        price = "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
+        if not app.output.confirm(f"Create {len(plan.create)} machines {price}?"):
+            raise RefusedPlan("Nothing was created, as you said no.")
+
+
+def _forget_if_empty(folder: ClusterFolder, provider_name: str) -> None:
+    """Remove the folder of a first `up` that failed, unless there are machines, or could be."""
     from provision.providers import load
-    from remote import known_hosts
+
+    provider = load(provider_name, folder)
+    begun = folder.journal.path.exists()
+    # What may cost money is looked for by `down`, which says what it finds: the journal has to stay for it.
+    if folder.exists() or (begun and (provider.billed or provider.find() or provider.destroy())):
+        return
+    folder.remove()
+
+
+def _create(
+    app: App, folder: ClusterFolder, plan: Plan, before: Inventory | None, host_keys: HostKeys
+) -> Inventory:
+    """Carry the plan out. Machines that were made are in the inventory before they are reached; others
+    come into it once they have been reached.
+    """
+    from provision.providers import load
 
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
-    before = folder.load() if folder.exists() else None
     if plan.changes:
         _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider} …")
-    machines = load(plan.provider, folder).create(plan, folder.journal)
-    pinned = [known_hosts.pin(m, host_keys.files, accept_new=host_keys.accept_new) for m in machines]
+    provider = load(plan.provider, folder)
+    machines = provider.create(plan, folder.journal)
+    # Machines that the provider itself knows are ours to end, also where the inventory was lost.
+    ours = plan.changes or (before is None and bool(provider.find()))
+    pinned = pin_all(machines, before, host_keys)
     known = {machine.id: machine.gpus for machine in (before.machines if before else ())}
     inventory = Inventory(
         cluster=folder.name,
@@ -98,32 +148,98 @@ def _create(app: App, folder: ClusterFolder, plan: Plan, host_keys: HostKeys) ->
         created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         machines=tuple(m if m.gpus is not None else replace(m, gpus=known.get(m.id)) for m in pinned),
     )
-    _save(folder, inventory)
-    inventory = replace(inventory, machines=_reach(app, folder, inventory.machines))
+    if ours:
+        _save(folder, inventory)
+    else:
+        _trust(folder, inventory.machines)
+    try:
+        inventory = replace(inventory, machines=_reach(app, folder, inventory.machines))
+    except BaseException:
+        if before is not None and not ours:
+            _trust(folder, before.machines)
+        raise
     if inventory != before:
         _save(folder, inventory)
     return inventory
 
 
+def pin_all(machines: Sequence[Machine], before: Inventory | None, host_keys: HostKeys) -> list[Machine]:
+    """The machines with their host keys. A key that the cluster has pinned stays, by address.
+
+    Raises HostKeyRejected where no key is known, or where the known_hosts files have another one.
+    """
+    from remote import known_hosts
+    from remote.errors import HostKeyRejected
+
+    had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
+    pinned = []
+    for machine in machines:
+        key = None if machine.host_key else had.get((machine.host, machine.port))
+        if key is None:
+            pinned.append(known_hosts.pin(machine, host_keys.files, accept_new=host_keys.accept_new))
+            continue
+        stated = _stated_key(machine, host_keys.files)
+        # A host has keys of several kinds: only another one of the same kind contradicts.
+        if stated is not None and stated != key and stated.split()[0] == key.split()[0]:
+            pattern = known_hosts.host_pattern(machine.host, machine.port)
+            raise HostKeyRejected(
+                f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
+                "pinned. Nothing was sent. If the machine was made anew, `gpuctl down` forgets the pinned key, "
+                f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
+            )
+        pinned.append(replace(machine, host_key=key))
+    return pinned
+
+
+def _stated_key(machine: Machine, files: Sequence[Path]) -> str | None:
+    """The machine's key in the known_hosts files; None where they have none."""
+    from remote import known_hosts
+    from remote.errors import HostKeyRejected
+
+    try:
+        return known_hosts.pin(machine, files, accept_new=False).host_key
+    except HostKeyRejected:
+        return None
+
+
 def _save(folder: ClusterFolder, inventory: Inventory) -> None:
     """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
-    from remote import known_hosts, ssh_config
+    from remote import ssh_config
 
-    write_atomic(folder.known_hosts_path, known_hosts.render(inventory.machines).encode())
+    _trust(folder, inventory.machines)
     text = ssh_config.render(inventory.machines, folder.known_hosts_path)
     write_atomic(folder.ssh_config_path, text.encode())
     folder.save(inventory)
 
 
+def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Write the known_hosts file with which connections to these machines are made."""
+    from remote import known_hosts
+
+    write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())
+
+
 def _reach(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> tuple[Machine, ...]:
     """Connect to every machine and take its facts; returns the machines with their GPUs counted."""
     from remote import facts
+    from remote.errors import BadAnswer, DiskFull, NodeFailed
     from remote.fanout import fan_out, values
+    from remote.session import Node
+
+    def ask(node: Node) -> facts.Facts:
+        try:
+            return facts.gather(node, peers)
+        except (BadAnswer, NodeFailed) as error:
+            if isinstance(error, DiskFull) or "--python" in str(error):
+                raise
+            raise type(error)(
+                f"{error} If {node.python} is no Python there, name one with --python PATH."
+            ) from error
 
     _say(app, f"connecting to {plural(len(machines), 'machine')} …")
     peers = tuple(machine.private_ip for machine in machines)
     with connected(folder, machines) as nodes:
-        found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
+        found = values(fan_out(ask, nodes))
     for name, fact in found.items():
         torch = f"torch {fact.torch}" if fact.torch else "no torch"
         gpus = plural(len(fact.gpus), "GPU")
@@ -135,7 +251,7 @@ def _reach(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> tupl
 
 def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
     """Print exactly what would be done; returns it as a document."""
-    if not plan.changes:
+    if not plan.changes and not plan.actions:
         _say(app, "nothing to create: the machines are as asked for")
     for line in plan.actions:
         _say(app, line)
@@ -150,20 +266,6 @@ def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
         "hourly_usd": plan.hourly_usd,
         "actions": list(plan.actions),
     }
-
-
-def _say_what_changed(app: App, plan: Plan, inventory: Inventory, seconds: float) -> None:
-    count = plural(len(inventory.machines), "machine")
-    if not plan.changes:
-        _say(
-            app,
-            f"nothing changed: the cluster {inventory.cluster} has {count}, as asked for ({seconds:.1f} s)",
-        )
-        return
-    replaced = sum(1 for machine in plan.create if machine.replaces)
-    new = len(plan.create) - replaced
-    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
-    _say(app, f"the cluster {inventory.cluster} is up: {count}, {', '.join(parts)} ({seconds:.1f} s)")
 
 
 def _say(app: App, text: str) -> None:

@@ -30,10 +30,10 @@ def main(arguments: List[str]) -> int:
             from remote.node import frames, sync
 
             sync.command_sync(request, output, frames.decode(source.readline, source.read))
-        elif command in ("start", "stop"):
+        elif command == "stop":
             from remote.node import runner
 
-            (runner.command_start if command == "start" else runner.command_stop)(request, output)
+            runner.command_stop(request, output)
         elif command in ("follow", "send"):
             from remote.node import follow
 

@@ -32,22 +32,19 @@ def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "os": _os_name(),
-        "kernel": platform.release(),
-        "arch": platform.machine(),
         "home": os.path.expanduser("~"),
         "python": sys.executable,
         "python_version": platform.python_version(),
         "torch": package_version("torch"),
         "gpus": _gpus(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
-        "inodes_free": disk.f_favail if disk.f_files else None,
-        "time": time.time(),
         "boot_id": process.boot_id(),
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
         "free_port": free_port(private_ip),
-        "active_runs": runner.active_runs(NODE_HOME / "runs"),
+        "active_runs": runner.active_runs(),
+        # Last, so that it is the time of the answer.
+        "time": time.time(),
     }
 
 

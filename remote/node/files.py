@@ -9,16 +9,24 @@ from typing import Any, Dict, Iterator, Tuple
 NODE_HOME = Path(os.path.expanduser("~")) / ".gpuctl-node"
 
 
+def temporary_beside(path: Path) -> Path:
+    """A fresh hidden name in the folder of `path`: of no other process, nor of a node that shares the disk."""
+    return path.with_name(".gpuctl-{}".format(os.urandom(8).hex()))
+
+
 def write_json(path: Path, document: Dict[str, Any]) -> None:
-    """Write a document atomically and durably, mode 0600."""
-    temporary = path.with_name(".{}.{}".format(path.name, os.getpid()))
-    handle = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write a document atomically and durably, mode 0600. Raises OSError and leaves what was there."""
+    temporary = temporary_beside(path)
+    handle = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.write(handle, json.dumps(document).encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.replace(str(temporary), str(path))
+        with os.fdopen(handle, "wb") as file:
+            file.write(json.dumps(document).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(str(temporary), str(path))
+    except BaseException:
+        os.unlink(str(temporary))
+        raise
     folder = os.open(str(path.parent), os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -27,10 +35,13 @@ def write_json(path: Path, document: Dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> Dict[str, Any]:
-    """A document that `write_json` wrote; empty where there is none."""
+    """A document that `write_json` wrote; empty where there is none, or a damaged one.
+
+    A file that a crash or a full disk tore says nothing, and must not stop every later command on the node.
+    """
     try:
         document = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
 

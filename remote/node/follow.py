@@ -13,21 +13,21 @@ POLL_S = 0.2
 """How often growing files are looked at; the end of the run is noticed at once."""
 BEAT_S = 5.0
 """At least this often something is sent, so that the other side can tell a quiet run from a dead node."""
-GROWING = ("logs", "metrics")
 
 
 def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
 
-    Request: run_dir, offsets (path → bytes the other side has), wait, max_artifact_bytes. A `launch` in it is
-    started first, so that a run begins and is followed in one round trip.
+    Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
+    sent; wait, max_artifact_bytes. A `launch` in it is started first, so that a run begins and is followed in one
+    round trip.
     """
     if request.get("launch"):
         runner.launch(request["launch"])
         frames.write(output, {"t": "started"})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
-    records: Dict[str, int] = {}
+    records: Dict[str, int] = dict.fromkeys(request["records"], 0)
     beat = time.monotonic()
     while True:
         state = runner.state(run_dir)
@@ -37,49 +37,59 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         now = time.monotonic()
         if sent:
             beat = now
-        elif now - beat > BEAT_S:
+            continue  # there may be more already
+        if now - beat > BEAT_S:
             frames.write(output, {"t": "beat"})
             beat = now
         process.wait_for_end(state["pid"], POLL_S)
     if not state["running"]:
         runner.clean_up(run_dir)
-    while _send_growth(run_dir, offsets, output):
-        pass
+    sizes = {path: _size(run_dir / path) for path in offsets}
+    while any(offsets[path] < size for path, size in sizes.items()):
+        _send_growth(run_dir, offsets, output)
     frames.write(output, {"t": "end", "state": state})
     if not state["running"]:
         send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
     frames.write(output, {"t": "done"})
 
 
+def _size(path: Path) -> int:
+    """A file's size; 0 where there is none, or something that is no plain file."""
+    try:
+        status = os.lstat(str(path))
+    except FileNotFoundError:
+        return 0
+    return status.st_size if is_regular(status) else 0
+
+
 def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> int:
     """Send one chunk of each file that has grown; returns the number of frames."""
     sent = 0
-    for folder in GROWING:
-        for name, status in walk_files(run_dir / folder):
-            path = "{}/{}".format(folder, name)
-            offset = offsets.get(path, 0)
-            if not is_regular(status) or status.st_size <= offset:
-                continue
-            with open(str(run_dir / path), "rb") as file:
-                file.seek(offset)
-                body = file.read(frames.CHUNK_BYTES)
-            if body:
-                frames.write(output, {"t": "file", "path": path, "offset": offset}, body)
-                offsets[path] = offset + len(body)
-                sent += 1
+    for path, offset in offsets.items():
+        if _size(run_dir / path) <= offset:
+            continue
+        with open(str(run_dir / path), "rb") as file:
+            file.seek(offset)
+            body = file.read(frames.CHUNK_BYTES)
+        if body:
+            frames.write(output, {"t": "file", "path": path, "offset": offset}, body)
+            offsets[path] = offset + len(body)
+            sent += 1
     return sent
 
 
 def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int:
     """Send each rank record that is new or was replaced; returns the number of frames."""
     sent = 0
-    for name, status in walk_files(run_dir / "ranks"):
-        if name.startswith(".") or known.get(name) == status.st_mtime_ns:
+    for path, seen in known.items():
+        try:
+            status = os.lstat(str(run_dir / path))
+        except FileNotFoundError:
             continue
-        known[name] = status.st_mtime_ns
-        body = (run_dir / "ranks" / name).read_bytes()
-        frames.write(output, {"t": "record", "path": "ranks/" + name}, body)
-        sent += 1
+        if is_regular(status) and status.st_mtime_ns != seen:
+            known[path] = status.st_mtime_ns
+            frames.write(output, {"t": "record", "path": path}, (run_dir / path).read_bytes())
+            sent += 1
     return sent
 
 
@@ -126,7 +136,8 @@ def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
 
 def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
     """`send`: a file or folder of the node, for `gpuctl pull`."""
-    path = Path(os.path.expanduser(request["path"]))
+    # The person named this one, so it is followed if it is a link; links within it are not.
+    path = Path(os.path.realpath(os.path.expanduser(request["path"])))
     if not path.exists():
         raise FileNotFoundError("no such file or folder: {}".format(path))
     send_tree(path, "", int(request["max_bytes"]), output)

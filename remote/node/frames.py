@@ -14,7 +14,11 @@ Frame = Tuple[Dict[str, Any], bytes]
 
 
 class BadFrame(Exception):
-    """What came is not a frame: the other side is not ours, or the stream was cut."""
+    """What came is not a frame: the other side is not ours."""
+
+
+class CutFrame(BadFrame):
+    """The stream ended in the middle of a frame."""
 
 
 def encode(header: Dict[str, Any], body: bytes = b"") -> bytes:
@@ -31,19 +35,21 @@ def write(stream: BinaryIO, header: Dict[str, Any], body: bytes = b"") -> None:
 
 
 def decode(readline: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[Frame]:
-    """Frames until the end of the stream. Raises BadFrame on anything else, a cut frame included."""
+    """Frames until the end of the stream. Raises BadFrame on anything else, CutFrame if it is cut."""
     while True:
         line = readline(MAX_HEADER_BYTES)
         if not line:
             return
+        if not line.endswith(b"\n") and len(line) < MAX_HEADER_BYTES:
+            raise CutFrame("the stream ended in the middle of {!r}".format(line[:200]))
         try:
             header = json.loads(line)
             size = int(header.get("size", 0))
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise BadFrame("expected a frame, got {!r}".format(line[:200])) from error
-        if not line.endswith(b"\n") or not 0 <= size <= MAX_BODY_BYTES:
-            raise BadFrame("a frame was cut or is too large: {!r}".format(line[:200]))
+        if not 0 <= size <= MAX_BODY_BYTES:
+            raise BadFrame("a frame is too large: {!r}".format(line[:200]))
         body = read(size) if size else b""
         if len(body) != size:
-            raise BadFrame("the stream ended in the middle of {!r}".format(line[:200]))
+            raise CutFrame("the stream ended in the middle of {!r}".format(line[:200]))
         yield header, body

@@ -5,7 +5,7 @@ The runner is the parent of the launcher (torchrun, …). It lives in a session 
 that descends from it is left.
 """
 
-import json
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import frames, process
-from remote.node.files import read_json, write_json
+from remote.node.files import NODE_HOME, read_json, write_json
 
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
@@ -26,27 +26,37 @@ class Stopped(Exception):
 
 
 def launch(spec: Dict[str, Any]) -> None:
-    """Start the run of `spec` and return when it is under way: run_dir, node, launcher, argv, env, path_prefix.
+    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix.
 
-    Making the run's folder is the claim: a second call, after a lost answer, starts nothing; and a run that was
-    stopped before it began never begins. Raises OSError with a sentence where it could not be started.
+    Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
+    for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
+    Raises OSError with a sentence where it could not be started.
     """
     run_dir = Path(spec["run_dir"])
-    run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        run_dir.mkdir(mode=0o700)
-    except FileExistsError:
-        if (run_dir / "runner.json").exists():
+    NODE_HOME.mkdir(mode=0o700, exist_ok=True)
+    with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        others = [run for run in active_runs() if run != run_dir.parent.name]
+        if others:
+            raise OSError("the run {} is going on here".format(others[0]))
+        try:
+            run_dir.mkdir(mode=0o700)
+        except FileExistsError:
             return
-        raise OSError("the run was stopped before it began") from None
+        _start(spec, run_dir)
+
+
+def _start(spec: Dict[str, Any], run_dir: Path) -> None:
+    """Fork the runner and wait until its launcher runs."""
     for name in ("logs", "metrics", "ranks", "artifacts"):
         (run_dir / name).mkdir(mode=0o700)
-    # The environment may hold secrets: it goes to the processes, and to no file.
-    write_json(run_dir / "launch.json", {"launcher": spec["launcher"], "argv": spec["argv"]})
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
     if os.fork() == 0:
-        os.close(reader)
+        # Above all the lock: a copy of it would be held for as long as the run goes on.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, 256)
         os.setsid()
         if os.fork() == 0:
             status = 1
@@ -90,7 +100,13 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     try:
         identity = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
         launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
-        write_json(run_dir / "runner.json", dict(identity, **launched))
+        try:
+            write_json(run_dir / "runner.json", dict(identity, **launched))
+        except OSError as error:
+            # Nobody could find the run again, so it must not go on.
+            process.signal_group(launcher.pid, signal.SIGKILL)
+            os.write(answers, str(error).encode())
+            return
         os.write(answers, b"ok")
         os.close(answers)
         if (run_dir / "stop").exists():
@@ -123,9 +139,8 @@ def _end_ranks(run_dir: Path, number: int) -> None:
 
 
 def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: float) -> int:
-    """Ask launcher and ranks to end; after the grace they are killed. Returns the launcher's exit status."""
+    """Ask the launcher to end, which asks its ranks; after the grace all are killed. Returns its exit status."""
     process.signal_group(launcher.pid, signal.SIGTERM)
-    _end_ranks(run_dir, signal.SIGTERM)
     try:
         return launcher.wait(grace_s)
     except subprocess.TimeoutExpired:
@@ -160,6 +175,8 @@ def state(run_dir: Path) -> Dict[str, Any]:
     ended = read_json(run_dir / "exit.json")
     if ended:
         return dict(ended, running=False)
+    if not runner and (run_dir / "stop").exists():
+        return {"running": False, "exit_code": None, "stopped": True}
     if not runner:
         gone = "the run was never started here, or its folder {} is gone".format(run_dir)
         return {"running": False, "exit_code": None, "failure": gone}
@@ -174,17 +191,21 @@ def state(run_dir: Path) -> Dict[str, Any]:
     return {"running": False, "exit_code": None, "failure": "the runner was killed from outside"}
 
 
-def stop(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
-    """End the run, also one that is just being started. Idempotent. Returns the final state."""
+def tell_to_stop(run_dir: Path) -> None:
+    """Tell the run to end, also one that is just being started. Returns at once."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     (run_dir / "stop").touch()
-    now = state(run_dir)
-    if now["running"]:
+    if state(run_dir)["running"]:
         os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
-        limit = time.monotonic() + deadline_s
-        while now["running"] and time.monotonic() < limit:
-            time.sleep(0.02)
-            now = state(run_dir)
+
+
+def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
+    """Wait until the run has ended, and end what a killed runner left. Returns the final state."""
+    now = state(run_dir)
+    limit = time.monotonic() + deadline_s
+    while now["running"] and time.monotonic() < limit:
+        process.wait_for_end(now["pid"], 0.1)
+        now = state(run_dir)
     if not now["running"]:
         clean_up(run_dir)
     return now
@@ -200,20 +221,15 @@ def clean_up(run_dir: Path) -> None:
         process.signal_group(runner["launcher"], signal.SIGKILL)
 
 
-def active_runs(runs_dir: Path) -> List[str]:
+def active_runs() -> List[str]:
     """Ids of the runs that are going on on this node."""
-    return [
-        path.parent.name for path in sorted(runs_dir.glob("*/runner.json")) if state(path.parent)["running"]
-    ]
-
-
-def command_start(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`start`: launch, then say so."""
-    launch(request)
-    frames.write(output, {"t": "started"})
+    found = sorted((NODE_HOME / "runs").glob("*/*/runner.json"))
+    return [path.parent.parent.name for path in found if state(path.parent)["running"]]
 
 
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`stop`: end the run, then say how it ended."""
-    ended = stop(Path(request["run_dir"]), float(request["deadline_s"]))
-    frames.write(output, {"t": "stopped", "state": json.loads(json.dumps(ended))})
+    """`stop`: tell the run to end and say so, then say how it ended."""
+    run_dir = Path(request["run_dir"])
+    tell_to_stop(run_dir)
+    frames.write(output, {"t": "told"})
+    frames.write(output, {"t": "stopped", "state": wait_for_end(run_dir, float(request["deadline_s"]))})

@@ -9,7 +9,8 @@ import pytest
 
 from gpuctl import export
 from gpuctl.errors import Failed, Usage
-from inventories.run import FirstError, RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.run import FirstError, RankResult, Result, Run, Seconds, Share, StepMs, TrainSummary
+from inventories.store import RunFolder
 
 RESULT = Result(
     run="20261121-054625-3fa9",
@@ -59,6 +60,62 @@ def test_a_csv_row_a_run(tmp_path: Path) -> None:
     assert "ranks" not in first
 
 
+def test_a_cell_of_losses_has_six_digits(tmp_path: Path) -> None:
+    train = replace(RESULT.train, loss=(1 / 3, 1234567.8, 2e-9))
+    assert ",0.333333 1.23457e+06 2e-09," in export.csv_text([replace(RESULT, train=train)])
+
+
+def test_the_scripts_arguments_are_a_column(tmp_path: Path) -> None:
+    run = Run(
+        run="r",
+        cluster="default",
+        mode="torchrun",
+        script="train.py",
+        args=("--lr", "0.1", "--name", "a b"),
+        nodes=(),
+        master_addr="127.0.0.1",
+        master_port=1,
+        started_at=RESULT.started_at,
+    )
+    (tmp_path / "r").mkdir()
+    RunFolder(tmp_path / "r").save_run(run)
+    text = export.csv_text([replace(RESULT, dir=str(tmp_path / "r")), FAILED])
+    assert [row["args"] for row in csv.DictReader(io.StringIO(text))] == ["--lr 0.1 --name 'a b'", ""]
+
+
+def test_what_was_written_is_told(tmp_path: Path) -> None:
+    assert export.write_csv([RESULT], tmp_path / "a.csv") == f"wrote {tmp_path}/a.csv: 1 run"
+    pytest.importorskip("matplotlib")
+    told = export.write_plot([RESULT, FAILED], tmp_path / "a.png")
+    assert told == f"wrote {tmp_path}/a.png: a plot of 2 runs"
+
+
+def test_stdout_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Usage, match=r"--csv runs\.csv"):
+        export.write_csv([RESULT], Path("-"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_numbers_there_is_no_plot(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="No run has timings to draw"):
+        export.write_plot([FAILED], tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_runs_of_one_job_are_joined(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    more = replace(RESULT, world_size=4)
+    other = replace(RESULT, script="$other$.py", world_size=2)
+    alone = replace(RESULT, world_size=1)
+    export.write_plot([alone, other, more], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- $other$.py -->" in drawn
+    assert "<!-- built-in -->" in drawn
+    assert "<!-- measured -->" not in drawn
+    assert "<!-- 1 rank, 3fa9 -->" in drawn
+
+
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="No such file or directory"):
         export.write_csv([RESULT], tmp_path / "missing" / "runs.csv")
@@ -74,7 +131,7 @@ def test_without_matplotlib_the_sentence_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(Failed, match=r"gpuctl\[plot\]"):
+    with pytest.raises(Failed, match="pip install matplotlib"):
         export.write_plot([RESULT], tmp_path / "runs.png")
 
 
@@ -82,6 +139,6 @@ def test_without_matplotlib_the_sentence_says_how_to_get_it(
 def test_a_plot(tmp_path: Path, name: str, begins: bytes) -> None:
     pytest.importorskip("matplotlib")
     faster = replace(RESULT, world_size=4, train=replace(RESULT.train, samples_per_s=15_000.0))
-    for results in ([RESULT], [RESULT, faster, FAILED], [FAILED]):
+    for results in ([RESULT], [RESULT, faster, FAILED]):
         export.write_plot(results, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(begins)

@@ -84,6 +84,22 @@ def test_a_script_that_tells_little() -> None:
     assert (train.step_ms, train.share) == (StepMs(), Share())
 
 
+def test_the_accuracy_of_a_script_without_epochs_is_its_last() -> None:
+    lines = [{"step": n, "accuracy": accuracy} for n, accuracy in enumerate((0.1, 0.8, 97.0, "high", None))]
+    assert summary({0: lines, 1: [{"step": 1, "accuracy": 0.9}]}).accuracy == 0.8
+    assert summary({0: lines[2:]}).accuracy is None
+    assert summary({0: [epoch(1), *lines]}).accuracy == 0.9
+
+
+def test_the_loss_of_steps_that_name_their_epoch_is_the_mean() -> None:
+    lines = [{"step": n, "loss": float(n), "epoch": 1 + n // 4} for n in range(1, 7)]
+    assert summary({0: lines}).loss == (2.0, 5.0)
+    assert summary({0: [*lines, epoch(1)]}).loss == (1.0,)
+    broken = summary({0: [*lines, {"step": 7, "loss": None, "epoch": 2}]}).loss
+    assert broken[0] == 2.0
+    assert math.isnan(broken[1])
+
+
 def test_the_speed_of_some_ranks_is_not_that_of_all() -> None:
     assert summary({0: steps(5)}, world_size=2, wall_s=1.0).samples_per_s is None
 

@@ -80,6 +80,13 @@ def test_people_read_stderr_and_tables_on_stdout() -> None:
     assert (out.getvalue(), err.getvalue()) == ("[not] :markup:\n", "hello\n")
 
 
+def test_what_is_no_terminal_has_columns_only_where_they_are_named() -> None:
+    code = SAY.replace("a table", "word " * 50 + "end")
+    line = "word " * 50 + "end"
+    assert line in python(code, FORCE_COLOR="1", TERM="dumb").stdout
+    assert max(map(len, python(code, COLUMNS="60").stdout.splitlines())) <= 60
+
+
 def test_with_json_tables_leave_stdout_to_the_document() -> None:
     printer, out, err = output(Options(json=True, verbose=True))
     printer.detail("said")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import RenderableType
 from terminal import Terminal
 
@@ -14,7 +15,18 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.run_table import draw_run
 from gpuctl.tables import comparison_table, machines_table, run_table, runs_table
-from inventories.run import FirstError, RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.run import (
+    FirstError,
+    RankResult,
+    Result,
+    Run,
+    RunStatus,
+    Seconds,
+    Share,
+    StepMs,
+    TrainSummary,
+)
+from inventories.store import RunFolder
 
 TRAIN = TrainSummary(
     model="cnn",
@@ -120,6 +132,110 @@ def test_a_failed_runs_table_begins_with_the_failure() -> None:
     assert "model" not in text
 
 
+FRAME = '  File "/home/me/.gpuctl/runs/20261121-054625-3fa9/' + "code/" * 20 + 'train.py", line 3, in main'
+WIDE = [
+    "Traceback (most recent call last):",
+    FRAME,
+    "\traise RuntimeError(" + "日本" * 40 + ")",
+    "Error: [x]",
+]
+
+
+def test_on_a_terminal_long_lines_of_the_log_are_folded_behind_the_bar() -> None:
+    folders = (str(Path(__file__).parent), str(Path(__file__).parents[1]))
+    code = f"""
+import sys
+sys.path += {folders!r}
+from test_tables import BAD, WIDE
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.run_table import draw_run
+Output(Options(no_color=True)).table(draw_run(BAD, log_tail="\\n".join(WIDE)))
+"""
+    with Terminal(code) as terminal:
+        assert terminal.wait() == 0
+    lines = terminal.seen.split("\n")
+    shown = lines[2 : lines.index("")]
+    assert len(shown) > len(WIDE)
+    assert all(line.startswith("  │ ") and cell_len(line) <= 80 for line in shown)
+    assert "".join(line[4:] for line in shown) == "".join(line.expandtabs() for line in WIDE)
+
+
+def test_elsewhere_nothing_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    text = drawn(draw_run(BAD, args=["--name", "n" * 300], log_tail="\n".join(WIDE)))
+    assert f"\n  │ {FRAME}\n" in text
+    assert f"\nbuilt-in --name {'n' * 300} · torchrun · " in text
+    rows = [row(replace(GOOD, script="deep/" * 30 + "train.py")) for _ in range(3)]
+    assert len(drawn(runs_table(rows)).splitlines()) == 4
+    assert len(drawn(comparison_table([GOOD] * 9)).splitlines()[0].split()) == 9
+
+
+def test_the_title_has_the_scripts_arguments() -> None:
+    text = drawn(draw_run(GOOD, args=["--name", "a b"]))
+    assert "\nbuilt-in --name 'a b' · torchrun · 2 nodes, 2 ranks · cluster default\n" in text
+    long = drawn(draw_run(GOOD, args=[*["--more"] * 50, "--lr", "0.01"])).splitlines()
+    assert len(long[1]) == 80
+    assert long[1].startswith("built-in --more --more ")
+    assert "…" in long[1]
+    assert long[1].endswith("--more --lr 0.01")
+    assert long[2] == "torchrun · 2 nodes, 2 ranks · cluster default"
+
+
+def kept(result: Result, folder: Path, *args: str) -> Result:
+    """The result, with a record of its launch in this folder."""
+    run = Run(
+        run=result.run,
+        cluster=result.cluster,
+        mode=result.mode,
+        script=result.script,
+        args=args,
+        nodes=(),
+        master_addr="127.0.0.1",
+        master_port=1,
+        started_at=result.started_at,
+    )
+    (folder / run.run).mkdir(parents=True)
+    RunFolder(folder / run.run).save_run(run)
+    return replace(result, dir=str(folder / run.run))
+
+
+def test_runs_that_differ_by_their_arguments_look_different(tmp_path: Path) -> None:
+    slow = kept(GOOD, tmp_path / "slow", "--lr", "0.01")
+    fast = kept(GOOD, tmp_path / "fast", "--name", "n" * 40, "--lr", "0.1")
+    assert "\nbuilt-in --lr 0.01 · torchrun · " in drawn(run_table(slow))
+    text = drawn(comparison_table([slow, fast]))
+    assert "args           --lr 0.01 " in text
+    assert "--lr 0.1\n" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "args" not in drawn(comparison_table([GOOD, GOOD]))
+    listed = drawn(runs_table([row(GOOD, script="a.py", args=["--lr", "0.1"]), row(GOOD)]))
+    assert [line[67:] for line in listed.splitlines()] == ["script", "a.py --lr 0.1", "built-in"]
+
+
+def test_what_no_rank_tells_has_no_column() -> None:
+    ranks = tuple(replace(rank, device=None, step_ms_p50=None) for rank in GOOD.ranks)
+    text = drawn(draw_run(replace(GOOD, ranks=ranks)))
+    assert "\nrank  node    exit\n   0  node-0     0\n   1  node-1     0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "epoch_s", "shown"),
+    [
+        ("failed", (1.0,) * 9, "9 of 60, 1.0 s each"),
+        ("stopped", (1.0,) * 9, "9 of 60, 1.0 s each"),
+        ("stopped", (1.0,) * 60, "60 x 1.0 s"),
+        ("succeeded", (1.0,) * 60, "60 x 1.0 s"),
+        ("failed", (), "60 planned"),
+    ],
+)
+def test_the_epochs_of_a_run_that_ended_before(
+    status: RunStatus, epoch_s: tuple[float, ...], shown: str
+) -> None:
+    train = replace(TRAIN, epochs=60, epoch_s=epoch_s)
+    assert f"\nepochs      {shown} " in drawn(draw_run(replace(GOOD, status=status, train=train)))
+
+
 def test_a_node_that_failed_has_no_log() -> None:
     error = FirstError(rank=None, node="node-1", message="lost: connection refused")
     text = drawn(draw_run(replace(BAD, first_error=error)))
@@ -183,7 +299,7 @@ def test_when_all_of_a_large_run_failed_the_first_is_among_those_listed() -> Non
     ranks = tuple(RankResult(rank=n, local_rank=0, node="node-0", exit_code=1) for n in range(64))
     error = FirstError(rank=63, node="node-0", message="exit status 1")
     text = drawn(draw_run(replace(BAD, ranks=ranks, first_error=error)))
-    assert "  63  node-0  -          1         -  failed first\n" in text
+    assert "  63  node-0     1  failed first\n" in text
 
 
 def test_nothing_known_is_nothing_drawn() -> None:
@@ -210,7 +326,9 @@ def test_runs_side_by_side() -> None:
     assert lines[0].split() == [GOOD.run, faster.run, BAD.run]
     rows = {line[:15].strip(): line[15:].split("  ") for line in lines[1:]}
     assert rows["status"][0] == "succeeded"
-    assert [cell.strip() for cell in rows["speed-up"] if cell] == ["-", "1.80 x (90.0 %)", "-"]
+    assert [cell.strip() for cell in rows["speed-up"] if cell] == ["-", "1.80 x", "-"]
+    assert [cell.strip() for cell in rows["efficiency"] if cell] == ["-", "90.0 %", "-"]
+    assert lines[-1] == f"speed-up over run {GOOD.run}; efficiency: the same per rank"
     assert "communication  30.0 %" in text
     assert all(len(line) <= 80 for line in lines)
 

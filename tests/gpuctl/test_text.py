@@ -99,3 +99,19 @@ def test_bars() -> None:
 
 def test_stand_ins_are_ascii() -> None:
     assert "▁█▓░│→✓✗…".translate(text.ASCII).isascii()
+
+
+def test_a_shortened_line_keeps_both_ends() -> None:
+    assert text.shorten("abcdefgh", 8) == "abcdefgh"
+    assert text.shorten("abcdefghi", 8) == "abcd…ghi"
+    assert text.shorten("abc", 2) == "a…"
+
+
+def test_a_command_is_quoted_and_cannot_steer() -> None:
+    assert text.command("train.py", ["--lr", "0.1", "a b"]) == "train.py --lr 0.1 'a b'"
+    assert text.command("-m pkg", []) == "-m pkg"
+    assert "\x1b" not in text.command("t.py", ["\x1b[2J", "a\nb"])
+
+
+def test_a_curve_with_values_beyond_all_bounds() -> None:
+    assert text.sparkline([1.0, float("inf"), 2.0]) == "▁ █"

@@ -29,6 +29,15 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
         (("up", "--provider", "local", "--cluster", "a/b"), ("a/b",)),
         (("up", "--provider", "local", "--cluster", "../x"), ("../x",)),
         (("up", "--provider", "local", "--ttl", "soon"), ("soon", "4h")),
+        (("up", "--provider", "local", "--disk-gb", "-5"), ("Disk size -5",)),
+        (("up", "--provider", "local", "--ssh-cidr", "rubbish"), ("Address range", "rubbish")),
+        (("up", "--provider", "local", "--max-cost", "nan"), ("Cost NaN",)),
+        (("up", "--provider", "local", "--max-cost", "-1"), ("Cost -1",)),
+        (("up", "--provider", "local", "--python", "nonsense"), ("nonsense", "absolute path")),
+        (("up", "--provider", "local", "--ttl", "4h"), ("local has no --ttl",)),
+        (("up", "--provider", "local", "--spot"), ("local has no --spot",)),
+        (("up", "--provider", "local", "--hosts", "hosts.yaml"), ("local has no --hosts",)),
+        (("up", "--hosts", "hosts.yaml", "--disk-gb", "50"), ("hosts has no --disk-gb",)),
         (("up", "--hosts", "nothing.yaml"), ("nothing.yaml",)),
         (("up", "-f", "nothing.yaml"), ("nothing.yaml",)),
         (("up",), ("--provider local",)),
@@ -57,7 +66,7 @@ def test_refused_with_a_cluster(cluster: Gpuctl, tmp_path: Path) -> None:
     refused(cluster, "train", "--env", "1X=2", "my.py", said=("1X",))
     refused(cluster, "train", "--mode", "torchrum", "my.py", said=("torchrum", "torchrun"))
     refused(cluster, "train", "-m", "my-module", said=("my-module",))
-    refused(cluster, "exec", "--rank", "7", "--", "true", said=("7", "0, 1"))
+    refused(cluster, "exec", "--rank", "7", "--", "true", said=("7", "default-0", "default-1"))
 
 
 def test_specs_and_inventories(gpuctl: Gpuctl) -> None:
@@ -65,6 +74,8 @@ def test_specs_and_inventories(gpuctl: Gpuctl) -> None:
     refused(gpuctl, "up", "-f", "twice.yaml", said=("twice.yaml:3", "count"))
     gpuctl.script("typo.yaml", "provider: local\ncuont: 2\n")
     refused(gpuctl, "up", "-f", "typo.yaml", said=("typo.yaml:2", "cuont", "count"))
+    gpuctl.script("costly.yaml", "provider: local\nspot: true\n")
+    refused(gpuctl, "up", "-f", "costly.yaml", said=("local has no --spot",))
     gpuctl.script("torn.yaml", "provider: [local\n")
     refused(gpuctl, "up", "-f", "torn.yaml", said=("torn.yaml",))
     same = "all:\n  hosts:\n    a:\n      ansible_host: 127.0.0.1\n    a:\n      ansible_host: 127.0.0.2\n"

@@ -126,6 +126,50 @@ def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
     assert "Traceback" not in err
 
 
+def test_two_interrupts_at_once_stop_every_node_all_the_same(two_hosts: Gpuctl) -> None:
+    process, run = running_train(two_hosts)
+    interrupt(process)
+    interrupt(process)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    wait_for(lambda: not processes_with("steps.py"), what="the end of all ranks", deadline_s=20)
+    assert two_hosts.ok("results", run, "--json").json["runs"][0]["status"] == "stopped"
+
+
+def test_two_runs_at_once_are_one_too_many(two_hosts: Gpuctl) -> None:
+    two_hosts.script("steps.py", STEPS)
+    both = [two_hosts.start("train", "--detach", "--json", "steps.py") for _ in range(2)]
+    ends = [(process.communicate(timeout=60), process.returncode) for process in both]
+    assert sorted(code for _, code in ends) == [0, 1], ends
+    [(_, said)] = [texts for texts, code in ends if code == 1]
+    assert "still going on" in said
+    two_hosts.ok("stop")
+
+
+def test_what_a_script_leaves_in_odd_places_does_no_harm(two_hosts: Gpuctl) -> None:
+    text = (
+        "import os\n"
+        "folder = os.environ['GPUCTL_RUN_DIR']\n"
+        "for name in ('logs/mine.txt', 'metrics/mine.jsonl', 'ranks/mine', 'logs/default-0.log.1'):\n"
+        "    open(os.path.join(folder, name), 'w').write('mine')\n"
+        "with open(os.environ['GPUCTL_METRICS'], 'a') as file:\n"
+        "    file.write('[' * 100000 + '\\n' + '{\"step\": 1, \"loss\": NaN}\\n' + '{\"step\": ' + 'x' * 70000)\n"
+    )
+    two_hosts.script("odd.py", text)
+    assert two_hosts.ok("train", "--json", "odd.py").json["status"] == "succeeded"
+
+
+def test_a_torn_result_keeps_no_machine_alive(two_hosts: Gpuctl) -> None:
+    two_hosts.script("my.py", "print('ran')")
+    run = two_hosts.ok("train", "--json", "my.py").json["run"]
+    (two_hosts.run_folder(run) / "result.json").write_text('{"format": 1, "run": "')
+    for record in (two_hosts.run_folder(run) / "nodes").iterdir():
+        record.write_text("{")
+    assert two_hosts.ok("runs", "--json").json["runs"][0]["status"] == "unreadable"
+    two_hosts.ok("status")
+    two_hosts.ok("down", "--yes")
+
+
 def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("steps.py", STEPS)
     began = two_hosts.ok("train", "--detach", "--json", "steps.py").json
@@ -179,12 +223,20 @@ def test_a_changed_host_key_is_refused_before_anything_is_sent(two_hosts: Gpuctl
     assert not (two_hosts.home / "runs").exists() or not list((two_hosts.home / "runs").iterdir())
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
-)
+def mount_small_disk(folder: Path, size: str) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"needs the right to mount a small disk: {mounted.stderr.strip()}")
+
+
 def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(home)], check=True)
+    mount_small_disk(home, "200k")
     try:
         two_hosts.script("my.py", "print('ran')")
         done = two_hosts("train", "my.py")
@@ -196,12 +248,9 @@ def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
         subprocess.run(["umount", str(home)], check=True)
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/proc/mounts").exists(), reason="needs root to mount a small disk"
-)
 def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> None:
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "none", str(home)], check=True)
+    mount_small_disk(home, "60m")
     try:
         fill = (
             "import os\n"
@@ -224,7 +273,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> 
 def test_a_killed_runner_is_noticed_and_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     [runner] = (two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home").glob(
-        f".gpuctl-node/runs/{run}/runner.json"
+        f".gpuctl-node/runs/{run}/default-1/runner.json"
     )
     os.kill(json.loads(runner.read_text())["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
@@ -260,6 +309,27 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) ->
     error = json.loads(out)["first_error"]
     assert error["node"] == "default-1"
     assert "lost" in error["message"]
+    # The node is back, and its rank still at work: the run is not over until the node says so.
+    assert processes_with("steps.py")
+    assert two_hosts("down").status == 2, "a run that may be going on is asked about"
+    assert two_hosts.ok("stop", "--json").json["status"] == "failed"
+    assert not processes_with("steps.py")
+
+
+def test_a_command_that_only_looks_stops_nothing(two_hosts: Gpuctl) -> None:
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    two_hosts.script("steps.py", STEPS)
+    two_hosts.ok("train", "--detach", "steps.py")
+    server = server_of(machines[1])
+    server.suspend()
+    try:
+        looked = two_hosts("logs", "-f", "--rank", "0", timeout_s=100)
+    finally:
+        server.resume()
+    assert looked.status == 1, "how it ended on every node is not known"
+    assert "default-1 could not be asked" in looked.err
+    result = two_hosts.ok("results", "--json").json["runs"][0]
+    assert result["status"] == "succeeded", "both ranks went on to their end"
 
 
 def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None:

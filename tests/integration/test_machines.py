@@ -1,6 +1,7 @@
 """The machines themselves: exec, ssh, push, pull; and nothing a node sends gets out of its folder."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from support import Gpuctl
@@ -15,11 +16,21 @@ def test_exec_on_all_nodes_and_on_one(cluster: Gpuctl) -> None:
     assert "default-1: oops" in done.err
     nodes = cluster("exec", "--json", "--rank", "1", "--", "printf", "%s|", "a b", "$HOME").json["nodes"]
     assert nodes == [{"node": "default-1", "rank": 1, "exit_code": 0, "stdout": "a b|$HOME|", "stderr": ""}]
+    long = cluster.ok(
+        "exec", "--rank", "default-1", "--", "head -c 30000 /dev/zero | tr '\\0' x; printf '1\\r2'"
+    )
+    assert long.out == "x" * 30_000 + "1\n2\n", "all of it; text mode reads a carriage return as a line's end"
+    unknown = cluster("exec", "--rank", "default-7", "--", "true")
+    assert unknown.status == 2
+    assert "0 (default-0), 1 (default-1)" in unknown.err
 
 
 def test_ssh_by_gpuctl_and_by_a_printed_configuration(cluster: Gpuctl) -> None:
     assert cluster.ok("ssh", "1", "--", "printf", "%s\\n", "a b").out == "a b\n"
     assert cluster("ssh", "0", "exit 7").status == 7
+    assert "default-1" in cluster.ok("ssh", "default-1", "pwd").out
+    refused = cluster("ssh", "--json", "0", "true")
+    assert (refused.status, "exec --json" in refused.err) == (2, True)
     config = cluster.cwd / "config"
     config.write_text(cluster.ok("ssh-config").out)
     plain = subprocess.run(
@@ -46,6 +57,23 @@ def test_push_and_pull(cluster: Gpuctl) -> None:
     missing = cluster("pull", "~/nowhere", ".")
     assert missing.status == 1
     assert "no such file" in missing.err
+
+
+def test_push_says_what_it_did(cluster: Gpuctl) -> None:
+    cluster.script("all/.gitignore", "*.bin\n")
+    cluster.script("all/ignored.bin", "sent all the same")
+    (cluster.cwd / "all" / "out").symlink_to("/etc")
+    home = str(Path.home())
+    first = cluster.ok("push", "all", f"{home}/says")
+    assert "2 files sent" in first.err
+    assert "out is not sent" in first.err
+    assert "default-0: up to date, 2 files" in cluster.ok("push", "all", "says").err
+    cluster.ok("pull", "--rank", "default-0", f"{home}/says/all", "back")
+    assert (cluster.cwd / "back" / "ignored.bin").read_text() == "sent all the same"
+    cluster.script("empty/a/.ssh/id", "secret")
+    nothing = cluster("push", "empty", "says")
+    assert nothing.status == 2
+    assert "nothing to send" in nothing.err
 
 
 def test_hostile_artifacts_stay_in_the_runs_folder(cluster: Gpuctl) -> None:

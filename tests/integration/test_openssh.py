@@ -3,6 +3,7 @@
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -10,8 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from support import Gpuctl, wait_for
+
+from inventories.machine import Machine
+from remote.connection import connect
+from remote.errors import AuthenticationFailed, HostKeyRejected
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -30,6 +36,17 @@ class Server:
     port: int
     host_key: str
     key: Path
+    process: "subprocess.Popen[bytes]"
+
+    def change_host_key(self) -> None:
+        """Give the server another host key, as if the machine were made anew."""
+        path = self.key.with_name("host_key")
+        path.unlink()
+        make_key(path)
+        # sshd starts itself anew, with the same pid, and listens again.
+        self.process.send_signal(signal.SIGHUP)
+        said = self.key.with_name("log")
+        wait_for(lambda: said.read_text().count("Server listening") == 2, what="sshd again", deadline_s=10)
 
     def inventory(self, folder: Path, *, python: bool = True) -> Path:
         """A hand-written inventory with this server as its one host."""
@@ -66,19 +83,21 @@ def server(tmp_path: Path) -> Iterator[Server]:
     )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    process = subprocess.Popen(
-        [str(SSHD), "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
+    log = folder / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [str(SSHD), "-D", "-e", "-f", str(config)], stderr=stderr, stdin=subprocess.DEVNULL
+        )
 
     def answers() -> bool:
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        assert process.poll() is None, log.read_text()
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     wait_for(answers, what="sshd listening", deadline_s=10)
-    yield Server(port=port, host_key=host_key, key=folder / "id")
+    yield Server(port=port, host_key=host_key, key=folder / "id", process=process)
     process.terminate()
-    process.communicate(timeout=10)
+    process.wait(timeout=10)
 
 
 @pytest.fixture
@@ -111,6 +130,69 @@ def test_host_keys_are_never_taken_on_trust_unless_asked(
     changed = gpuctl("up", "--hosts", hosts, "--known-hosts", str(wrong), "--accept-new-host-keys")
     assert changed.status == 1
     assert "host key has changed" in changed.err
+
+
+def test_a_pinned_key_stays_pinned(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+    hosts = str(server.inventory(gpuctl.cwd))
+    trusting = ("--known-hosts", "/dev/null", "--accept-new-host-keys")
+    first = gpuctl.ok("up", "--hosts", hosts, *trusting).err
+    assert "the cluster default is up: 1 machine" in first
+    assert "nothing changed" in gpuctl.ok("up", "--hosts", hosts, "--known-hosts", "/dev/null").err
+    pinned = gpuctl.home / "clusters" / "default" / "known_hosts"
+    before = pinned.read_text()
+
+    other = make_key(gpuctl.cwd / "other")
+    stated = gpuctl.script("stated", f"[127.0.0.1]:{server.port} {other}\n")
+    refused = gpuctl("up", "--hosts", hosts, "--known-hosts", str(stated), "--accept-new-host-keys")
+    assert refused.status == 1
+    assert "another host key" in refused.err
+    assert "gpuctl down" in refused.err
+
+    server.change_host_key()
+    changed = gpuctl("up", "--hosts", hosts, *trusting)
+    assert changed.status == 1
+    assert "host key has changed" in changed.err
+    assert f"ssh-keygen -R '[127.0.0.1]:{server.port}'" in changed.err
+    assert pinned.read_text() == before
+    gpuctl.ok("down")
+    assert "is up: 1 machine" in gpuctl.ok("up", "--hosts", hosts, *trusting).err
+
+
+def test_hosts_join_and_none_is_dropped(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+    path = server.inventory(gpuctl.cwd)
+    trusting = ("--known-hosts", "/dev/null", "--accept-new-host-keys")
+    gpuctl.ok("up", "--hosts", str(path), *trusting)
+    # The same server by another address of loopback is a second machine.
+    block = path.read_text().split("  hosts:\n")[1].replace("box:", "box2:").replace("127.0.0.1", "localhost")
+    path.write_text(path.read_text() + block)
+    more = gpuctl.ok("up", "--hosts", str(path), *trusting).err
+    assert "is up: 2 machines, 1 added" in more
+    fewer = gpuctl("up", "--count", "1")
+    assert fewer.status == 2
+    assert "gpuctl down" in fewer.err
+    assert len(gpuctl.ok("status", "--json").json["machines"]) == 2
+
+
+def test_a_connection_that_fails_leaves_no_socket(server: Server, tmp_path: Path) -> None:
+    def connect_with(key: Path, host_key: str) -> None:
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{server.port} {host_key}\n")
+        machine = Machine(
+            name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
+            private_ip="127.0.0.1", gpus=None, id="box", key_file=key,
+        )  # fmt: skip
+        connect(machine, known)
+
+    other = make_key(tmp_path / "other")
+    with pytest.raises(HostKeyRejected):
+        connect_with(server.key, other)
+    with pytest.raises(AuthenticationFailed):
+        connect_with(tmp_path / "other", server.host_key)
+
+    def ours() -> list[object]:
+        return [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == server.port]
+
+    wait_for(lambda: not ours(), what="the sockets closing", deadline_s=5)
 
 
 def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
@@ -146,3 +228,15 @@ def test_a_hand_written_file_needs_host_and_user_only(
     (gpuctl.cwd / ".ssh").mkdir(mode=0o700)
     shutil.copy(server.key, gpuctl.cwd / ".ssh" / "id_ed25519")
     gpuctl.ok(*words, env=agentless)
+
+
+def test_two_nodes_that_share_a_home(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+    """As on clusters with NFS homes: the run's folders are apart, the code is the same."""
+    one = server.inventory(gpuctl.cwd).read_text()
+    block = one[one.index("    box:") :]
+    hosts = gpuctl.script("two.yaml", one + block.replace("box:", "box2:").replace("127.0.0.1", "localhost"))
+    gpuctl.ok("up", "--hosts", str(hosts), "--accept-new-host-keys", "--known-hosts", "/dev/null")
+    gpuctl.script("my.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    done = gpuctl("train", "--json", "my.py")
+    assert done.status == 0, done.err
+    assert [rank["exit_code"] for rank in done.json["ranks"]] == [0, 0]

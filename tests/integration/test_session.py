@@ -1,5 +1,7 @@
 """The first session, as a person types it: up, train, results, down; and `up` again."""
 
+import socket
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +10,7 @@ from support import Gpuctl, processes_with
 
 pytestmark = pytest.mark.slow
 
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 MACHINE = {"name", "rank", "state", "host", "port", "user", "private_ip", "gpus", "id"}
 RESULT = {
     "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
@@ -76,6 +79,63 @@ def test_up_again_converges(gpuctl: Gpuctl) -> None:
     assert fewer.status == 2
     assert "gpuctl down" in fewer.err
     assert len(gpuctl.ok("status", "--json").json["machines"]) == 3
+
+
+def test_a_wrong_interpreter_is_corrected_by_the_next_up(gpuctl: Gpuctl) -> None:
+    for path in ("/nowhere/python", "/bin/true", "/etc/passwd"):
+        wrong = gpuctl("up", "--provider", "local", "--python", path)
+        assert wrong.status == 1
+        assert path in wrong.err
+        assert "--python PATH" in wrong.err
+    right = gpuctl.ok("up", "--python", sys.executable)
+    assert "nothing changed" not in right.err
+    assert "another interpreter" in right.err
+    assert "nothing changed" in gpuctl.ok("up").err
+    assert gpuctl("up", "--python", "/nowhere/python").status == 1
+    inventory = (gpuctl.home / "clusters" / "default" / "inventory.yaml").read_text()
+    assert "/nowhere" not in inventory
+    assert "nothing changed" in gpuctl.ok("up").err
+
+
+def test_a_lost_inventory_is_rebuilt_before_the_machines_are_reached(gpuctl: Gpuctl) -> None:
+    before = gpuctl.ok("up", "--provider", "local", "--json").json["machines"]
+    inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
+    inventory.unlink()
+    assert gpuctl("up", "--provider", "local", "--python", "/nowhere/python").status == 1
+    assert inventory.exists()
+    inventory.unlink()
+    again = gpuctl.ok("up", "--provider", "local", "--json")
+    assert again.json["machines"] == before
+    assert "nothing changed" not in again.err
+
+
+def test_a_cluster_named_on_the_command_line_wins_over_the_spec(gpuctl: Gpuctl) -> None:
+    gpuctl.script("spec.yaml", "provider: local\ncluster: other\n")
+    for words, name in (
+        (("up", "-f", "spec.yaml"), "other"),
+        (("up", "-f", "spec.yaml", "--cluster", "default"), "default"),
+        (("--cluster", "mine", "up", "-f", "spec.yaml"), "mine"),
+    ):
+        assert gpuctl.ok(*words, "--dry-run", "--json").json["cluster"] == name
+
+
+def test_a_first_up_that_made_nothing_leaves_no_cluster(gpuctl: Gpuctl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    text = f"all:\n  hosts:\n    box:\n      ansible_host: 127.0.0.1\n      ansible_port: {port}\n"
+    hosts = str(gpuctl.script("hosts.yaml", text))
+    known = gpuctl.script("known_hosts", f"[127.0.0.1]:{port} {HOST_KEY}\n")
+    clusters = gpuctl.home / "clusters"
+    for more, said in (
+        (("--known-hosts", "/dev/null"), "no host key"),
+        (("--known-hosts", "/dev/null", "--accept-new-host-keys"), "showed no host key"),
+        (("--known-hosts", str(known)), "no TCP connection"),
+    ):
+        failed = gpuctl("up", "--hosts", hosts, *more)
+        assert failed.status == 1
+        assert said in failed.err
+        assert list(clusters.iterdir()) == []
+    assert gpuctl.ok("status", "--all", "--json").json["clusters"] == []
 
 
 def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:

@@ -91,3 +91,30 @@ def test_nothing_is_ever_ended(provider, hosts_file, folder):
     assert provider.destroy() == ()
     assert provider.refresh(here).state == "running"
     assert not HostsProvider.billed
+
+
+def cluster_of(plan) -> Inventory:
+    return Inventory(
+        cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=plan.keep
+    )
+
+
+def test_fewer_than_the_cluster_has_is_refused(provider, hosts_file):
+    current = cluster_of(provider.plan(Spec(hosts=hosts_file), None))
+    for asked in (Spec(provider="hosts", count=1), Spec(hosts=hosts_file, count=1)):
+        with pytest.raises(RefusedPlan, match=r"has 2 machines.*gpuctl down --cluster default"):
+            provider.plan(asked, current)
+
+
+def test_the_interpreter_is_the_specs_then_the_files_then_what_it_was(provider, hosts_file):
+    current = cluster_of(provider.plan(Spec(hosts=hosts_file, python="/opt/a/python"), None))
+    assert {machine.python for machine in current.machines} == {"/opt/a/python"}
+    again = provider.plan(Spec(hosts=hosts_file), current)
+    assert {machine.python for machine in again.keep} == {"/opt/a/python"}
+    changed = provider.plan(Spec(provider="hosts", python="/opt/b/python"), current)
+    assert {machine.python for machine in changed.keep} == {"/opt/b/python"}
+    text = hosts_file.read_text().replace(
+        "ansible_user: me", "ansible_user: me\n      ansible_python_interpreter: /f/python"
+    )
+    hosts_file.write_text(text)
+    assert {m.python for m in provider.plan(Spec(hosts=hosts_file), current).keep} == {"/f/python"}

@@ -130,7 +130,9 @@ class TestUp:
 
     def test_fewer_is_refused_and_says_how(self, cluster):
         cluster.up(2)
-        with pytest.raises(RefusedPlan, match=r"`gpuctl down`, then run `gpuctl up .*--count 1`"):
+        with pytest.raises(
+            RefusedPlan, match=r"`gpuctl down --cluster default`, then run `gpuctl up .*--count 1`"
+        ):
             cluster.provider.plan(spec(1), cluster.folder.load())
 
     def test_fewer_is_refused_without_an_inventory_as_well(self, cluster):
@@ -148,6 +150,13 @@ class TestUp:
     def test_the_python_of_the_spec(self, cluster):
         (machine,) = cluster.up(1, python="/usr/bin/python3")
         assert machine.python == "/usr/bin/python3"
+
+    def test_another_python_is_taken_over_by_hosts_that_are_there(self, cluster):
+        (first,) = cluster.up(1)
+        (other,) = cluster.up(python="/usr/bin/python3")
+        assert (other.id, other.port) == (first.id, first.port)
+        assert other.python == "/usr/bin/python3"
+        assert [machine.python for machine in cluster.up(2)] == ["/usr/bin/python3"] * 2
 
     def test_hosts_outlive_their_creator(self, cluster, script, ssh_to, tmp_path):
         program = script(f"""

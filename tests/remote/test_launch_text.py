@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from remote import agent, environment, known_hosts, ssh_config, torchrun
@@ -122,6 +123,17 @@ def test_ssh_config_text(tmp_path: Path) -> None:
     assert "stricthostkeychecking true" in lines
     assert "identitiesonly yes" in lines
     assert "userknownhostsfile /c/known hosts" in lines
+    odd = Path('/c/50%h "q" \\d')
+    config.write_text(ssh_config.render([machine(key_file=odd / "id")], odd / "known"))
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", str(config), "c-0"], capture_output=True, text=True, check=True
+    ).stdout.replace("%%", "%")
+    assert f"identityfile {odd}/id" in shown.splitlines()
+    assert f"userknownhostsfile {odd}/known" in shown.splitlines()
+    for bad in ("/c/${HOME}", "/c/a\nb"):
+        with pytest.raises(InvalidInput, match="can't be written"):
+            ssh_config.render([machine()], Path(bad))
+    config.write_text(text)
     other = subprocess.run(
         ["ssh", "-G", "-F", str(config), "c-1"], capture_output=True, text=True, check=True
     ).stdout

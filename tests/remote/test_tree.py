@@ -22,7 +22,9 @@ def test_without_git_the_usual_clutter_is_left_out(tmp_path: Path) -> None:
     fill(
         tmp_path, "a.py", ".venv/bin/python", "pkg/__pycache__/m.pyc", "pkg/m.py", "node_modules/x.js", ".env"
     )
-    assert sorted(tree.read_tree(tmp_path).entries) == [".env", "a.py", "pkg/m.py"]
+    read = tree.read_tree(tmp_path)
+    assert sorted(read.entries) == ["a.py", "pkg/m.py"]
+    assert read.skipped == (".env",)
 
 
 def test_with_git_it_is_what_git_would_track(tmp_path: Path) -> None:
@@ -56,6 +58,75 @@ def test_a_large_folder_is_refused_with_its_size(tmp_path: Path) -> None:
     with pytest.raises(SyncRefused, match=r"500\.0 MB.*data\.bin.*--yes"):
         tree.read_tree(tmp_path)
     assert len(tree.read_tree(tmp_path, allow_large=True).entries) == 2
+
+
+def test_only_what_has_a_size_is_named_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "MAX_BYTES", 10)
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.bin").write_bytes(bytes(20))
+    with pytest.raises(SyncRefused, match=r"largest so far: b\.bin \(20 B\)\. Leave"):
+        tree.read_tree(tmp_path)
+
+
+def test_a_checkout_that_git_refuses_is_not_sent_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, "a.py", "sub/b.py")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(SyncRefused, match=r"dubious ownership.*safe\.directory"):
+        tree.read_tree(tmp_path / "sub")
+
+
+def test_without_a_git_program_there_is_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "a.py")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert list(tree.read_tree(tmp_path).entries) == ["a.py"]
+
+
+def test_repositories_within_are_named(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py", "inner/b.py")
+    for root in (tmp_path, tmp_path / "inner"):
+        subprocess.run(["git", "init", "-q", str(root)], check=True)
+    read = tree.read_tree(tmp_path)
+    assert list(read.entries) == ["a.py"]
+    assert read.skipped == ("inner",)
+
+
+@pytest.mark.parametrize("allow_large", [True, False])
+def test_the_home_folder_is_never_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow_large: bool
+) -> None:
+    home = tmp_path / "users" / "me"
+    fill(home, "project/a.py")
+    monkeypatch.setenv("HOME", str(home))
+    for folder in (home, home.parent, Path("/")):
+        for read in (tree.read_tree, tree.read_everything):
+            with pytest.raises(SyncRefused, match="your home folder, with keys and credentials"):
+                read(folder, allow_large=allow_large)
+    assert list(tree.read_tree(home / "project").entries) == ["a.py"]
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_credentials_are_never_sent(tmp_path: Path, git: bool) -> None:
+    if git:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, "a.py", ".ssh/id", ".ssh/deep/er", "x/.aws/credentials", "x/.netrc", "x/y.py")
+    for read in (tree.read_tree(tmp_path), tree.read_everything(tmp_path)):
+        assert read.skipped == (".ssh", "x/.aws", "x/.netrc")
+        assert {"a.py", "x/y.py"} == {name for name in read.entries if not name.startswith(".git/")}
+
+
+def test_everything_is_what_git_ignores_too(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, "a.py", "out/model.pt", ".venv/bin/python", ".env")
+    (tmp_path / ".gitignore").write_text("out/\n")
+    os.mkfifo(tmp_path / "pipe")
+    read = tree.read_everything(tmp_path)
+    assert {"a.py", "out/model.pt", ".venv/bin/python", ".env", ".git/HEAD"} <= set(read.entries)
+    assert read.skipped == ("pipe",)
+    fill(tmp_path, "odd[1].txt")
+    assert list(tree.read_everything(tmp_path / "odd[1].txt").entries) == ["odd[1].txt"]
 
 
 def test_the_built_in_job_is_found_without_importing_it() -> None:

@@ -1,0 +1,31 @@
+"""What is asked for and a provider can't honour is refused, never ignored."""
+
+from collections.abc import Collection
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+
+OPTIONS = {
+    "shape": "--shape",
+    "region": "--region",
+    "image": "--image",
+    "disk_gb": "--disk-gb",
+    "spot": "--spot",
+    "ssh_cidr": "--ssh-cidr",
+    "ttl_s": "--ttl",
+    "hosts": "--hosts",
+}
+"""Fields of Spec that some providers only can honour, and the options that set them."""
+
+
+def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], because: str) -> None:
+    """Raise InvalidInput where the spec sets a field of OPTIONS that is not among those `honoured`.
+
+    `because` is the clause that says why the provider has none of the others.
+    """
+    asked = [option for name, option in OPTIONS.items() if getattr(spec, name) and name not in honoured]
+    if asked:
+        raise InvalidInput(
+            f"{provider} has no {', '.join(asked)}: {because}. Leave that out, also of a spec file, "
+            "or name another provider."
+        )

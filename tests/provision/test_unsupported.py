@@ -1,0 +1,48 @@
+"""What a provider can't honour is refused by every provider that this build has."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.providers import PROVIDERS, load
+from provision.unsupported import OPTIONS, refuse_unsupported
+
+CLOUDS_ONLY = [
+    ({"region": "eu-west-1"}, "--region"),
+    ({"image": "ubuntu"}, "--image"),
+    ({"disk_gb": 100}, "--disk-gb"),
+    ({"spot": True}, "--spot"),
+    ({"ssh_cidr": "10.0.0.0/8"}, "--ssh-cidr"),
+    ({"ttl_s": 3600.0}, "--ttl"),
+]
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize(("asked", "option"), CLOUDS_ONLY)
+def test_options_of_clouds(tmp_path, name, asked, option):
+    provider = load(name, Store(tmp_path).cluster("default"))
+    with pytest.raises(InvalidInput, match=f"^{name} has no {option}: "):
+        provider.plan(Spec(provider=name, **asked), None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (Spec(provider="local", hosts=Path("hosts.yaml")), "local has no --hosts: "),
+        (Spec(provider="hosts", shape="g5.xlarge"), "hosts has no --shape: "),
+        (Spec(provider="local", ttl_s=1.0, spot=True), "local has no --spot, --ttl: "),
+    ],
+)
+def test_options_of_each_other(tmp_path, spec, said):
+    with pytest.raises(InvalidInput, match=said):
+        load(spec.provider, Store(tmp_path).cluster("default")).plan(spec, None)
+
+
+def test_what_is_honoured_or_costs_nothing_is_not_refused():
+    spec = Spec(region="r", max_cost_usd=1.0, count=2, python="/usr/bin/python3")
+    refuse_unsupported(spec, "mine", honoured={"region"}, because="it is small")
+    assert set(OPTIONS) <= {field.name for field in fields(Spec)}

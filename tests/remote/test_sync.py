@@ -1,0 +1,181 @@
+"""The node's side of sync: what is replaced, what is removed, and what is never touched."""
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.node import files, frames
+from remote.node.sync import command_sync
+from remote.tree import Tree, read_everything
+
+
+def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> list[dict[str, Any]]:
+    """One sync of a tree into `root`, in this process; with `cut` the connection ends in the middle of a file."""
+
+    def chunks() -> Iterator[frames.Frame]:
+        need = json.loads(output.getvalue().splitlines()[0])["paths"]
+        for path in need:
+            if len(tree.entries[path]) == 3:
+                yield {"t": "chunk", "path": path, "last": not cut}, (tree.root / path).read_bytes()
+                if cut:
+                    return
+        yield {"t": "sent"}, b""
+
+    output = BytesIO()
+    manifest = json.loads(json.dumps(tree.entries))
+    request = {"root": str(root), "manifest": manifest, "follow_deletions": not push}
+    command_sync(request, output, chunks())
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return make(tmp_path / "here")
+
+
+def make(root: Path, **texts: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    return root
+
+
+def listing(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir())
+
+
+def test_a_push_never_replaces_a_folder_by_a_file(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(there / "notes", dear="diary")
+    make(here, a="new", notes="a file")
+    with pytest.raises(OSError, match="there/notes is a folder there, and a file here; nothing was changed"):
+        sync(there, read_everything(here), push=True)
+    assert listing(there) == ["notes/dear"]
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_a_file_in_the_way_of_a_folder_is_named(here: Path, tmp_path: Path, push: bool) -> None:
+    there = make(tmp_path / "there", data="precious")
+    make(here / "data", x="1")
+    with pytest.raises(OSError, match="data is a file there, and a folder here; nothing was changed"):
+        sync(there, read_everything(here), push=push)
+    assert (there / "data").read_text() == "precious"
+
+
+def test_a_push_follows_linked_folders_and_a_sync_does_not(here: Path, tmp_path: Path) -> None:
+    there, real = make(tmp_path / "there"), make(tmp_path / "real", mine="kept")
+    (there / "lnk").symlink_to(real)
+    make(here / "lnk", x="1")
+    with pytest.raises(OSError, match="lnk is a link there"):
+        sync(there, read_everything(here))
+    assert listing(real) == ["mine"]
+    sync(there, read_everything(here), push=True)
+    assert (there / "lnk").is_symlink()
+    assert listing(real) == ["mine", "x"]
+
+
+def test_a_sync_makes_room_for_what_changed_its_kind(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here / "a" / "b", x="1")
+    make(here, c="file")
+    sync(there, read_everything(here))
+    (here / "a" / "b" / "x").unlink()
+    (here / "a" / "b").rmdir()
+    (here / "a").rmdir()
+    (here / "c").unlink()
+    make(here, a="now a file")
+    make(here / "c", y="now in a folder")
+    (there / "of a run").write_text("stays")
+    sync(there, read_everything(here))
+    assert listing(there) == ["a", "c/y", "of a run"]
+
+
+def test_a_sync_spares_what_a_run_wrote(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here / "out", x="1")
+    sync(there, read_everything(here))
+    (there / "out" / "model.pt").write_text("a week of work")
+    (here / "out" / "x").unlink()
+    (here / "out").rmdir()
+    make(here, out="a file")
+    with pytest.raises(OSError, match="out is a folder there"):
+        sync(there, read_everything(here))
+    assert listing(there) == ["out/model.pt", "out/x"]
+
+
+def test_a_folder_that_became_a_link_is_not_emptied(here: Path, tmp_path: Path) -> None:
+    there, real = tmp_path / "there", make(tmp_path / "real", x="not brought")
+    make(here / "a", x="1")
+    make(here, b="1")
+    sync(there, read_everything(here))
+    (there / "a" / "x").unlink()
+    (there / "a").rmdir()
+    (there / "a").symlink_to(real)
+    (here / "a" / "x").unlink()
+    sync(there, read_everything(here))
+    assert listing(real) == ["x"]
+
+
+def test_an_interrupted_sync_leaves_nothing_behind_and_goes_on(here: Path, tmp_path: Path) -> None:
+    there = make(tmp_path / "there", a="old")
+    make(here, a="new", b="2")
+    with pytest.raises(EOFError):
+        sync(there, read_everything(here), cut=True)
+    assert listing(there) == ["a"]
+    assert (there / "a").read_text() == "old"
+    assert sync(there, read_everything(here))[0]["paths"] == ["a", "b"]
+    assert sync(there, read_everything(here))[0]["paths"] == []
+
+
+def test_what_an_interrupted_sync_brought_makes_room_later(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here, a="1", b="2")
+    tree = read_everything(here)
+    with pytest.raises(FileNotFoundError):
+        (here / "b").unlink()
+        sync(there, tree)
+    (here / "a").unlink()
+    make(here / "a", x="1")
+    sync(there, read_everything(here))
+    assert listing(there) == ["a/x"]
+
+
+def test_links_are_made_and_replaced(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here, a="1", b="2")
+    (here / "lnk").symlink_to("a")
+    sync(there, read_everything(here))
+    (here / "lnk").unlink()
+    (here / "lnk").symlink_to("b")
+    assert sync(there, read_everything(here))[0]["paths"] == ["lnk"]
+    assert str((there / "lnk").readlink()) == "b"
+    assert listing(there) == ["a", "b", "lnk"]
+
+
+def test_a_damaged_document_reads_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "d.json").write_bytes(b'{"a": [1, 2')
+    assert files.read_json(tmp_path / "d.json") == {}
+
+
+def test_a_document_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    files.write_json(path, {"a": 1})
+    script = (
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom remote.node import files\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))\n"
+        "files.write_json(Path(sys.argv[1]), {'a': 'x' * 1000})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "File too large" in done.stderr
+    assert files.read_json(path) == {"a": 1}
+    assert listing(tmp_path) == ["d.json"]
