@@ -45,7 +45,7 @@ def gather(node: Node, peers: tuple[str, ...]) -> Facts:
 
 
 def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
-    """Facts from the agent's document; `now` is this computer's clock when it came, unix seconds."""
+    """Facts from the node's document; `now` is this computer's clock when it came, unix seconds."""
     return Facts(
         hostname=str(facts["hostname"]),
         os=str(facts["os"]),

@@ -1,4 +1,4 @@
-"""An open connection to a node: shell commands, and conversations with the agent there."""
+"""An open connection to a node: shell commands, and conversations with our part there."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import fabric
 import paramiko
 
 from inventories.machine import Machine
-from remote import agent
+from remote import payload
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
 from remote.node import frames
 from remote.node.__main__ import DISK_FULL, FAILED
@@ -73,7 +73,7 @@ class Node:
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def ask(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
-        """One request to the agent, one frame as the answer."""
+        """One request to the node's part, one frame as the answer."""
         with self.converse(command, request) as talk:
             answers = [header for header, _ in talk.frames()]
         if len(answers) != 1:
@@ -83,13 +83,13 @@ class Node:
     def converse(
         self, command: str, request: dict[str, Any], *, timeout_s: float | None = 60
     ) -> "Conversation":
-        """Start an agent command; the conversation must be closed (it is a context manager)."""
+        """Start a command of the node's part; the conversation must be closed (it is a context manager)."""
         document = frames.encode(request)
         with self._lock:
             if self._booted:
-                channel, ahead = self._open(agent.next_command(self.python, command)), b""
+                channel, ahead = self._open(payload.next_command(self.python, command)), b""
             else:
-                line, ahead = agent.first_command(self.python, command)
+                line, ahead = payload.first_command(self.python, command)
                 channel = self._open(line)
                 self._booted = True
         channel.settimeout(timeout_s)
@@ -110,7 +110,7 @@ class Node:
 
 
 class Conversation:
-    """A running agent command: frames both ways."""
+    """A running command of the node's part: frames both ways."""
 
     def __init__(self, node: Node, command: str, channel: paramiko.Channel) -> None:
         self._node = node

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from inventories.run import Run, RunNode
-from remote import agent
+from remote import payload
 from remote.environment import rank_environment
 from remote.facts import Facts
 from remote.script import Script
@@ -17,7 +17,7 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
     """torchrun's command line on one node.
 
     A fixed number of nodes uses the static rendezvous at node 0's private address: it has no election that
-    could hang, and gpuctl itself watches the nodes. Each rank is started through the agent's `rank`, which
+    could hang, and gpuctl itself watches the nodes. Each rank is started through our `rank`, which
     keeps its log, metrics and exit status, in the project's folder; torchrun itself runs in the run's own
     folder, out of reach of modules in the project that are named like the standard library's.
     """
@@ -39,7 +39,7 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
         "--log-dir",
         f"{node.run_dir}/torchrun",
         "--no-python",
-        *agent.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
+        *payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
         *script.command(facts.python),
     ]
 

@@ -23,7 +23,7 @@ from remote.replica import MAX_ARTIFACT_BYTES, Replica, save_node_record
 from remote.session import Node
 
 SILENCE_S = 15.0
-"""The agent sends something at least every 5 s."""
+"""The node sends something at least every 5 s."""
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute."""
 STOP_DEADLINE_S = 25.0

@@ -1,6 +1,6 @@
 """Around one rank: its log, its metrics file, and a record of how it ended.
 
-    python3 -I <agent> rank RUN_DIR CWD -- COMMAND …
+    python3 -I <folder> rank RUN_DIR CWD -- COMMAND …
 
 torchrun starts this in the rank's place, in a session of its own, with RANK and LOCAL_RANK set.
 """

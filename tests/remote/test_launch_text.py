@@ -10,7 +10,7 @@ import pytest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from remote import agent, environment, known_hosts, ssh_config, torchrun
+from remote import environment, known_hosts, payload, ssh_config, torchrun
 from remote.facts import Facts, cores_of_a_node
 from remote.script import Script
 from remote.session import shell_command
@@ -46,12 +46,12 @@ def run_of_two() -> Run:
 def test_torchrun_argv() -> None:
     run = run_of_two()
     script = Script(kind="file", target="my.py", args=("--lr", "0.1"))
-    digest = agent.payload()[0]
+    digest = payload.packed()[0]
     assert torchrun.argv(run, run.nodes[1], facts(), script, "/home/ubuntu/code") == [
         "/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
         "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001",
         "--log-dir", "/home/ubuntu/.gpuctl-node/runs/R/torchrun", "--no-python",
-        "/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/agent/{digest}", "rank",
+        "/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/bin/{digest}", "rank",
         "/home/ubuntu/.gpuctl-node/runs/R", "/home/ubuntu/code", "--",
         "/usr/bin/python3", "-u", "my.py", "--lr", "0.1",
     ]  # fmt: skip
@@ -140,15 +140,15 @@ def test_ssh_config_text(tmp_path: Path) -> None:
     assert "identitiesonly no" in other.splitlines(), "a machine without a key is reached with the user's own"
 
 
-def test_the_agent_is_the_same_bytes_for_the_same_sources() -> None:
-    digest, data = agent.payload()
-    agent.payload.cache_clear()
-    assert agent.payload() == (digest, data)
+def test_the_payload_is_the_same_bytes_for_the_same_sources() -> None:
+    digest, data = payload.packed()
+    payload.packed.cache_clear()
+    assert payload.packed() == (digest, data)
     assert len(data) < 64 * 1024
 
 
-def test_the_agent_boots_from_its_standard_input(tmp_path: Path) -> None:
-    line, ahead = agent.first_command(sys.executable, "facts")
+def test_the_payload_boots_from_its_standard_input(tmp_path: Path) -> None:
+    line, ahead = payload.first_command(sys.executable, "facts")
     request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"]}\n'
     hostile = tmp_path / "cwd"
     hostile.mkdir()
@@ -164,8 +164,8 @@ def test_the_agent_boots_from_its_standard_input(tmp_path: Path) -> None:
     first = subprocess.run(["/bin/sh", "-c", line], **words)  # type: ignore[call-overload]
     assert b'"free_port":' in first.stdout
     later = {**words, "input": request}
-    again = subprocess.run(["/bin/sh", "-c", agent.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
+    again = subprocess.run(["/bin/sh", "-c", payload.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
     assert b'"boot_id":' in again.stdout
     folder = tmp_path / ".gpuctl-node"
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in (folder / "agent").iterdir()] == [agent.payload()[0]]
+    assert [path.name for path in (folder / "bin").iterdir()] == [payload.packed()[0]]

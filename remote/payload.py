@@ -14,7 +14,7 @@ import os, sys
 digest, size = sys.argv[1], int(sys.argv[2])
 data = sys.stdin.buffer.read(size)
 root = os.path.expanduser("~/.gpuctl-node")
-home = os.path.join(root, "agent", digest)
+home = os.path.join(root, "bin", digest)
 temporary = "%s.%d" % (home, os.getpid())
 try:
     if not os.path.isdir(home):
@@ -36,12 +36,12 @@ sys.argv = [home] + sys.argv[3:]
 import runpy
 runpy.run_path(home, run_name="__main__")
 """
-"""Takes the zipped agent from standard input, unpacks it once, and goes on as the agent itself."""
+"""Takes the zipped payload from standard input, unpacks it once, and goes on as what was in it."""
 
 
 @cache
-def payload() -> tuple[str, bytes]:
-    """The agent as a zip file, and its digest. The same sources give the same bytes."""
+def packed() -> tuple[str, bytes]:
+    """`remote/node` as a zip file, with its digest. The same sources give the same bytes."""
     root = Path(__file__).parent
     sources = [root / "__init__.py", *sorted((root / "node").glob("*.py"))]
     files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
@@ -50,22 +50,22 @@ def payload() -> tuple[str, bytes]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(files.items()):
-            archive.writestr(name, data)
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return digest, buffer.getvalue()
 
 
 def first_command(python: str, command: str) -> tuple[str, bytes]:
     """The shell command of a connection's first request, and the bytes to send ahead of it."""
-    digest, data = payload()
+    digest, data = packed()
     return shlex.join([python, "-I", "-c", BOOT, digest, str(len(data)), command]), data
 
 
 def next_command(python: str, command: str) -> str:
     """The shell command of every later request."""
     # The shell expands ~: home folders may have names that are not ours to guess.
-    return f'{shlex.quote(python)} -I "$HOME"/.gpuctl-node/agent/{payload()[0]} {shlex.quote(command)}'
+    return f'{shlex.quote(python)} -I "$HOME"/.gpuctl-node/bin/{packed()[0]} {shlex.quote(command)}'
 
 
 def argv_on_node(python: str, home: str, *arguments: str) -> list[str]:
-    """The argv of the agent for a process started on the node itself, whose home folder is known."""
-    return [python, "-I", f"{home}/.gpuctl-node/agent/{payload()[0]}", *arguments]
+    """The argv of the node's part, for a process started on the node itself, whose home folder is known."""
+    return [python, "-I", f"{home}/.gpuctl-node/bin/{packed()[0]}", *arguments]
