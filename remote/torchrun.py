@@ -58,7 +58,6 @@ def launch_spec(
     return {
         "run_dir": node.run_dir,
         "node": node.name,
-        "launcher": "torchrun",
         "argv": argv(run, node, facts, script, cwd),
         "env": rank_environment(run, node, facts, cores=cores, wished=wished),
         # `python` and `torchrun` inside a script are those of the interpreter that runs it.

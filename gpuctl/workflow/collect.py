@@ -82,8 +82,13 @@ def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def is_over(folder: RunFolder) -> bool:
-    """True once every node has said how the run ended, and all of it is here."""
+def final_result(folder: RunFolder) -> Result | None:
+    """The result once every node has said how the run ended, and all of it is here; else None."""
+    result = folder.load_result()
+    return result if result is not None and _is_over(folder) else None
+
+
+def _is_over(folder: RunFolder) -> bool:
     from remote.replica import read_node_records
 
     run = folder.load_run()
@@ -95,13 +100,13 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
 
     With `wait`, follows it to its end. Nothing is ever stopped, and an interrupt leaves the run alone.
     """
-    run = folder.load_run()
-    known = folder.load_result()
-    if known is not None and is_over(folder):
-        return known
     from remote.replica import read_node_records, save_node_record
     from remote.watch import Watch
 
+    known = final_result(folder)
+    if known is not None:
+        return known
+    run = folder.load_run()
     machines = _machines_of(store, run)
     said = {record.node for record in read_node_records(folder, run.nodes)}
     unknown = tuple(part for part in run.nodes if part.name not in said)
@@ -134,6 +139,6 @@ def unfinished(store: Store, cluster: str) -> list[RunFolder]:
 
 def _unfinished(folder: RunFolder) -> bool:
     try:
-        return not is_over(folder)
+        return not _is_over(folder)
     except InventoryError:
         return True  # not known; whoever needs to know asks the nodes

@@ -1,6 +1,7 @@
 """`down`: this cluster to nothing."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gpuctl.errors import Usage
@@ -9,7 +10,7 @@ from gpuctl.text import plural
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.stop import stop_run
 from inventories.errors import InventoryError
-from inventories.store import ClusterFolder
+from inventories.store import ClusterFolder, RunFolder
 
 
 def down(app: App) -> dict[str, Any]:
@@ -25,8 +26,10 @@ def down(app: App) -> dict[str, Any]:
     with folder.lock("down", on_wait=app.output.say):
         provider = load(name, folder)
         machines = provider.find()
-        _ask(app, folder, billed=provider.billed, machines=len(machines))
-        _stop_runs(app, folder)
+        # They have no end here yet; whether they really go on is known by the nodes alone.
+        runs = unfinished(app.store, folder.name)
+        _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
+        _stop_runs(app, runs)
         count = plural(len(machines), "machine")
         forgets = name == "hosts"  # machines that a person brought stay as they are
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
@@ -58,10 +61,9 @@ def _provider_of(folder: ClusterFolder) -> str | None:
     return str(entries[-1]["provider"]) if entries else None
 
 
-def _ask(app: App, folder: ClusterFolder, *, billed: bool, machines: int) -> None:
-    runs = _going_on(app, folder)
+def _ask(app: App, folder: ClusterFolder, runs: Sequence[RunFolder], *, billed: bool, machines: int) -> None:
     if runs:
-        question = f"The run {runs[-1]} is still going on. Stop it and remove the cluster {folder.name}?"
+        question = f"The run {runs[-1].id} is still going on. Stop it and remove the cluster {folder.name}?"
     elif billed and machines:
         question = f"Remove {machines} machines of the cluster {folder.name}?"
     else:
@@ -70,14 +72,9 @@ def _ask(app: App, folder: ClusterFolder, *, billed: bool, machines: int) -> Non
         raise Usage("Nothing was removed, as you said no.")
 
 
-def _going_on(app: App, folder: ClusterFolder) -> list[str]:
-    """Runs that have no result here; whether they really go on is known by the nodes alone."""
-    return [run.id for run in unfinished(app.store, folder.name)]
-
-
-def _stop_runs(app: App, folder: ClusterFolder) -> None:
+def _stop_runs(app: App, runs: Sequence[RunFolder]) -> None:
     """End the runs and bring their results back; whatever goes wrong there does not keep the machines alive."""
-    for run in unfinished(app.store, folder.name):
+    for run in runs:
         try:
             _, problems = stop_run(app, run)
         except Exception as error:  # noqa: BLE001 - told, and the machines are removed all the same

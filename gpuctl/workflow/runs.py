@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.collect import attach, is_over
+from gpuctl.workflow.collect import attach, final_result
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result
 from inventories.store import RunFolder, Store
@@ -51,8 +51,8 @@ def results_of(app: App, named: tuple[str, ...]) -> list[Result]:
     folders = [latest(app, name) for name in named] or [latest(app, None)]
     results = []
     for folder in folders:
-        known = folder.load_result()
-        if known is None or not is_over(folder):
+        known = final_result(folder)
+        if known is None:
             with open_view(app.output, logs=False) as view:
                 view.phase("collect", f"asking the nodes of run {folder.id}")
                 known = attach(app.store, folder, view, wait=False)

@@ -2,7 +2,7 @@
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.collect import attach, is_over
+from gpuctl.workflow.collect import attach, final_result
 from gpuctl.workflow.runs import latest
 from inventories.run import Result
 from inventories.store import RunFolder
@@ -17,8 +17,8 @@ def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     """End this run; one that is over is left as it is."""
     from remote.watch import stop_everywhere
 
-    known = folder.load_result()
-    if known is not None and is_over(folder):
+    known = final_result(folder)
+    if known is not None:
         return known, []
     run = folder.load_run()
     cluster = app.store.cluster(run.cluster)
