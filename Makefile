@@ -16,8 +16,8 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	gpuctl train --mode torchrun --cluster demo; \
 	gpuctl results --cluster demo
 
-test: check  ## style, types, layers, then every test
-	$(BIN)/pytest
+test: check $(VENV)/.clients  ## style, types, layers, then every test
+	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/pytest
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -38,6 +38,12 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)
 	$(INSTALL) '.[dev]'
 	touch $(VENV)/.train $@
+
+# The clouds' own command lines, to compare with: in an environment of their own, as they pin what we use.
+$(VENV)/.clients: | $(VENV)
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/pip install --quiet awscli oci-cli
+	touch $@
 
 $(VENV):
 	$(PYTHON) -c 'import sys; sys.exit("gpuctl needs Python 3.11 or newer; say which: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

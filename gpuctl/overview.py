@@ -11,6 +11,9 @@ SECTIONS = (
             ("up", "Create the cluster's machines and prepare them; again: converge."),
             ("status", "Show the machines, their real state, price and age."),
             ("down", "Remove everything of the cluster."),
+            ("doctor", "Check credentials, permissions, quota, keys: what would fail, and the fix."),
+            ("reap", "Remove every cluster of ours from your accounts, found by tags."),
+            ("shapes", "List machine shapes: GPUs, networks, prices."),
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""Tables for people: one run, several side by side, the list of runs, the machines.
+"""Tables for people: one run, several side by side, the list of runs, the machines, the shapes.
 
 Each function returns something for `Output.table`. They import rich: import this module where you print.
 """
@@ -16,7 +16,7 @@ from gpuctl.results import args_of, job_of
 from gpuctl.run_table import STATUS_STYLES, epochs_text, run_table, table_of
 from inventories.run import Result
 
-__all__ = ["comparison_table", "machines_table", "run_table", "runs_table"]
+__all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
 
 STATE_STYLES = {
     "running": "green",
@@ -173,3 +173,61 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         table.add_row(*(cell(machine) for cell in columns.values()))
     unfinished = cluster.get("runs") or ()
     return Group(head, "", table, *(Text(f"run {run} is not over", "cyan") for run in unfinished))
+
+
+def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The clusters that `reap` found: the element `clusters` of its document."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "cluster": lambda found: Text(text.clean(found["cluster"]), "bold" if found["chosen"] else "dim"),
+        "owner": lambda found: text.clean(found["owner"]) or text.UNKNOWN,
+        "where": lambda found: f"{found['provider']} {found['region']}",
+        "machines": lambda found: str(len(found["machines"])),
+        "parts": lambda found: str(len(found["parts"])),
+        "age": lambda found: text.duration(found["age_s"]),
+        "an hour": lambda found: text.dollars(found["hourly_usd"]),
+        "so far": lambda found: text.dollars(found["cost_usd"]),
+        "time limit": lambda found: (
+            Text("over", "red") if found["expired"] else found["expires_at"] or "none"
+        ),
+        "id": lambda found: found["id"],
+    }
+    table = table_of(*columns, right=("machines", "parts", "an hour", "so far"), flexible=("id", "owner"))
+    for found in clusters:
+        table.add_row(*(cell(found) for cell in columns.values()))
+    return table
+
+
+def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Machine shapes, the elements of the document of `shapes --json`, and when and from where the prices are."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "shape": lambda shape: shape["name"],
+        "provider": lambda shape: shape["provider"],
+        "GPUs": lambda shape: f"{shape['gpus']} x {shape['gpu']}",
+        "GB": lambda shape: str(shape["gpu_memory_gb"]),
+        "Gbps": lambda shape: shape["network"],
+        "RDMA/EFA": _fast_network,
+        "$/h": lambda shape: _usd(shape["usd_per_hour"]),
+        "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),
+    }
+    table = table_of(*columns, right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"), flexible=("shape",))
+    for shape in shapes:
+        table.add_row(*(cell(shape) for cell in columns.values()))
+    priced: dict[tuple[str, str], dict[str, None]] = {}
+    for shape in shapes:
+        if shape["priced_at"] is not None:
+            who = f"{shape['provider'].upper()} {shape['price_region'] or ''}".rstrip()
+            priced.setdefault((shape["priced_at"], shape["price_source"]), {})[who] = None
+    notes = [
+        Text(f"list prices on demand of {date}: {', '.join(who)} ({source})", "dim")
+        for (date, source), who in priced.items()
+    ]
+    return Group(table, "", *notes) if notes else table
+
+
+def _fast_network(shape: Mapping[str, Any]) -> str:
+    """`16 x 200`: Gbps of the RDMA network; `4 EFA`: interfaces."""
+    return shape["rdma"] or (f"{shape['efa']} EFA" if shape["efa"] else text.UNKNOWN)
+
+
+def _usd(price: float | None) -> str:
+    return text.UNKNOWN if price is None else f"{price:,.3f}"

@@ -19,6 +19,7 @@ from inventories.machine import Inventory, Machine
 from inventories.yaml_source import Problems
 
 _HEADER = "# An Ansible inventory, written by gpuctl; `gpuctl up` and `gpuctl down` replace it.\n"
+_COMMON_ARGS = "ansible_ssh_common_args"
 _FACTS: dict[str, tuple[tuple[type, ...], bool]] = {
     "cluster": ((str,), True),
     "provider": ((str,), True),
@@ -35,8 +36,8 @@ def write_inventory(inventory: Inventory, known_hosts: Path | None = None) -> st
     facts = {"format": codec.FORMAT} | {key: codec.plain(getattr(inventory, key)) for key in _FACTS}
     variables: dict[str, Any] = {"gpuctl": facts}
     if known_hosts is not None:
-        variables["ansible_ssh_common_args"] = _pinning(known_hosts)
-    hosts = {machine.name: _host(machine) for machine in inventory.machines}
+        variables[_COMMON_ARGS] = _pinning(known_hosts)
+    hosts = {machine.name: _host(machine, known_hosts) for machine in inventory.machines}
     document = {"all": {"vars": variables, "children": {"gpu": {"hosts": hosts}}}}
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     # The explicit end, `...`, is how a reader knows that the file is whole.
@@ -87,8 +88,13 @@ def read_hosts_file(path: Path) -> tuple[Machine, ...]:
     return machines
 
 
-def _host(machine: Machine) -> dict[str, Any]:
+def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
+    # A host's arguments replace those of all.
+    through = [_pinning(known_hosts)] if known_hosts is not None else []
+    through.append(f"-o ProxyJump={machine.jump}")
     optional = {
+        "jump": machine.jump,
+        _COMMON_ARGS: " ".join(through) if machine.jump else None,
         "ansible_ssh_private_key_file": machine.key_file and str(machine.key_file.absolute()),
         "ansible_python_interpreter": machine.python,
         "shape": machine.shape,

@@ -6,16 +6,20 @@ one of them misspelt.
 
 import getpass
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from inventories.ansible_groups import Host, Var
+from inventories.errors import InvalidInput
+from inventories.jump import read_jump
 from inventories.machine import Machine, MachineState
 from inventories.suggest import nearest
 from inventories.yaml_source import Problems, shown
 
 _KEY_FILE = "ansible_ssh_private_key_file"
+_COMMON_ARGS = "ansible_ssh_common_args"
 
 _LEGACY = {
     "ansible_ssh_host": "ansible_host",
@@ -67,6 +71,7 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
         host=found.get("ansible_host", ""),
         port=found.get("ansible_port", 22),
         user=found.get("ansible_user", ""),
+        jump=found.get("jump") or found.get(_COMMON_ARGS),
         private_ip=found.get("private_ip", ""),
         gpus=found.get("gpus"),
         id=found.get("id", ""),
@@ -104,7 +109,9 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
         if key != written and key in host.vars:
             continue
         try:
-            found[key] = None if var.value is None else _CHECKS[key](_no_template(var.value))
+            # Of ssh's arguments only some are ours to understand.
+            value = var.value if key == _COMMON_ARGS else _no_template(var.value)
+            found[key] = None if value is None else _CHECKS[key](value)
         except _Wrong as error:
             problems.add(var.line, f"{written} should be {error}, but is {shown(var.value)}.")
     return {key: value for key, value in found.items() if value is not None}
@@ -176,6 +183,32 @@ def _word(value: object) -> str:
     return text
 
 
+def _jump(value: object) -> str:
+    try:
+        return str(read_jump(value))
+    except InvalidInput as error:
+        raise _Wrong("a jump host as in user@host or user@host:22") from error
+
+
+def _jump_of_args(value: object) -> str | None:
+    """The jump host among ssh's arguments (`-J x`, `-o ProxyJump=x`). None: there is none."""
+    try:
+        args = iter(shlex.split(value) if isinstance(value, str) else [])
+    except ValueError as error:
+        raise _Wrong("arguments of ssh, quoted as in a shell") from error
+    for arg in args:
+        option, text = arg[:2], arg[2:]
+        if option not in ("-J", "-o"):
+            continue
+        text = (text or next(args, "")).strip()
+        name, jump = (
+            ("proxyjump", text) if option == "-J" else (*re.split(r"[=\s]+", text, maxsplit=1), "")[:2]
+        )
+        if name.lower() == "proxyjump" and jump != "none":
+            return _jump(jump)
+    return None
+
+
 def _port(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
     if isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 65535:
@@ -222,6 +255,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "ansible_host": _word,
     "ansible_port": _port,
     "ansible_user": _word,
+    "jump": _jump,
+    _COMMON_ARGS: _jump_of_args,
     _KEY_FILE: _path,
     "ansible_python_interpreter": _interpreter,
     "rank": _whole,

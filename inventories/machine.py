@@ -20,6 +20,8 @@ class Machine:
     """Address that this computer connects to."""
     port: int = 22
     user: str
+    jump: str | None = None
+    """Host over which this computer gets there, as `inventories.jump` reads it. None: directly."""
     private_ip: str
     """Address that the machine's peers connect to."""
     gpus: int | None

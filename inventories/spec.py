@@ -17,10 +17,21 @@ class Spec:
     count: int | None = None
     """Machines. None: one, or as many as the cluster already has."""
     region: str | None = None
+    compartment: str | None = None
+    """OCI: the compartment's OCID."""
+    profile: str | None = None
+    """Which of the accounts in the SDK's own configuration file."""
     image: str | None = None
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None
+    ssh_port: int | None = None
+    """None: 22."""
+    subnet_id: str | None = None
+    """An existing subnet. None: one of gpuctl's own network."""
+    public_ip: bool = True
+    bastion: str | None = None
+    """Jump host over which the machines are reached, as `inventories.jump` reads it."""
     ttl_s: float | None = None
     max_cost_usd: float | None = None
     hosts: Path | None = None

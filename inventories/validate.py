@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from inventories.errors import InvalidInput
+from inventories.jump import read_jump
 from inventories.spec import Spec
 from inventories.suggest import did_you_mean
-from inventories.yaml_source import Problems, read, shown
+from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000
@@ -86,6 +87,18 @@ def check_max_cost_usd(amount: object) -> float:
     raise InvalidInput(f"Cost {shown(amount)} can't be used: a cost is a number of US dollars above 0.")
 
 
+def check_port(port: object) -> int:
+    """A TCP port."""
+    if isinstance(port, int) and not isinstance(port, bool) and 1 <= port <= 65535:
+        return port
+    raise InvalidInput(f"Port {shown(port)} can't be used: a port is a whole number from 1 to 65535.")
+
+
+def check_bastion(text: object) -> str:
+    """A jump host, in the form in which `inventories.jump` writes it."""
+    return str(read_jump(text.strip() if isinstance(text, str) else text))
+
+
 def check_python(path: object) -> str:
     """An interpreter on the machines."""
     if isinstance(path, str) and path.startswith("/") and "\n" not in path:
@@ -106,33 +119,62 @@ def check_option(field: str, value: object) -> Any:  # noqa: ANN401 - a field's 
 def read_spec(path: Path) -> Spec:
     """The spec file of `gpuctl up -f`. Raises InvalidInput with a line for each problem in it."""
     source = read(path)
-    allowed = ", ".join(_SPEC_KEYS)
-    if not isinstance(source.data, dict):
-        found = "is empty" if source.data is None else f"holds {shown(source.data)}"
-        raise InvalidInput(f"{path}:1: the spec {found}; it should be keys with values. Allowed: {allowed}.")
     problems = Problems(path)
-    values: dict[str, Any] = {}
-    for key, value in source.data.items():
-        line = source.line(key)
-        if key not in _SPEC_KEYS:
-            hint = did_you_mean(key, _SPEC_KEYS) or "."
-            problems.add(line, f"key '{key}' is not known{hint} Allowed: {allowed}.")
-            continue
-        field, check = _SPEC_KEYS[key]
-        try:
-            values[field] = check(value)
-        except InvalidInput as error:
-            problems.add(line, f"key '{key}': {error}")
+    values = _values(source, (), problems)
     problems.raise_if_any()
     if "hosts" in values:
         values["hosts"] = path.absolute().parent / values["hosts"]
     return Spec(**values)
 
 
+def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
+    """Field of Spec → value, out of the mapping at `keys`. What is wrong is added to `problems`."""
+    mapping = source.data
+    for key in keys:
+        mapping = mapping[key]
+    known = _NETWORK_KEYS if keys else _SPEC_KEYS
+    allowed = ", ".join(known if keys else [*_SPEC_KEYS, _NETWORK])
+    what = f"key '{_NETWORK}'" if keys else "the spec"
+    if not isinstance(mapping, dict):
+        found = "is empty" if mapping is None else f"holds {shown(mapping)}"
+        text = f"{what} {found}; it should be keys with values. Allowed: {allowed}."
+        problems.add(source.line(*keys), text)
+        return {}
+    values: dict[str, Any] = {}
+    for key, value in mapping.items():
+        line, name = source.line(*keys, key), ".".join(map(str, (*keys, key)))
+        if not keys and key == _NETWORK:
+            values |= _values(source, (_NETWORK,), problems)
+        elif key in known:
+            field, check = known[key]
+            try:
+                values[field] = check(value)
+            except InvalidInput as error:
+                problems.add(line, f"key '{name}': {error}")
+        else:
+            problems.add(line, f"key '{name}' is not known{_hint(key, keys)} Allowed: {allowed}.")
+    return values
+
+
+def _hint(key: str, keys: Keys) -> str:
+    """The end of a sentence about a key that is not known at `keys`."""
+    elsewhere, there = (_SPEC_KEYS, "at the top") if keys else (_NETWORK_KEYS, f"under '{_NETWORK}'")
+    if key in elsewhere:
+        return f" here; put it {there}."
+    return did_you_mean(key, _NETWORK_KEYS if keys else [*_SPEC_KEYS, _NETWORK]) or "."
+
+
 def _text(value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise InvalidInput(f"{shown(value)} can't be used: it should be text; put it in quotes if it is.")
+
+
+def _word(value: object) -> str:
+    text = _text(value)
+    if text.isprintable() and not re.search(r"\s", text) and not text.startswith("-"):
+        return text
+    raise InvalidInput(f"{shown(value)} can't be used: it should be one word that does not begin with '-'.")
 
 
 def _flag(value: object) -> bool:
@@ -155,6 +197,8 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "shape": ("shape", _text),
     "count": ("count", check_count),
     "region": ("region", _text),
+    "compartment": ("compartment", _word),
+    "profile": ("profile", _text),
     "image": ("image", _text),
     "disk_gb": ("disk_gb", check_disk_gb),
     "spot": ("spot", _flag),
@@ -166,5 +210,16 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Key of the file → field of Spec, and its check."""
 
-_OPTION_CHECKS: dict[str, Callable[[Any], Any]] = dict(_SPEC_KEYS.values())
+_NETWORK = "network"
+"""The one key that holds keys of its own."""
+
+_NETWORK_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "subnet_id": ("subnet_id", _word),
+    "public_ip": ("public_ip", _flag),
+    "bastion": ("bastion", check_bastion),
+    "ssh_port": ("ssh_port", check_port),
+}
+"""The same under `network`."""
+
+_OPTION_CHECKS: dict[str, Callable[[Any], Any]] = dict((_SPEC_KEYS | _NETWORK_KEYS).values())
 """Field of Spec → its check."""

@@ -5,7 +5,19 @@ ProvisionError
 ├── UnknownShape        no provider knows a shape of that name
 ├── RefusedPlan         what is asked for can't be reached from what there is (a smaller count, another shape)
 ├── NoCapacity          the provider has no such machines, or the account's quota forbids them
-└── CreateFailed        machines could not be created; what was begun has been rolled back
+├── CreateFailed        machines could not be created; what was begun has been rolled back
+├── LeftBehind          it did not work, and what it made is still there: the message lists it
+└── CloudError          a cloud's answer to one call, translated at the boundary of its SDK
+    ├── Capacity        none of these machines at that place now: try the next one
+    ├── Quota           the account may not have that many: no other place helps
+    ├── Throttled       refused for coming too fast; it was not done
+    ├── Unclear         no answer, or one that does not tell whether it was done
+    ├── Gone            there is no such thing, or not yet, or not any more
+    ├── Blocked         it can't be removed while something else uses it
+    ├── Exists          something of that name is there already
+    ├── TokenSpent      the token of an idempotent call can't be used again
+    ├── Denied          the account lacks a permission
+    └── BadCredentials  there are none, they are wrong, or they have expired
 """
 
 
@@ -31,3 +43,56 @@ class NoCapacity(ProvisionError):
 
 class CreateFailed(ProvisionError):
     """Machines could not be created; what was begun has been rolled back."""
+
+
+class LeftBehind(ProvisionError):
+    """It did not work, and what was made is still there; the message lists it and says how to remove it."""
+
+
+class CloudError(ProvisionError):
+    """A cloud's answer to one call. `code` is the cloud's own word for it, such as `VcpuLimitExceeded`."""
+
+    def __init__(self, message: str, *, operation: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.code = code
+
+
+class Capacity(CloudError):
+    """None of these machines at that place now, or never: the next place may have them."""
+
+
+class Quota(CloudError):
+    """The account may not have that many. The message names the limit and where to raise it."""
+
+
+class Throttled(CloudError):
+    """Refused for coming too fast. It was not done."""
+
+
+class Unclear(CloudError):
+    """No answer, or one that does not tell whether it was done: a lost connection, a 500."""
+
+
+class Gone(CloudError):
+    """There is no such thing: not yet (just after it was made), not any more, or not for this account."""
+
+
+class Blocked(CloudError):
+    """It can't be removed while something else uses it; the message names what does where the cloud says so."""
+
+
+class Exists(CloudError):
+    """Something of that name is there already."""
+
+
+class TokenSpent(CloudError):
+    """The token can't be used again: its machines have ended, or it stood for another request."""
+
+
+class Denied(CloudError):
+    """The account lacks a permission. The message names the action, or the policy statement."""
+
+
+class BadCredentials(CloudError):
+    """There are none, they are wrong, or they have expired. The message says where they are looked for."""

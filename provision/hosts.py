@@ -10,7 +10,7 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
 from provision.errors import RefusedPlan
-from provision.provider import Leftover, Plan
+from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported import refuse_unsupported
 
 CONNECT_TIMEOUT_S = 2.0
@@ -38,7 +38,10 @@ class HostsProvider:
         that can't be used.
         """
         refuse_unsupported(
-            spec, self.name, honoured={"hosts"}, because="its machines exist already, and gpuctl makes none"
+            spec,
+            self.name,
+            honoured={"hosts", "bastion"},
+            because="its machines exist already, and gpuctl makes none",
         )
         machines = self._machines(spec, current)
         count = len(machines) if spec.count is None else spec.count
@@ -56,7 +59,7 @@ class HostsProvider:
                 f"`gpuctl up --cluster {name} --hosts FILE --count {count}`."
             )
         first = sorted(machines, key=lambda machine: machine.rank)[:count]
-        keep = tuple(_with_python(machine, spec, current) for machine in first)
+        keep = tuple(_completed(machine, spec, current) for machine in first)
         return Plan(
             spec=spec,
             provider=self.name,
@@ -65,11 +68,18 @@ class HostsProvider:
             hourly_usd=0.0,
             free=True,
             actions=tuple(
-                f"use {machine.name} at {machine.user}@{machine.host} port {machine.port}" for machine in keep
+                f"use {machine.name} at {machine.user}@{machine.host} port {machine.port}"
+                + (f" over {machine.jump}" if machine.jump else "")
+                for machine in keep
             ),
         )
 
-    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:  # noqa: ARG002 - nothing is made
+    def create(
+        self,
+        plan: Plan,
+        journal: Journal,  # noqa: ARG002 - nothing is made
+        say: Say = quiet,  # noqa: ARG002
+    ) -> tuple[Machine, ...]:
         """The machines of the plan, each asked whether it is there: at most 2 s in all."""
         if not plan.keep:
             return ()
@@ -81,14 +91,16 @@ class HostsProvider:
         return self._folder.load().machines if self._folder.exists() else ()
 
     def refresh(self, machine: Machine) -> Machine:
-        """`running` where the machine's SSH port answers within 2 s, else `unknown`."""
+        """`running` where the machine's SSH port answers within 2 s, else `unknown`; that also behind a jump host."""
+        if machine.jump is not None:
+            return replace(machine, state="unknown")
         try:
             with socket.create_connection((machine.host, machine.port), timeout=CONNECT_TIMEOUT_S):
                 return replace(machine, state="running")
         except OSError:
             return replace(machine, state="unknown")
 
-    def destroy(self) -> tuple[Leftover, ...]:
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """Nothing of it is ours to remove."""
         return ()
 
@@ -106,7 +118,12 @@ class HostsProvider:
         return f"'{spec.hosts}'" if spec.hosts is not None else f"cluster '{self._folder.name}'"
 
 
-def _with_python(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
-    """The machine with its interpreter: the spec's, else the file's, else the one that it had."""
-    had = {(known.host, known.port): known.python for known in (current.machines if current else ())}
-    return replace(machine, python=spec.python or machine.python or had.get((machine.host, machine.port)))
+def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
+    """The machine with its interpreter and jump host: the spec's, else the file's, else the ones that it had."""
+    known = {(one.host, one.port): one for one in (current.machines if current else ())}
+    had = known.get((machine.host, machine.port), machine)
+    return replace(
+        machine,
+        python=spec.python or machine.python or had.python,
+        jump=spec.bastion or machine.jump or had.jump,
+    )

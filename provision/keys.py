@@ -1,16 +1,22 @@
 """Ed25519 keys in OpenSSH's own format: a cluster's key, and the host keys of its machines."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from inventories import files
 from provision.errors import ProvisionError
 
 
-def make_key(path: Path) -> str:
-    """Write a new private key to `path` (0600, no passphrase) and return its public half.
+@dataclass(frozen=True, kw_only=True)
+class KeyPair:
+    """Both halves in OpenSSH's format; the public one is `ssh-ed25519 AAAA…`, without a comment."""
 
-    The public half is `ssh-ed25519 AAAA…`, without a comment. The folder must exist; an old file is replaced.
-    """
+    private: str = field(repr=False)
+    public: str
+
+
+def new_key() -> KeyPair:
+    """A new key, no passphrase."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -18,8 +24,17 @@ def make_key(path: Path) -> str:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    files.write_atomic(path, private)
-    return _public_text(key.public_key())
+    return KeyPair(private=private.decode(), public=_public_text(key.public_key()))
+
+
+def make_key(path: Path) -> str:
+    """Write a new private key to `path` (0600) and return its public half.
+
+    The folder must exist; an old file is replaced.
+    """
+    key = new_key()
+    files.write_atomic(path, key.private.encode())
+    return key.public
 
 
 def ensure_key(path: Path) -> str:

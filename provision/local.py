@@ -24,7 +24,7 @@ from provision.errors import CreateFailed, RefusedPlan
 from provision.keys import ensure_key, make_key
 from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local_state import HostFolder, HostRecord
-from provision.provider import Leftover, Plan, PlannedMachine
+from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.unsupported import refuse_unsupported
 
 MOST_HOSTS = 64
@@ -93,7 +93,7 @@ class LocalProvider:
             actions=tuple(self._actions(create, strangers, count)),
         )
 
-    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:
+    def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:  # noqa: ARG002
         """As the protocol says. First ends what is left of hosts that are not kept."""
         self._folder.make()
         kept = {machine.id for machine in plan.keep}
@@ -135,7 +135,7 @@ class LocalProvider:
             return replace(machine, state="gone")
         return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
 
-    def destroy(self) -> tuple[Leftover, ...]:
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
         leftovers = local_processes.end(lambda: self._processes(kept=set()))
         # With a process left, the folders stay: they tell the next `destroy` what is ours.

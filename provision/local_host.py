@@ -1,9 +1,10 @@
 """One host of the provider `local`: a small real SSH server, `python -P local_host.py CONFIG`.
 
-CONFIG is a JSON file with `user`, `authorized_key` (text), `host_key` (path), `home` (path) and `gpus` (path
-of a file with a list such as `0,1`). The server listens on loopback, accepts that one key of that one user,
-and runs commands in its home with the environment that it was started with. Once it accepts connections it
-prints a line of JSON, `{"pid": …, "port": …}`; after that its stdout is its stderr.
+CONFIG is a JSON file with `user`, `authorized_key` (text, a key a line), `host_key` (path), `home` (path) and
+`gpus` (path of a file with a list such as `0,1`), and may have the `address` on loopback and the `port` to
+listen on. The server accepts those keys of that one user, and runs commands in its home with the environment
+that it was started with. Once it accepts connections it prints a line of JSON, `{"pid": …, "port": …}`; after
+that its stdout is its stderr.
 
 It is run by its path and imports nothing of ours.
 """
@@ -52,6 +53,14 @@ class Config:
     host_key: str
     home: str
     gpus: str
+    address: str = "127.0.0.1"
+    port: int = 0
+    """0: the system picks one."""
+
+    def __post_init__(self) -> None:
+        # A mistyped address must not open a shell on this machine to the network.
+        if not ipaddress.ip_address(self.address).is_loopback:
+            raise ValueError(f"'{self.address}' is not on loopback")
 
 
 class Children:
@@ -86,7 +95,8 @@ class Server(asyncssh.SSHServer):
     def __init__(self, config: Config, children: Children) -> None:
         self._config = config
         self._children = children
-        self._key = asyncssh.import_public_key(config.authorized_key)
+        lines = [line for line in config.authorized_key.splitlines() if line.strip()]
+        self._keys = [asyncssh.import_public_key(line) for line in lines]
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
         """Nobody comes in without a key."""
@@ -97,8 +107,8 @@ class Server(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """One user, one key."""
-        return username == self._config.user and key == self._key
+        """One user, and the keys that are authorised."""
+        return username == self._config.user and key in self._keys
 
     def session_requested(self) -> "Session":
         """Anything that a session can be."""
@@ -344,8 +354,8 @@ async def serve(config: Config) -> None:
     children = Children()
     asyncio.get_running_loop().add_signal_handler(signals.SIGCHLD, children.reap)
     acceptor = await asyncssh.listen(
-        "127.0.0.1",
-        0,
+        config.address,
+        config.port,
         server_factory=lambda: Server(config, children),
         server_host_keys=[config.host_key],
         encoding=None,

@@ -1,11 +1,19 @@
 """The protocol of a provider: the only thing that the rest of gpuctl knows about a cloud."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import Journal
+
+Say = Callable[[str], None]
+"""Takes one line of progress for people."""
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,8 @@ class Plan:
     """True: nothing of it can cost money, so nobody needs to be asked."""
     actions: tuple[str, ...]
     """What will be done, one line each, exact: processes, requests, rules, user-data."""
+    details: Any = None
+    """What the provider itself needs beside this to carry the plan out."""
 
     @property
     def changes(self) -> bool:
@@ -70,7 +80,7 @@ class Provider(Protocol):
         Raises RefusedPlan where `create` could not get from `current` to `spec`.
         """
 
-    def create(self, plan: Plan, journal: Journal) -> tuple[Machine, ...]:
+    def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """Make all of `plan.create`, or none: what was begun is rolled back before an error is raised.
 
         Each id is journaled before it is waited for. Returns all machines of the cluster, kept and new,
@@ -83,7 +93,7 @@ class Provider(Protocol):
     def refresh(self, machine: Machine) -> Machine:
         """The machine with its real state. Never waits: one question to the provider."""
 
-    def destroy(self) -> tuple[Leftover, ...]:
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """Remove everything of the cluster, in dependency order, polling to a deadline.
 
         Idempotent: nothing to remove is success. Returns what is left, with the reason.

@@ -6,6 +6,7 @@ from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from inventories.suggest import did_you_mean
+from provision.clouds import CLOUDS
 from provision.errors import UnknownProvider, UnknownShape
 from provision.provider import Provider
 
@@ -13,16 +14,24 @@ PROVIDERS: dict[str, tuple[str, str]] = {
     "local": ("provision.local", "hosts on this machine, free, for trying things out"),
     "hosts": ("provision.hosts", "machines that you have already, from an inventory file"),
 }
-"""The module and what the provider offers. A module has `provider(folder) -> Provider`."""
+"""The module and what the provider offers. A module has `provider(folder) -> Provider`.
+
+Rented machines are one provider over `provision.clouds`."""
+
+NAMES = (*PROVIDERS, *CLOUDS)
 
 
 def load(name: str, folder: ClusterFolder) -> Provider:
     """The provider of that name for one cluster. Raises UnknownProvider where this build has none."""
-    if name not in PROVIDERS:
+    if name not in NAMES:
         raise UnknownProvider(
-            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, PROVIDERS) or '.'} "
-            f"Give {' or '.join(PROVIDERS)} with `--provider`."
+            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, NAMES) or '.'} "
+            f"Give {' or '.join(NAMES)} with `--provider`."
         )
+    if name in CLOUDS:
+        from provision.cloud_provider import CloudProvider
+
+        return CloudProvider(name, folder)
     module = importlib.import_module(PROVIDERS[name][0])
     made: Provider = module.provider(folder)
     return made
@@ -49,16 +58,12 @@ def infer(spec: Spec) -> str:
 
 
 def _provider_of(name: str) -> str:
-    from provision.catalog import SHAPES, nearest_shapes
+    from provision.catalog import nearest_shapes, provider_by_name
 
-    shape = SHAPES.get(name)
-    if shape is None:
+    # A name that looks like a cloud's is for that cloud to know: it has more than our catalog.
+    provider = provider_by_name(name)
+    if provider is None:
         near = nearest_shapes(name)
         hint = f"The nearest are {', '.join(near)}." if near else "`--shape local` needs no account."
         raise UnknownShape(f"No provider has a shape '{name}'. {hint}")
-    if shape.provider not in PROVIDERS:
-        raise UnknownProvider(
-            f"Shape {name} is {shape.provider}'s, and this build of gpuctl does not have that provider yet. "
-            "`--provider local` runs hosts on this machine, `--hosts FILE` uses machines that you have."
-        )
-    return shape.provider
+    return provider

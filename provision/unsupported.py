@@ -8,14 +8,20 @@ from inventories.spec import Spec
 OPTIONS = {
     "shape": "--shape",
     "region": "--region",
+    "compartment": "--compartment",
+    "profile": "--profile",
     "image": "--image",
     "disk_gb": "--disk-gb",
     "spot": "--spot",
     "ssh_cidr": "--ssh-cidr",
+    "ssh_port": "network.ssh_port",
+    "subnet_id": "--subnet-id",
+    "public_ip": "--no-public-ip",
+    "bastion": "--bastion",
     "ttl_s": "--ttl",
     "hosts": "--hosts",
 }
-"""Fields of Spec that some providers only can honour, and the options that set them."""
+"""Fields of Spec that some providers only can honour, and the options, or keys of a spec file, that set them."""
 
 
 def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], because: str) -> None:
@@ -23,7 +29,12 @@ def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], 
 
     `because` is the clause that says why the provider has none of the others.
     """
-    asked = [option for name, option in OPTIONS.items() if getattr(spec, name) and name not in honoured]
+    nothing = Spec()
+    asked = [
+        option
+        for name, option in OPTIONS.items()
+        if getattr(spec, name) != getattr(nothing, name) and name not in honoured
+    ]
     if asked:
         raise InvalidInput(
             f"{provider} has no {', '.join(asked)}: {because}. Leave that out, also of a spec file, "

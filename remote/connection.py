@@ -14,25 +14,25 @@ from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.known_hosts import host_pattern
 from remote.session import Node
+from remote.tcp import open_tcp
+from remote.tunnel import Tunnel, TunnelTransport, open_tunnel
 
 CONNECT_TIMEOUT_S = 15.0
 KEEPALIVE_S = 10
-DEAD_PEER_S = 20
-"""Unacknowledged data for this long means that the peer is gone (TCP_USER_TIMEOUT)."""
 
 # paramiko's threads print tracebacks of their own; what matters reaches us as an exception.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Node:
-    """Open the connection to a machine whose host key is pinned in `known_hosts`.
+    """Open the connection to a machine whose host key is pinned in `known_hosts`, over its jump host if it has one.
 
     Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent,
     AuthenticationFailed.
     """
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     private_key = _private_key(machine.key_file) if machine.key_file else None
-    stream = _tcp(machine, where, timeout_s)
+    stream = open_tunnel(machine, timeout_s) if machine.jump else _tcp(machine, where, timeout_s)
     try:
         connection = _connection(machine, stream, private_key, timeout_s)
         try:
@@ -43,13 +43,16 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
     except BaseException:
         stream.close()
         raise
-    # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
-    connection.transport.set_keepalive(KEEPALIVE_S)
+    if isinstance(connection.transport, TunnelTransport):
+        connection.transport.watch()
+    else:
+        # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
+        connection.transport.set_keepalive(KEEPALIVE_S)
     return Node(machine, connection)
 
 
 def _connection(
-    machine: Machine, stream: socket.socket, private_key: paramiko.PKey | None, timeout_s: float
+    machine: Machine, stream: socket.socket | Tunnel, private_key: paramiko.PKey | None, timeout_s: float
 ) -> fabric.Connection:
     """A connection over `stream` that is not open yet and trusts no host key."""
     connection = fabric.Connection(
@@ -66,6 +69,7 @@ def _connection(
             "look_for_keys": machine.key_file is None,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
+            "transport_factory": TunnelTransport if machine.jump else paramiko.Transport,
         },
     )
     connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
@@ -136,9 +140,9 @@ def _read_keys(known_hosts: Path, _mtime_ns: int) -> paramiko.HostKeys:
 
 
 def _tcp(machine: Machine, where: str, timeout_s: float) -> socket.socket:
-    """A connected socket without Nagle's delay that reports a dead peer in `DEAD_PEER_S`."""
+    """A socket that is connected to the machine; what goes wrong becomes one of our errors."""
     try:
-        stream = socket.create_connection((machine.host, machine.port), timeout=timeout_s)
+        return open_tcp(machine.host, machine.port, timeout_s)
     except TimeoutError as error:
         raise Unreachable(
             f"{where}: no answer within {timeout_s:.0f} s. A firewall drops the packets, or the machine is off: "
@@ -149,10 +153,6 @@ def _tcp(machine: Machine, where: str, timeout_s: float) -> socket.socket:
             f"{where}: no TCP connection: {error.strerror or error}. See `gpuctl status`; `gpuctl up` replaces "
             "a machine that is gone."
         ) from error
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
-    return stream
 
 
 def reconnect(machine: Machine, known_hosts: Path, *, deadline_s: float) -> Node:

@@ -1,6 +1,5 @@
 """Pinned host keys: where they come from, and the known_hosts file that holds a cluster's."""
 
-import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,9 @@ from remote.errors import HostKeyRejected, Unreachable
 if TYPE_CHECKING:
     import paramiko
 
+USER_CONFIG = Path("~/.ssh/config")
 USER_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
+ASK_S = 10.0
 
 
 def host_pattern(host: str, port: int) -> str:
@@ -60,11 +61,16 @@ def find(text: str, pattern: str) -> dict[str, str]:
     As in OpenSSH, a line that can't be read is passed over. So are `@revoked` and `@cert-authority` lines:
     they name no host's own key.
     """
-    keys: dict[str, str] = {}
+    return {name: key.get_base64() for name, key in find_keys(text, pattern).items()}
+
+
+def find_keys(text: str, pattern: str) -> "dict[str, paramiko.PKey]":
+    """What `find` finds, as keys."""
+    keys: dict[str, paramiko.PKey] = {}
     for line in text.splitlines():
         key = _key_for(line.strip(), pattern)
         if key is not None:
-            keys.setdefault(key.get_name(), key.get_base64())
+            keys.setdefault(key.get_name(), key)
     return keys
 
 
@@ -100,14 +106,20 @@ def _ask(machine: Machine) -> str:
     """The key that the host shows now."""
     import paramiko
 
+    from remote.tcp import open_tcp
+    from remote.tunnel import open_tunnel
+
     try:
-        with socket.create_connection((machine.host, machine.port), timeout=10) as connection:
-            transport = paramiko.Transport(connection)
+        stream = open_tunnel(machine, ASK_S) if machine.jump else open_tcp(machine.host, machine.port, ASK_S)
+        try:
+            transport = paramiko.Transport(stream)  # type: ignore[arg-type]
             try:
-                transport.start_client(timeout=10)
+                transport.start_client(timeout=ASK_S)
                 key = transport.get_remote_server_key()
             finally:
                 transport.close()
+        finally:
+            stream.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
         raise Unreachable(
             f"{machine.name}: {machine.host}:{machine.port} showed no host key: {error}. "

@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inventories.errors import InvalidInput
+from inventories.jump import read_jump
 from inventories.machine import Machine
+from remote.known_hosts import USER_CONFIG, USER_FILES
 
 
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:
     """One `Host` block a machine, by name; strict host keys, and only the cluster's own key where it has one.
 
-    Raises InvalidInput for a path that such a file can't hold.
+    A jump host has a block as well, with what the user's own configuration says of it. Raises InvalidInput for a
+    path that such a file can't hold.
     """
-    return "\n".join(_host(machine, known_hosts) for machine in machines)
+    jumps = {read_jump(machine.jump).host for machine in machines if machine.jump}
+    blocks = [_host(machine, known_hosts) for machine in machines]
+    return "\n".join(blocks + [_jump_host(host) for host in sorted(jumps)])
 
 
 def _host(machine: Machine, known_hosts: Path) -> str:
@@ -25,12 +30,29 @@ def _host(machine: Machine, known_hosts: Path) -> str:
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
     ]
+    if machine.jump is not None:
+        lines.append(f"    ProxyJump {read_jump(machine.jump)}")
     if machine.key_file is not None:
         lines += [
             f'    IdentityFile "{_escaped(machine.key_file)}"',
             "    IdentitiesOnly yes",
             "    IdentityAgent none",
         ]
+    return "\n".join(lines) + "\n"
+
+
+def _jump_host(host: str) -> str:
+    """The user's settings for a jump host, which ssh does not read where it is given a file with -F.
+
+    As in gpuctl's own connections, its host key has to be known.
+    """
+    files = " ".join(f'"{_escaped(path.expanduser())}"' for path in USER_FILES)
+    lines = [
+        f"Host {host}",
+        "    StrictHostKeyChecking yes",
+        f'    Include "{_escaped(USER_CONFIG.expanduser())}"',
+        f"    UserKnownHostsFile {files}",
+    ]
     return "\n".join(lines) + "\n"
 
 

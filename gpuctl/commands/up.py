@@ -10,10 +10,14 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--provider", metavar="P", help="local or hosts. Default: told by --shape or --hosts.")
+@click.option(
+    "--provider", metavar="P", help="local, hosts, oci or aws. Default: told by --shape or --hosts."
+)
 @click.option("--shape", metavar="S", help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).")
 @click.option("--count", type=int, metavar="N", help="Machines (default: as many as there are, or 1).")
 @click.option("--region", metavar="R", help="The provider's region. (clouds)")
+@click.option("--compartment", metavar="OCID", help="Where the machines belong. (oci)")
+@click.option("--profile", metavar="NAME", help="Account in the SDK's own configuration. (clouds)")
 @click.option(
     "-f", "--file", "file", type=click.Path(path_type=Path), metavar="SPEC.yaml", help="Read the spec."
 )
@@ -24,6 +28,11 @@ from gpuctl.options import App, common_options
 @click.option("--disk-gb", type=int, metavar="G", help="Boot volume size. (clouds)")
 @click.option("--spot", is_flag=True, help="Preemptible machines. (clouds)")
 @click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32. (clouds)")
+@click.option(
+    "--subnet-id", metavar="ID", help="An existing subnet (default: a network of gpuctl's). (clouds)"
+)
+@click.option("--no-public-ip", is_flag=True, help="Machines without a public address. (clouds)")
+@click.option("--bastion", metavar="USER@HOST[:PORT]", help="Jump host on the way to them. (clouds, hosts)")
 @click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h. (clouds)")
 @click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
 @click.option("--python", metavar="PATH", help="Interpreter on the machines to use as it is.")
@@ -34,6 +43,7 @@ from gpuctl.options import App, common_options
     help="Where the host keys of --hosts machines are (default: your known_hosts).",
 )
 @click.option("--accept-new-host-keys", is_flag=True, help="Pin the keys that unknown hosts show now.")
+@click.option("--no-wait", is_flag=True, help="Return once the machines run; don't connect yet.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be done.")
 def command(
     app: App,
@@ -42,8 +52,10 @@ def command(
     max_cost: float | None,
     known_hosts: Path | None,
     accept_new_host_keys: bool,
+    no_wait: bool,
     dry_run: bool,
     spot: bool,
+    no_public_ip: bool,
     **asked: str | int | Path | None,
 ) -> None:
     """Create the cluster's machines and prepare them. Again: converge.
@@ -51,11 +63,12 @@ def command(
     \b
     gpuctl up --provider local --count 2       two hosts on this machine, no account
     gpuctl up --hosts inventory.yaml           machines that you have
+    gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, at most four hours
     gpuctl up --count 3                        one more
     gpuctl up --count 3 --dry-run              what would be done
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
-    Only clouds have the options marked (clouds), which come with the cloud providers; others refuse them.
+    Only clouds (oci, aws) have the options marked (clouds); others refuse them.
     """
     from gpuctl.workflow import up
     from inventories.spec import Spec
@@ -72,9 +85,11 @@ def command(
         given["cluster"] = app.options.cluster
     if spot:
         given["spot"] = True
+    if no_public_ip:
+        given["public_ip"] = False
     spec = replace(spec, **given)
     keys = up.HostKeys(files=(known_hosts,) if known_hosts else USER_FILES, accept_new=accept_new_host_keys)
-    document = up.up(app, spec, keys, dry_run=dry_run)
+    document = up.up(app, spec, keys, dry_run=dry_run, wait=not no_wait)
     if app.options.json:
         app.output.json(document)
 

@@ -9,7 +9,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.stop import stop_run
-from inventories.errors import InventoryError
+from gpuctl.workflow.up import provider_name
 from inventories.store import ClusterFolder, RunFolder
 
 
@@ -17,7 +17,7 @@ def down(app: App) -> dict[str, Any]:
     """Stop what runs, remove the machines, forget the cluster; returns the document of `down --json`."""
     began = time.monotonic()
     folder = app.store.cluster(app.options.cluster)
-    name = _provider_of(folder)
+    name = provider_name(folder)
     if name is None:
         app.output.say(f"There is no cluster {folder.name}: nothing to remove.")
         return {"cluster": folder.name, "removed": [], "leftovers": [], "seconds": 0.0}
@@ -33,7 +33,7 @@ def down(app: App) -> dict[str, Any]:
         count = plural(len(machines), "machine")
         forgets = name == "hosts"  # machines that a person brought stay as they are
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
-        leftovers = provider.destroy()
+        leftovers = provider.destroy(app.output.say)
         if not leftovers:
             folder.remove()
     seconds = round(time.monotonic() - began, 3)
@@ -48,17 +48,6 @@ def down(app: App) -> dict[str, Any]:
         "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
         "seconds": seconds,
     }
-
-
-def _provider_of(folder: ClusterFolder) -> str | None:
-    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
-    try:
-        if folder.exists():
-            return folder.load().provider
-    except InventoryError:
-        pass  # the journal knows as well
-    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
-    return str(entries[-1]["provider"]) if entries else None
 
 
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[RunFolder], *, billed: bool, machines: int) -> None:

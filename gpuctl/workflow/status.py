@@ -19,8 +19,13 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
 
     inventory = load_inventory(folder)
     provider = load(inventory.provider, folder)
-    machines = values(fan_out(provider.refresh, {machine.name: machine for machine in inventory.machines}))
-    inventory = replace(inventory, machines=tuple(machines.values()))
+    if provider.billed:
+        # One question for all of them, however many there are.
+        states = {machine.id: machine.state for machine in provider.find()}
+        machines = [replace(m, state=states.get(m.id, "gone")) for m in inventory.machines]
+    else:
+        machines = [*values(fan_out(provider.refresh, {m.name: m for m in inventory.machines})).values()]
+    inventory = replace(inventory, machines=tuple(machines))
     age_s = (datetime.now(UTC) - datetime.fromisoformat(inventory.created_at)).total_seconds()
     cost = None if inventory.hourly_usd is None else round(inventory.hourly_usd * age_s / 3600, 2)
     return describe(inventory) | {

@@ -10,12 +10,16 @@ from typing import Any
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.connect import connected
+from inventories.errors import InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import RefusedPlan
-from provision.provider import Plan
+from provision.errors import ProvisionError, RefusedPlan
+from provision.provider import Plan, Provider
+
+BOOT_TIMEOUT_S = 900.0
+"""From the moment that the provider calls a machine running; bare metal takes longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,44 +30,53 @@ class HostKeys:
     accept_new: bool
 
 
-def plan_up(folder: ClusterFolder, spec: Spec) -> Plan:
-    """What `up` would do. Read-only."""
+def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
+    """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
     from provision.providers import infer, load
 
-    current = folder.load() if folder.exists() else None
-    if current is not None:
-        if spec.provider is None and spec.shape is None and spec.hosts is None:
-            spec = replace(spec, provider=current.provider)
-        name = infer(spec)
-        if name != current.provider:
-            raise RefusedPlan(
-                f"The cluster {folder.name} is of provider {current.provider}, not {name}. Use another name "
-                f"(--cluster NAME), or remove it first: gpuctl down --cluster {folder.name}"
-            )
-    else:
-        name = infer(spec)
-    return load(name, folder).plan(spec, current)
+    had = provider_name(folder)
+    if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
+        spec = replace(spec, provider=had)
+    name = infer(spec)
+    if had is not None and name != had:
+        raise RefusedPlan(
+            f"The cluster {folder.name} is of provider {had}, not {name}. Use another name "
+            f"(--cluster NAME), or remove it first: gpuctl down --cluster {folder.name}"
+        )
+    return load(name, folder)
 
 
-def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool) -> dict[str, Any]:
-    """Bring the cluster to what is asked for; returns the document of `up --json`."""
+def provider_name(folder: ClusterFolder) -> str | None:
+    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
+    try:
+        if folder.exists():
+            return folder.load().provider
+    except InventoryError:
+        pass  # the journal knows as well
+    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
+    return str(entries[-1]["provider"]) if entries else None
+
+
+def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool, wait: bool = True) -> dict[str, Any]:
+    """Bring the cluster to what is asked for; returns the document of `up --json`.
+
+    `wait`: also connect to the machines; without it, that is left to the first command that needs them.
+    """
     began = time.monotonic()
     folder = app.store.cluster(spec.cluster)
+    provider = choose_provider(folder, spec)
     if dry_run:
-        return _show_dry_run(app, plan_up(folder, spec))
-    # Refused before anything is written; the plan that counts is made under the lock.
-    provider = plan_up(folder, spec).provider
-    folder.make()
+        return _show_dry_run(app, provider.plan(spec, _inventory(folder)))
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
-            before = folder.load() if folder.exists() else None
-            plan = plan_up(folder, spec)
+            before = _inventory(folder)
+            plan = provider.plan(spec, before)
             _ask(app, plan)
-            inventory = _create(app, folder, plan, before, host_keys)
+            inventory = _create(app, folder, provider, plan, before, host_keys, wait=wait)
         except BaseException:
             if fresh:
-                _forget_if_empty(folder, provider)
+                _forget_if_empty(app, folder, provider)
             raise
     seconds = round(time.monotonic() - began, 3)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
@@ -110,31 +123,42 @@ def _ask(app: App, plan: Plan) -> None:
             raise RefusedPlan("Nothing was created, as you said no.")
 
 
-def _forget_if_empty(folder: ClusterFolder, provider_name: str) -> None:
-    """Remove the folder of a first `up` that failed, unless there are machines, or could be."""
-    from provision.providers import load
+def _inventory(folder: ClusterFolder) -> Inventory | None:
+    return folder.load() if folder.exists() else None
 
-    provider = load(provider_name, folder)
-    begun = folder.journal.path.exists()
-    # What may cost money is looked for by `down`, which says what it finds: the journal has to stay for it.
-    if folder.exists() or (begun and (provider.billed or provider.find() or provider.destroy())):
+
+def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> None:
+    """Remove what a first `up` left that failed, unless there are machines."""
+    if folder.exists():
         return
+    if folder.journal.path.exists():
+        try:
+            left = bool(provider.find() or provider.destroy(app.output.say))
+        except ProvisionError as error:
+            left = True
+            app.output.error(f"{error} `gpuctl down --cluster {folder.name}` looks again.")
+        if left:
+            return  # the folder is needed to remove it
     folder.remove()
 
 
 def _create(
-    app: App, folder: ClusterFolder, plan: Plan, before: Inventory | None, host_keys: HostKeys
+    app: App,
+    folder: ClusterFolder,
+    provider: Provider,
+    plan: Plan,
+    before: Inventory | None,
+    host_keys: HostKeys,
+    *,
+    wait: bool,
 ) -> Inventory:
     """Carry the plan out. Machines that were made are in the inventory before they are reached; others
     come into it once they have been reached.
     """
-    from provision.providers import load
-
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if plan.changes:
         _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider} …")
-    provider = load(plan.provider, folder)
-    machines = provider.create(plan, folder.journal)
+    machines = provider.create(plan, folder.journal, app.output.say)
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
     ours = plan.changes or (before is None and bool(provider.find()))
     pinned = pin_all(machines, before, host_keys)
@@ -152,8 +176,13 @@ def _create(
         _save(folder, inventory)
     else:
         _trust(folder, inventory.machines)
+    if not wait:
+        if inventory != before:
+            _save(folder, inventory)
+        return inventory
+    boot_s = BOOT_TIMEOUT_S if provider.billed else 0.0
     try:
-        inventory = replace(inventory, machines=_reach(app, folder, inventory.machines))
+        inventory = replace(inventory, machines=_reach(app, folder, inventory.machines, boot_s=boot_s))
     except BaseException:
         if before is not None and not ours:
             _trust(folder, before.machines)
@@ -219,7 +248,9 @@ def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())
 
 
-def _reach(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+def _reach(
+    app: App, folder: ClusterFolder, machines: Sequence[Machine], *, boot_s: float
+) -> tuple[Machine, ...]:
     """Connect to every machine and take its facts; returns the machines with their GPUs counted."""
     from remote import facts
     from remote.errors import BadAnswer, DiskFull, NodeFailed
@@ -238,7 +269,7 @@ def _reach(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> tupl
 
     _say(app, f"connecting to {plural(len(machines), 'machine')} …")
     peers = tuple(machine.private_ip for machine in machines)
-    with connected(folder, machines) as nodes:
+    with connected(folder, machines, boot_s=boot_s, say=app.output.say) as nodes:
         found = values(fan_out(ask, nodes))
     for name, fact in found.items():
         torch = f"torch {fact.torch}" if fact.torch else "no torch"

@@ -43,7 +43,7 @@ def test_commands_are_offered_without_importing_them(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl ", tmp_path)
     assert offered == list(overview.COMMANDS)
     assert "gpuctl.commands." not in modules
-    assert complete("gpuctl s", tmp_path)[0] == ["status", "stop", "ssh", "ssh-config"]
+    assert complete("gpuctl s", tmp_path)[0] == ["status", "shapes", "stop", "ssh", "ssh-config"]
 
 
 def test_options_are_offered(tmp_path: Path) -> None:

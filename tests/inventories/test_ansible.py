@@ -1,5 +1,6 @@
 """The inventory that gpuctl writes: Ansible reads it, and we read it back."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -102,6 +103,7 @@ def inventories(draw):
             host=draw(words),
             port=10_000 + rank,
             user=draw(words),
+            jump=draw(st.none() | st.sampled_from(["opc@gate", "gate:2222", "a@[2001:db8::7]:22"])),
             private_ip=draw(words),
             gpus=draw(st.none() | st.integers(0, 16)),
             id=draw(lines),
@@ -172,6 +174,23 @@ def test_ssh_understands_the_pinning_that_ansible_passes_on(path, folder):
     assert effective["userknownhostsfile"].replace("%%", "%") == f"{folder}/known_hosts"
     assert effective["globalknownhostsfile"] == "/dev/null"
     assert effective["stricthostkeychecking"] in ("true", "yes")
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
+@pytest.mark.parametrize("known_hosts", [Path("/a b/known_hosts"), None])
+def test_ansible_takes_the_jump_host_as_well(path, ansible_list, known_hosts):
+    behind = replace(DEMO, machines=(replace(FIRST, jump="opc@203.0.113.20:2222"), SECOND))
+    path.write_text(write_inventory(behind, known_hosts=known_hosts))
+    assert read_inventory(path) == behind
+    hosts = ansible_list(path)["_meta"]["hostvars"]
+    options = shlex.split(hosts["demo-0"]["ansible_ssh_common_args"])
+    done = subprocess.run(
+        ["ssh", "-G", "-F", "/dev/null", *options, "host"], capture_output=True, text=True, timeout=20
+    )
+    effective = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert re.sub(r"[\[\]]", "", effective["proxyjump"]) == "opc@203.0.113.20:2222"
+    assert (effective["userknownhostsfile"] == str(known_hosts)) == (known_hosts is not None)
+    assert "ProxyJump" not in hosts["demo-1"].get("ansible_ssh_common_args", "")
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

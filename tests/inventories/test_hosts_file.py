@@ -9,8 +9,8 @@ from inventories.errors import InvalidInput
 from inventories.machine import Machine
 
 READS = (
-    "gpuctl reads ansible_host, ansible_port, ansible_user, ansible_ssh_private_key_file, "
-    "ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key."
+    "gpuctl reads ansible_host, ansible_port, ansible_user, jump, ansible_ssh_common_args, "
+    "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key."
 )
 
 # Every rule of precedence at once: depth, priority, name, several ways to a group, host over group.
@@ -201,9 +201,31 @@ def test_a_variable_of_a_whole_group_is_reported_once(write):
     ]
 
 
+@pytest.mark.parametrize(
+    ("variables", "jump"),
+    [
+        ("jump: opc@gate:2222", "opc@gate:2222"),
+        ("ansible_ssh_common_args: -o ProxyJump=opc@gate", "opc@gate"),
+        ("ansible_ssh_common_args: -A -oproxyjump=gate -o ControlPath='{{ x }}'", "gate"),
+        ("ansible_ssh_common_args: '-o \"ProxyJump opc@[::1]:22\"'", "opc@[::1]:22"),
+        ("ansible_ssh_common_args: -C -J gate", "gate"),
+        ("ansible_ssh_common_args: -Jgate", "gate"),
+        ("{ansible_ssh_common_args: -J one, jump: two}", "two"),
+        ("ansible_ssh_common_args: -o ProxyJump=none", None),
+        ("ansible_ssh_common_args: -o", None),
+        ("ansible_ssh_common_args: -o ServerAliveInterval=5 -F '{{ x }}'", None),
+        ("ansible_ssh_common_args:", None),
+        ("jump:", None),
+    ],
+)
+def test_jump_hosts(write, variables, jump):
+    hosts = f"all:\n  vars:\n    {variables}\n  hosts:\n    a: {{ansible_user: me}}\n"
+    assert read_hosts_file(write(hosts)) == (machine("a", 0, jump=jump),)
+
+
 def test_other_variables_are_ansible_s_business(write):
     path = write(
-        "all:\n  vars:\n    ansible_ssh_common_args: -o ProxyJump=gate\n    ansible_become: true\n"
+        "all:\n  vars:\n    ansible_ssh_common_args: -C -o X={{ y }}\n    ansible_become: true\n"
         "    ansible_hostname: x\n    ntp_servers: [a, b]\n    message: '{{ greeting }}'\n"
         "  hosts:\n    a:\n      ansible_user: me\n      ansible_connection: ssh\n      ansible_become_user: root\n"
         "      ansible_ssh_pass: x\n      model: A100\n"
@@ -238,6 +260,18 @@ def test_other_variables_are_ansible_s_business(write):
         (
             "all:\n  hosts:\n    a: {privat_ip: x}\n",
             [f"3: key 'privat_ip' is not known; did you mean 'private_ip'? {READS}"],
+        ),
+        (
+            "all:\n  hosts:\n    a: {jump: a b}\n",
+            ["3: jump should be a jump host as in user@host or user@host:22, but is 'a b'."],
+        ),
+        (
+            "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-J a,b'}\n",
+            ["3: ansible_ssh_common_args should be a jump host as in user@host or user@host:22, but is '-J a,b'."],
+        ),
+        (
+            "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-o \"'}\n",
+            ["3: ansible_ssh_common_args should be arguments of ssh, quoted as in a shell, but is '-o \"'."],
         ),
         (
             "all:\n  hosts:\n    a:\n    b:\n    a:\n",

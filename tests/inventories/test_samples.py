@@ -30,14 +30,34 @@ def test_specs(name):
     assert read_spec(SAMPLES / name) == SPECS[name]
 
 
-def test_what_is_commented_out_would_work_too(tmp_path):
+NETWORK = {"public_ip": False, "ssh_port": 2222}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        (
+            "oci-a10-2x2.yaml",
+            {
+                "image": "ocid1.image.oc1..", "spot": True, "ssh_cidr": "203.0.113.7/32", "profile": "work",
+                "compartment": "ocid1.compartment.oc1..", "subnet_id": "ocid1.subnet.oc1..",
+                "bastion": "opc@203.0.113.20", **NETWORK,
+            },
+        ),
+        (
+            "aws-g5-2x4.yaml",
+            {
+                "image": "ami-0123456789abcdef0", "ssh_cidr": "203.0.113.7/32", "profile": "work",
+                "subnet_id": "subnet-0123456789abcdef0", "bastion": "ec2-user@203.0.113.20:22", **NETWORK,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_commented_out_would_work_too(tmp_path, name, more):
     path = tmp_path / "spec.yaml"
-    path.write_text(
-        re.sub(r"^# ([a-z_]+: \S)", r"\1", (SAMPLES / "oci-a10-2x2.yaml").read_text(), flags=re.M)
-    )
-    assert read_spec(path) == replace(
-        SPECS["oci-a10-2x2.yaml"], image="ocid1.image.oc1..", spot=True, ssh_cidr="203.0.113.7/32"
-    )
+    text = re.sub(r"^# ( *[a-z_]+:($| *\S))", r"\1", (SAMPLES / name).read_text(), flags=re.M)
+    path.write_text(text)
+    assert read_spec(path) == replace(SPECS[name], **more)
 
 
 def test_hosts(ansible_list):

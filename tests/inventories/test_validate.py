@@ -5,11 +5,14 @@ import pytest
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.validate import (
+    check_bastion,
     check_cidr,
     check_cluster_name,
     check_count,
     check_disk_gb,
     check_max_cost_usd,
+    check_option,
+    check_port,
     check_python,
     parse_duration_s,
     read_spec,
@@ -17,9 +20,15 @@ from inventories.validate import (
 
 COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
 NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
+NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
-    "Allowed: cluster, provider, shape, count, region, image, disk_gb, spot, ssh_cidr, ttl, max_cost_usd, "
-    "hosts, python."
+    "Allowed: cluster, provider, shape, count, region, compartment, profile, image, disk_gb, spot, ssh_cidr, "
+    "ttl, max_cost_usd, hosts, python, network."
+)
+NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
+JUMP = (
+    "can't be used: it is written as in ubuntu@203.0.113.7, ubuntu@bastion.example:2222 "
+    "or ubuntu@[2001:db8::7]:22."
 )
 
 
@@ -132,16 +141,28 @@ def test_sizes_costs_and_interpreters():
         assert "absolute path of an interpreter" in refusal(check_python, python)
 
 
+def test_ports_and_jump_hosts():
+    assert [check_port(port) for port in (1, 22, 65535)] == [1, 22, 65535]
+    for port in (0, 65536, -1, "22", True, 2.0, None):
+        assert refusal(check_port, port).endswith("a port is a whole number from 1 to 65535.")
+    assert check_bastion(" opc@b:22 ") == "opc@b:22"
+    assert refusal(check_bastion, 7) == f"Jump host 7 {JUMP}"
+    assert check_option("bastion", "opc@b") == "opc@b"
+    assert check_option("subnet_id", "subnet-1") == "subnet-1"
+
+
 def test_a_whole_spec(write, tmp_path):
     path = write(
         "cluster: a10\nprovider: oci\nshape: VM.GPU.A10.2\ncount: 2\nregion: us-ashburn-1\nimage: ocid1.image\n"
         "disk_gb: 200\nspot: true\nssh_cidr: 203.0.113.7\nttl: 4h\nmax_cost_usd: 50\nhosts: sub/hosts.yaml\n"
-        "python: /usr/bin/python3\n"
+        "python: /usr/bin/python3\ncompartment: ocid1.compartment\nprofile: work\n"
+        "network:\n  subnet_id: ocid1.subnet\n  public_ip: false\n  bastion: opc@b:2222\n  ssh_port: 2200\n"
     )
     assert read_spec(path) == Spec(
         cluster="a10", provider="oci", shape="VM.GPU.A10.2", count=2, region="us-ashburn-1", image="ocid1.image",
         disk_gb=200, spot=True, ssh_cidr="203.0.113.7/32", ttl_s=14400.0, max_cost_usd=50.0,
-        hosts=tmp_path / "sub" / "hosts.yaml", python="/usr/bin/python3",
+        hosts=tmp_path / "sub" / "hosts.yaml", python="/usr/bin/python3", compartment="ocid1.compartment",
+        profile="work", subnet_id="ocid1.subnet", public_ip=False, bastion="opc@b:2222", ssh_port=2200,
     )  # fmt: skip
 
 
@@ -192,6 +213,27 @@ def test_paths_are_relative_to_the_spec_s_folder(write, tmp_path, monkeypatch):
             [
                 "1: key 'ttl': Duration 4 can't be used: a duration is a number above 0 with its unit "
                 "s, m, h or d, as in 90s, 30m, 4h or 1d."
+            ],
+        ),
+        ("compartment: a b\n", [f"1: key 'compartment': 'a b' {NO_WORD}"]),
+        ("network:\n", [f"1: key 'network' is empty; it should be keys with values. {NETWORK}"]),
+        ("network: 7\n", [f"1: key 'network' holds 7; it should be keys with values. {NETWORK}"]),
+        ("netwrok: {}\n", [f"1: key 'netwrok' is not known; did you mean 'network'? {ALLOWED}"]),
+        ("bastion: a@b\n", [f"1: key 'bastion' is not known here; put it under 'network'. {ALLOWED}"]),
+        (
+            "network:\n  shape: x\n  subnetid: y\n",
+            [
+                f"2: key 'network.shape' is not known here; put it at the top. {NETWORK}",
+                f"3: key 'network.subnetid' is not known; did you mean 'subnet_id'? {NETWORK}",
+            ],
+        ),
+        (
+            "network:\n  public_ip: no thanks\n  ssh_port: 0\n  bastion: a b\n  subnet_id: -x\n",
+            [
+                "2: key 'network.public_ip': 'no thanks' can't be used: it should be true or false.",
+                "3: key 'network.ssh_port': Port 0 can't be used: a port is a whole number from 1 to 65535.",
+                f"4: key 'network.bastion': Jump host 'a b' {JUMP}",
+                f"5: key 'network.subnet_id': '-x' {NO_WORD}",
             ],
         ),
         (

@@ -56,6 +56,22 @@ def test_all_machines_of_the_file(provider, hosts_file, open_port):
     assert plan.actions[0] == f"use here at me@127.0.0.1 port {open_port}"
 
 
+def test_a_jump_host_for_those_that_have_none(provider, folder, hosts_file):
+    hosts_file.write_text(hosts_file.read_text().replace("    away:\n", "    away:\n      jump: own@gate\n"))
+    assert [machine.jump for machine in provider.plan(Spec(hosts=hosts_file), None).keep] == [
+        None,
+        "own@gate",
+    ]
+    plan = provider.plan(Spec(hosts=hosts_file, bastion="opc@b"), None)
+    assert [machine.jump for machine in plan.keep] == ["opc@b", "opc@b"]
+    assert plan.actions[0].endswith(" over opc@b")
+    machines = provider.create(plan, folder.journal)
+    assert {machine.state for machine in machines} == {"unknown"}, "this computer can't knock at their ports"
+    had = Inventory(cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=machines)
+    again = provider.plan(Spec(provider="hosts"), had)
+    assert [machine.jump for machine in again.keep] == ["opc@b", "opc@b"]
+
+
 def test_the_first_of_them(provider, hosts_file):
     plan = provider.plan(Spec(hosts=hosts_file, count=1), None)
     assert [machine.name for machine in plan.keep] == ["here"]

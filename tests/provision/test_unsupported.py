@@ -18,6 +18,11 @@ CLOUDS_ONLY = [
     ({"spot": True}, "--spot"),
     ({"ssh_cidr": "10.0.0.0/8"}, "--ssh-cidr"),
     ({"ttl_s": 3600.0}, "--ttl"),
+    ({"compartment": "ocid1.compartment"}, "--compartment"),
+    ({"profile": "work"}, "--profile"),
+    ({"ssh_port": 22}, "network.ssh_port"),
+    ({"subnet_id": "subnet-1"}, "--subnet-id"),
+    ({"public_ip": False}, "--no-public-ip"),
 ]
 
 
@@ -33,6 +38,7 @@ def test_options_of_clouds(tmp_path, name, asked, option):
     ("spec", "said"),
     [
         (Spec(provider="local", hosts=Path("hosts.yaml")), "local has no --hosts: "),
+        (Spec(provider="local", bastion="a@b"), "local has no --bastion: "),
         (Spec(provider="hosts", shape="g5.xlarge"), "hosts has no --shape: "),
         (Spec(provider="local", ttl_s=1.0, spot=True), "local has no --spot, --ttl: "),
     ],

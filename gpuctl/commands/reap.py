@@ -1,0 +1,54 @@
+"""`gpuctl reap`: everything that carries our tags in an account, to nothing."""
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.argument("names", nargs=-1, metavar="[NAME|ID]...")
+@click.option("--provider", "providers", multiple=True, metavar="P", help="oci or aws (default: both).")
+@click.option(
+    "--region", "regions", multiple=True, metavar="R", help="Where to look (default: the configured one)."
+)
+@click.option("--all-regions", is_flag=True, help="Look in every region of the account.")
+@click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
+@click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: as configured).")
+@click.option("--expired", is_flag=True, help="Only clusters whose --ttl is over.")
+@click.option("--dry-run", is_flag=True, help="List with age and price, and remove nothing.")
+def command(
+    app: App,
+    names: tuple[str, ...],
+    providers: tuple[str, ...],
+    regions: tuple[str, ...],
+    all_regions: bool,
+    profile: str | None,
+    compartment: str | None,
+    expired: bool,
+    dry_run: bool,
+) -> int:
+    """Find every cluster of gpuctl in your cloud accounts by its tags, and remove it.
+
+    \b
+    gpuctl reap --dry-run                      what is there, since when, at what price
+    gpuctl reap --provider aws --all-regions   ask, then remove all of it
+    gpuctl reap default --region us-east-1     clusters of this name or id only
+    gpuctl reap --expired --yes                for cron: what outlived its --ttl
+
+    It looks at the accounts, not at this computer's files, and shows whose clusters they are: in an account
+    that you share they are not only yours. Nothing without our tags is touched.
+    """
+    from gpuctl.workflow.reap import Where, Which, reap_all
+
+    where = Where(
+        providers=providers,
+        regions=regions,
+        all_regions=all_regions,
+        profile=profile,
+        compartment=compartment,
+    )
+    document = reap_all(app, where, Which(names=names, expired=expired), dry_run=dry_run)
+    if app.options.json:
+        app.output.json(document)
+    return 4 if document["leftovers"] else 0

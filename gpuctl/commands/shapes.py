@@ -1,0 +1,209 @@
+"""`gpuctl shapes`: the machine shapes there are, what they have and what they cost."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuctl.options import App, common_options
+
+if TYPE_CHECKING:
+    from provision.catalog import Shape
+    from provision.prices import Price, Prices
+
+PROVIDERS = ("oci", "aws")
+SORTS = ("price", "price-per-gpu", "name")
+
+Priced = tuple["Shape", "Price | None"]
+
+
+@click.command()
+@common_options
+@click.option("--gpu", metavar="G", help="Only this GPU, such as A10.")
+@click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only with so many GPUs or more.")
+@click.option("--provider", type=click.Choice(PROVIDERS), help="Only this provider's.")
+@click.option(
+    "--max-price", type=click.FloatRange(min=0), metavar="USD", help="Only up to this price an hour."
+)
+@click.option("--sort", type=click.Choice(SORTS), default="price", help="By what (default: price).")
+@click.option("--region", metavar="R", help="AWS region of the prices (default: us-east-1).")
+@click.option("--refresh-prices", is_flag=True, help="Ask the providers for today's prices, and keep them.")
+def command(
+    app: App,
+    gpu: str | None,
+    min_gpus: int | None,
+    provider: str | None,
+    max_price: float | None,
+    sort: str,
+    region: str | None,
+    refresh_prices: bool,
+) -> None:
+    """List the machine shapes that gpuctl knows: GPUs, networks, list prices.
+
+    \b
+    gpuctl shapes --gpu H100 --sort price-per-gpu      the cheapest H100
+    gpuctl shapes --min-gpus 4 --max-price 15          four GPUs or more for $15 an hour
+    gpuctl shapes --refresh-prices --region eu-west-1  today's prices, AWS's in Ireland
+
+    Prices are list prices on demand, without disks and traffic. --refresh-prices reads the providers' public
+    price lists; no account is needed. AWS's has some hundred MB: --provider oci leaves it out. Other shapes
+    than those listed can be used, too, where the provider has them: gpuctl up --shape NAME.
+    """
+    from provision.catalog import SHAPES
+    from provision.prices import load
+
+    if max_price is not None and not math.isfinite(max_price):
+        raise click.UsageError("--max-price is a number of US dollars.")
+    names = matching_gpus(app, gpu) if gpu is not None else None
+    failed = refresh(app, provider, region) if refresh_prices else None
+    prices = load(app.store.home)
+    wanted = [
+        (shape, prices.of(shape.name, region))
+        for shape in SHAPES.values()
+        if provider in (None, shape.provider)
+        and (names is None or shape.gpu in names)
+        and shape.gpus >= (min_gpus or 1)
+    ]
+    rows = ordered([row for row in wanted if affordable(row, max_price)], sort)
+    if app.options.json:
+        app.output.json(document(rows, region))
+    else:
+        show(app, rows, region)
+    tell_unknown(app, wanted, prices, region, max_price)
+    if failed is not None:
+        raise failed
+
+
+def matching_gpus(app: App, wanted: str) -> list[str]:
+    """The GPUs of that name, in any case; where there is none, those whose name begins so.
+
+    Raises Usage for a name that no GPU has.
+    """
+    from gpuctl.errors import Usage
+    from inventories.suggest import nearest
+    from provision.catalog import SHAPES
+
+    known = sorted({shape.gpu for shape in SHAPES.values()})
+    folded = wanted.strip().casefold()
+    exact = [gpu for gpu in known if gpu.casefold() == folded]
+    if exact:
+        return exact
+    begin = [gpu for gpu in known if folded and gpu.casefold().startswith(folded)]
+    if not begin:
+        near = nearest(wanted, known, limit=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise Usage(f"No shape has a GPU called {wanted!r}{hint} Known are {', '.join(known)}.")
+    app.output.say(f"No GPU is called {wanted}; shown are {', '.join(begin)}.")
+    return begin
+
+
+def refresh(app: App, provider: str | None, region: str | None) -> Exception | None:
+    """Ask for today's prices. What could not be asked is returned as the error to end with."""
+    from datetime import UTC, datetime
+
+    from gpuctl.errors import Attention, Failed
+    from gpuctl.text import plural
+    from provision.prices import refresh as ask
+
+    asked = PROVIDERS if provider is None else (provider,)
+    done = ask(app.store.home, asked, region, datetime.now(UTC), app.output.say)
+    for answer in done.got:
+        where = f" in {answer.region}" if answer.region else ""
+        app.output.say(f"{answer.provider.upper()}: {plural(len(answer.usd_per_hour), 'price')}{where}")
+    if not done.failed:
+        return None
+    why = " ".join(done.failed)
+    if done.got:
+        return Attention(f"{why} The other prices were refreshed.")
+    return Failed(f"{why} The prices are the ones that were known before; their date is shown with them.")
+
+
+def affordable(row: Priced, max_price: float | None) -> bool:
+    """Whether a machine costs at most that much; one of unknown price does not."""
+    _, price = row
+    return max_price is None or (price is not None and price.usd_per_hour <= max_price)
+
+
+def ordered(rows: Sequence[Priced], sort: str) -> list[Priced]:
+    """The shapes by price, price of a GPU or name; those of unknown price last."""
+
+    def key(row: Priced) -> tuple[float, str]:
+        shape, price = row
+        if sort == "name":
+            return 0.0, shape.name.casefold()
+        usd = math.inf if price is None else price.usd_per_hour
+        return usd / (shape.gpus if sort == "price-per-gpu" else 1), ""
+
+    return sorted(rows, key=key)
+
+
+def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
+    """What `shapes --json` prints. The date of the prices is that of the oldest."""
+    prices = [price for _, price in rows if price is not None]
+    return {
+        "shapes": [describe(*row, region) for row in rows],
+        "prices": {
+            "date": min((price.date for price in prices), default=None),
+            "source": "; ".join(dict.fromkeys(price.source for price in prices)) or None,
+        },
+    }
+
+
+def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[str, Any]:
+    """One shape of the document."""
+    from provision.prices import place_of
+
+    usd = None if price is None else price.usd_per_hour
+    return {
+        "name": shape.name,
+        "provider": shape.provider,
+        "gpus": shape.gpus,
+        "gpu": shape.gpu,
+        "gpu_memory_gb": shape.gpu_memory_gb,
+        "network": shape.network,
+        "network_gbps": shape.network_gbps,
+        "rdma": shape.rdma or None,
+        "rdma_gbps": shape.rdma_gbps,
+        "efa": shape.efa,
+        "placement_group": shape.placement_group,
+        "bare_metal": shape.bare_metal,
+        "compute_cluster": shape.compute_cluster,
+        "usd_per_hour": usd,
+        "usd_per_gpu_hour": None if usd is None else round(usd / shape.gpus, 6),
+        "priced_at": None if price is None else price.date,
+        "price_region": place_of(shape.provider, region),
+        "price_source": None if price is None else price.source,
+    }
+
+
+def show(app: App, rows: Sequence[Priced], region: str | None) -> None:
+    """The table, and under it when and from where the prices are."""
+    from gpuctl.tables import shapes_table
+
+    if rows:
+        app.output.table(shapes_table([describe(*row, region) for row in rows]))
+    else:
+        app.output.say("No shape that gpuctl knows is like that.")
+
+
+def tell_unknown(
+    app: App, wanted: Sequence[Priced], prices: "Prices", region: str | None, max_price: float | None
+) -> None:
+    """Say of which shapes the price is not known, and what to do."""
+    from gpuctl.text import plural
+    from provision.prices import place_of
+
+    unknown = [shape for shape, price in wanted if price is None]
+    for provider in dict.fromkeys(shape.provider for shape in unknown):
+        names = [shape.name for shape in unknown if shape.provider == provider]
+        left_out = f" --max-price leaves {plural(len(names), 'shape')} out." if max_price is not None else ""
+        place = place_of(provider, region)
+        where = f" in {place}" if place else ""
+        if place and not prices.asked(provider, region):
+            app.output.say(
+                f"{provider.upper()}'s prices{where} are not known here.{left_out} "
+                f"Ask for them: gpuctl shapes --refresh-prices --provider {provider} --region {place}"
+            )
+        else:
+            app.output.say(f"{provider.upper()} lists no price{where} of {', '.join(names)}.{left_out}")

@@ -1,0 +1,229 @@
+"""Calls to AWS: clients, whole lists, patience. The only module that knows botocore's errors."""
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import boto3
+import botocore
+from botocore import exceptions as sdk
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+
+from inventories.errors import InvalidInput
+from inventories.suggest import did_you_mean
+from provision.aws.errors import EXPIRED, HINTS, translate
+from provision.clock import Clock
+from provision.errors import BadCredentials, CloudError, Gone, Unclear
+from provision.retry import PollWaits, Retry
+
+Answer = dict[str, Any]
+
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 60
+CONNECTIONS = 64
+MOST_PAGES = 1000
+PAGE_SIZES: Mapping[str, int] = {
+    "describe_instances": 1000,
+    "describe_images": 1000,
+    "describe_instance_type_offerings": 1000,
+    "describe_internet_gateways": 1000,
+    "describe_network_interfaces": 1000,
+    "describe_route_tables": 100,
+    "describe_security_groups": 1000,
+    "describe_spot_instance_requests": 1000,
+    "describe_subnets": 1000,
+    "describe_volumes": 1000,
+    "describe_vpcs": 1000,
+}
+"""The largest that AWS takes. Without a size, some lists of many things are refused."""
+SETTLE_S = 30.0
+"""How long something just made may be unknown to the next call."""
+
+_NOT_SENT_OR_LOST = (
+    sdk.ConnectionError,
+    sdk.HTTPClientError,
+    sdk.IncompleteReadError,
+    ResponseParserError,
+)
+_BAD_CREDENTIALS = (
+    sdk.NoCredentialsError,
+    sdk.PartialCredentialsError,
+    sdk.CredentialRetrievalError,
+    sdk.ProfileNotFound,
+    sdk.TokenRetrievalError,
+    sdk.NoAuthTokenError,
+    sdk.SSOError,
+    sdk.LoginError,
+)
+
+
+class Api:
+    """One account in one region. Thread-safe."""
+
+    def __init__(self, *, region: str | None, profile: str | None, clock: Clock) -> None:
+        self._profile = profile
+        self._clock = clock
+        self._retry = Retry(clock=clock)
+        self._lock = threading.Lock()
+        self._session = _session(profile, region)
+        self._clients: dict[str, Any] = {}
+        self.region = region or self._session.region_name or ""
+        if not self.region:
+            raise InvalidInput(
+                "AWS needs a region. Give --region, or set AWS_DEFAULT_REGION or `region` in `~/.aws/config`."
+            )
+        self._refuse_unknown_region()
+
+    def call(
+        self,
+        operation: str,
+        *,
+        service: str = "ec2",
+        again: bool | None = None,
+        settle: bool = False,
+        **params: Any,
+    ) -> Answer:
+        """One call by boto3's name for it, as `describe_vpcs`, made again where that is safe.
+
+        `again`: it does nothing the second time, so an unclear outcome is no reason to give up; the default
+        is so for what only reads. `settle`: it is about something just made, which AWS may not know yet.
+        """
+        repeatable = operation.startswith(("describe_", "get_", "list_")) if again is None else again
+
+        def once() -> Answer:
+            return self._once(service, operation, params)
+
+        def patiently() -> Answer:
+            return self._retry.call(once, again=repeatable)
+
+        return self._settled(patiently) if settle else patiently()
+
+    def pages(self, operation: str, key: str, **params: Any) -> list[Any]:
+        """All pages of a list: what is under `key` in each."""
+        if "Filters" in params and operation in PAGE_SIZES:
+            params["MaxResults"] = PAGE_SIZES[operation]
+        found: list[Any] = []
+        for _ in range(MOST_PAGES):
+            answer = self.call(operation, **params)
+            found += answer.get(key) or []
+            token = answer.get("NextToken")
+            if not token:
+                return found
+            params["NextToken"] = token
+        raise CloudError(
+            f"{operation} in {self.region} has more than {MOST_PAGES} pages. Look at the account: this can't be.",
+            operation=operation,
+        )
+
+    def ahead_s(self) -> float:
+        """By how much this computer's clock is ahead of AWS's, in seconds, give or take one."""
+        answer = self.call("get_caller_identity", service="sts")
+        theirs = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return (datetime.now(theirs.tzinfo) - theirs).total_seconds()
+
+    def _settled(self, do: Callable[[], Answer]) -> Answer:
+        deadline = self._clock.now() + SETTLE_S
+        waits = PollWaits()
+        while True:
+            try:
+                return do()
+            except Gone:
+                if self._clock.now() > deadline:
+                    raise
+            self._clock.sleep(waits.next())
+
+    def _once(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
+        try:
+            return self._translated(service, operation, params)
+        except BadCredentials as error:
+            if error.code not in EXPIRED or not self._renewed():
+                raise
+        return self._translated(service, operation, params)
+
+    def _translated(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
+        name = operation
+        try:
+            client = self._client(service)
+            name = client.meta.method_to_api_mapping[operation]
+            answer: Answer = getattr(client, operation)(**params)
+            return answer
+        except sdk.ClientError as error:
+            raise translate(error.response, service=service, operation=name, region=self.region) from error
+        except _BAD_CREDENTIALS as error:
+            raise BadCredentials(
+                f"{name} in {self.region}: {str(error).rstrip('.')}. {HINTS[BadCredentials]}", operation=name
+            ) from error
+        except _NOT_SENT_OR_LOST as error:
+            raise Unclear(
+                f"{name} in {self.region}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name
+            ) from error
+
+    def _client(self, service: str) -> Any:
+        # A session is not thread-safe; its clients are.
+        with self._lock:
+            if service not in self._clients:
+                self._clients[service] = self._session.client(
+                    service,  # type: ignore[call-overload]
+                    region_name=self.region,
+                    config=Config(
+                        connect_timeout=CONNECT_TIMEOUT_S,
+                        read_timeout=READ_TIMEOUT_S,
+                        retries={"total_max_attempts": 1},
+                        max_pool_connections=CONNECTIONS,
+                        user_agent_extra="gpuctl",
+                    ),
+                )
+            return self._clients[service]
+
+    def _renewed(self) -> bool:
+        """Read the credentials anew, as somebody may have logged in again. False: they are the same."""
+        with self._lock:
+            fresh = _session(self._profile, self.region)
+            if _secrets(fresh) == _secrets(self._session):
+                return False
+            self._session = fresh
+            self._clients = {}
+            return True
+
+    def _refuse_unknown_region(self) -> None:
+        known = [
+            region
+            for partition in self._session.get_available_partitions()
+            for region in self._session.get_available_regions("ec2", partition_name=partition)
+        ]
+        if self.region not in known:
+            raise InvalidInput(
+                f"AWS has no region '{self.region}'{did_you_mean(self.region, known) or '.'} If it is a new "
+                f"one, it needs a newer boto3 than {boto3.__version__}: `pip install --upgrade boto3`."
+            )
+
+
+def versions() -> str:
+    """The SDK's, for people."""
+    return f"boto3 {boto3.__version__}, botocore {botocore.__version__}"
+
+
+def _session(profile: str | None, region: str | None) -> boto3.Session:
+    try:
+        return boto3.Session(profile_name=profile, region_name=region)
+    except sdk.ProfileNotFound as error:
+        raise BadCredentials(
+            f"AWS's configuration has no profile '{profile or error.kwargs.get('profile')}'. "
+            "`aws configure list-profiles` shows those that there are; --profile chooses one."
+        ) from error
+    except sdk.BotoCoreError as error:
+        raise BadCredentials(f"AWS's configuration can't be read: {str(error).rstrip('.')}.") from error
+
+
+def _secrets(session: boto3.Session) -> tuple[str | None, ...]:
+    try:
+        credentials = session.get_credentials()
+    except sdk.BotoCoreError:
+        return ()  # whatever is wrong with them is told by the next call
+    if credentials is None:
+        return ()
+    frozen = credentials.get_frozen_credentials()
+    return (frozen.access_key, frozen.secret_key, frozen.token)

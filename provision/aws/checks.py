@@ -1,0 +1,227 @@
+"""What `doctor` looks at on AWS. Nothing is changed: permissions are asked for with dry runs."""
+
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from inventories.errors import InvalidInput
+from provision import tags
+from provision.aws import quotas, requests, shapes
+from provision.aws.api import Api, versions
+from provision.aws.requests import filters, tagged
+from provision.cloud import CloudCluster, Finding, Ground, NewMachine, Offer
+from provision.errors import CloudError, Denied, ProvisionError
+from provision.parallel import run_all, values
+
+MOST_AHEAD_S = 60.0
+"""AWS refuses requests that are more than five minutes off."""
+
+
+def check(
+    api: Api, cluster: CloudCluster, count: int, offer: Callable[[CloudCluster], Offer]
+) -> tuple[Finding, ...]:
+    """All findings, the plainest first; those that need an answer that failed are left out."""
+    first = (Finding(what="SDK", ok=True, detail=versions()), _credentials_file())
+    identity = _credentials(api)
+    if not identity.ok:
+        return (*first, identity)
+    offered, finding = _offer(cluster, offer)
+    checks: list[Callable[[], Sequence[Finding]]] = [
+        lambda: [_clock(api)],
+        lambda: [_permissions(api, cluster, offered)],
+        lambda: [_vpcs(api)] if cluster.subnet_id is None else [],
+        lambda: [_quota(api, cluster, count)] if offered else [],
+    ]
+    found = values(run_all(lambda one: one(), checks))
+    return (*first, identity, finding, *(one for some in found for one in some))
+
+
+def _credentials_file() -> Finding:
+    path = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()
+    what = "credentials file"
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return Finding(what=what, ok=True, detail=f"There is no '{path}'.")
+    if mode & 0o077:
+        return Finding(
+            what=what,
+            ok=False,
+            detail=f"'{path}' has mode {mode:04o}: others can read it.",
+            fix=f"Run `chmod 600 {path}`.",
+        )
+    return Finding(what=what, ok=True, detail=f"'{path}' has mode {mode:04o}.")
+
+
+def _credentials(api: Api) -> Finding:
+    try:
+        answer = api.call("get_caller_identity", service="sts")
+    except CloudError as error:
+        return Finding(
+            what="credentials",
+            ok=False,
+            detail=str(error),
+            fix="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in with `aws configure` or `aws sso login`.",
+        )
+    return Finding(what="credentials", ok=True, detail=f"{answer['Arn']} in {api.region}.")
+
+
+def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tuple[Offer | None, Finding]:
+    what = "shape and image"
+    try:
+        offered = offer(cluster)
+    except (ProvisionError, InvalidInput) as error:
+        return None, Finding(what=what, ok=False, detail=str(error))
+    zones = ", ".join(str(place) for place in offered.places)
+    detail = f"{offered.shape} ({offered.gpus} GPUs) in {zones}; {offered.image_name} ({offered.image_id})."
+    return offered, Finding(what=what, ok=True, detail=detail)
+
+
+def _clock(api: Api) -> Finding:
+    what = "clock"
+    try:
+        ahead_s = api.ahead_s()
+    except (CloudError, KeyError) as error:
+        return Finding(what=what, ok=None, detail=f"AWS's time is not known: {error}")
+    side = "ahead of" if ahead_s > 0 else "behind"
+    detail = f"This computer's clock is {abs(ahead_s):.0f} s {side} AWS's."
+    if abs(ahead_s) < MOST_AHEAD_S:
+        return Finding(what=what, ok=True, detail=detail)
+    return Finding(
+        what=what, ok=False, detail=detail, fix="Set the clock, as AWS refuses requests of another time."
+    )
+
+
+def _permissions(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
+    """A dry run of each call that changes something."""
+    calls = _dry_runs(cluster, offer)
+    outcomes = run_all(lambda call: _allowed(api, *call), calls)
+    denied = [name for (name, _), outcome in zip(calls, outcomes, strict=True) if outcome is False]
+    unknown = [
+        name for (name, _), outcome in zip(calls, outcomes, strict=True) if outcome not in (True, False)
+    ]
+    what = "permissions"
+    if denied:
+        actions = ", ".join(f"ec2:{_api_name(name)}" for name in denied)
+        return Finding(
+            what=what,
+            ok=False,
+            detail=f"Not allowed: {actions}.",
+            fix=f"Ask whoever runs the account to allow {actions}.",
+        )
+    allowed = f"{len(calls) - len(unknown)} of {len(calls)} changing calls are allowed."
+    if unknown:
+        names = ", ".join(f"ec2:{_api_name(name)}" for name in unknown)
+        return Finding(what=what, ok=None, detail=f"{allowed} Not found out: {names}.")
+    return Finding(what=what, ok=True, detail=allowed)
+
+
+def _api_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _allowed(api: Api, operation: str, request: Mapping[str, Any]) -> bool | None:
+    """None: AWS looked at the request before it looked at the permission."""
+    try:
+        api.call(operation, again=True, DryRun=True, **request)
+    except Denied:
+        return False
+    except CloudError as error:
+        return True if error.code == "DryRunOperation" else None
+    return None
+
+
+def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """boto3's name and the request of each call. Ids are of things that there can't be."""
+    nothing = "0" * 17
+    vpc = f"vpc-{nothing}"
+    calls: list[tuple[str, Mapping[str, Any]]] = [
+        ("import_key_pair", requests.key_pair(cluster, "ssh-ed25519 AAAA")),
+        ("create_placement_group", requests.placement_group(cluster, "zone")),
+        ("create_security_group", requests.security_group(cluster, vpc)),
+        ("terminate_instances", {"InstanceIds": [f"i-{nothing}"]}),
+    ]
+    if cluster.subnet_id is None:
+        calls += [
+            ("create_vpc", requests.vpc(cluster)),
+            ("create_internet_gateway", requests.internet_gateway(cluster)),
+            ("create_route_table", requests.route_table(cluster, vpc, nothing)),
+            ("create_subnet", requests.subnet(cluster, vpc, f"{cluster.target.region}a", "10.77.0.0/20")),
+        ]
+    if offer is not None:
+        calls.append(("run_instances", _launch(cluster, offer)))
+    return calls
+
+
+def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
+    """A launch of one machine into whatever subnet AWS takes by default."""
+    ground = Ground(ids={"subnet": "", "security_group": "", "key": ""})
+    machine = NewMachine(name=cluster.name, rank=0, user_data="")
+    launch = requests.run_instances(cluster, offer, ground, offer.places[0], "dry-run", [machine])
+    for name in ("NetworkInterfaces", "KeyName", "UserData", "ClientToken", "Placement"):
+        del launch[name]
+    return launch
+
+
+def _vpcs(api: Api) -> Finding:
+    """Our network is one of the few VPCs that an account may have."""
+    what = "VPCs"
+    try:
+        vpcs = api.pages("describe_vpcs", "Vpcs", Filters=[])
+        own = api.pages("describe_vpcs", "Vpcs", Filters=tagged(tags.CLUSTER, tags.NETWORK))
+    except CloudError as error:
+        return Finding(what=what, ok=False, detail=str(error))
+    if own:
+        return Finding(what=what, ok=True, detail=f"gpuctl's is {own[0]['VpcId']}.")
+    most = quotas.value(api, "vpc", quotas.VPCS_CODE)
+    if most is None:
+        return Finding(
+            what=what, ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known."
+        )
+    if len(vpcs) < most:
+        return Finding(
+            what=what, ok=True, detail=f"{len(vpcs)} of {most:g} in {api.region}; gpuctl makes one."
+        )
+    return Finding(
+        what=what,
+        ok=False,
+        detail=f"There are {len(vpcs)} in {api.region}, which is all that the account may have; gpuctl makes one.",
+        fix=f"Remove one, ask for more (quota {quotas.VPCS_CODE}), or give --subnet-id.",
+    )
+
+
+def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
+    """vCPUs of the shape's family: the quota, what is used of it, what the cluster needs."""
+    what = f"quota for {count} {cluster.shape}"
+    described = shapes.describe(api, cluster.shape)
+    needed = int(described.get("VCpuInfo", {}).get("DefaultVCpus", 0)) * count
+    quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
+    if quota is None or quota.vcpus is None:
+        name = f"'{quota.name}' ({quota.code}) " if quota else ""
+        return Finding(
+            what=what, ok=None, detail=f"The quota {name}could not be asked; {needed} vCPUs are needed."
+        )
+    used = _used_vcpus(api, cluster)
+    detail = (
+        f"'{quota.name}' ({quota.code}) is {quota.vcpus:g} vCPUs in {api.region}, of which {used} are used; "
+        f"{needed} are needed."
+    )
+    if used + needed <= quota.vcpus:
+        return Finding(what=what, ok=True, detail=detail)
+    return Finding(what=what, ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
+
+
+def _used_vcpus(api: Api, cluster: CloudCluster) -> int:
+    """vCPUs of the account's instances that count on the same quota."""
+    family = quotas.family_of(cluster.shape)
+    states = filters(instance_state_name=["pending", "running"])
+    reservations = api.pages("describe_instances", "Reservations", Filters=states)
+    used = 0
+    for item in (item for reservation in reservations for item in reservation["Instances"]):
+        spot = item.get("InstanceLifecycle") == "spot"
+        if spot == cluster.spot and quotas.family_of(item["InstanceType"]) == family:
+            options = item.get("CpuOptions", {})
+            used += int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
+    return used

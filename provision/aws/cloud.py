@@ -1,0 +1,238 @@
+"""AWS as `provision.cloud.Cloud` has it: one account in one region."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from inventories.errors import InvalidInput
+from provision.aws import checks, images, network, parts, requests, shapes
+from provision.aws import instances as machines
+from provision.aws.api import Api
+from provision.aws.errors import of_state_reason
+from provision.aws.making import Maker
+from provision.clock import Clock
+from provision.cloud import (
+    Cloud,
+    CloudCluster,
+    Ensure,
+    Finding,
+    Ground,
+    Instance,
+    NewMachine,
+    Offer,
+    Part,
+    Place,
+    Target,
+)
+from provision.errors import CloudError, Gone, UnknownShape
+from provision.parallel import run_all, values
+
+CONSISTENCY_S = 60.0
+
+
+def connect(target: Target, *, clock: Clock) -> Cloud:
+    """The account and region of `target`. Raises BadCredentials, and InvalidInput without a region."""
+    return AwsCloud(target, clock=clock)
+
+
+class AwsCloud:
+    """See `Cloud`."""
+
+    name = "aws"
+    one_user_data = True
+    all_or_none = True
+
+    def __init__(self, target: Target, *, clock: Clock) -> None:
+        self._api = Api(region=target.region, profile=target.profile, clock=clock)
+        self._clock = clock
+        self.target = replace(target, region=self._api.region)
+        self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
+        self._maker = Maker(self._api, clock, self.consistency_s)
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        """What AWS says of the shape, the image and the zones."""
+        if cluster.subnet_id is None and not cluster.public_ip:
+            raise InvalidInput(
+                "Machines without public addresses need a way out, and gpuctl makes no NAT gateway on AWS, as "
+                "it costs money by itself. Give --subnet-id with a private subnet that has one."
+            )
+        api = self._api
+        reads: list[Callable[[], Any]] = [
+            partial(shapes.describe, api, cluster.shape),
+            partial(shapes.zones, api, cluster.shape),
+            partial(shapes.zone_states, api),
+            partial(self._subnet, cluster.subnet_id),
+        ]
+        described, offered, states, subnet = values(run_all(lambda read: read(), reads))
+        shapes.refuse_unusable(described, cluster)
+        gpus = shapes.gpus(described)
+        architecture = shapes.architecture(described)
+        fallback = images.default(architecture, gpus=gpus, old_driver=shapes.needs_old_driver(described))
+        image = images.find(api, cluster.image, fallback, architecture)
+        zones = _zones(cluster, shapes.in_order(offered, states), subnet)
+        return Offer(
+            shape=cluster.shape,
+            gpus=gpus,
+            image_id=image["ImageId"],
+            image_name=image.get("Name", image["ImageId"]),
+            user=images.user_of(image),
+            disk_gb=images.disk_gb(image, cluster.disk_gb),
+            places=tuple(Place(zone=zone) for zone in zones),
+            hourly_usd=shapes.hourly_usd(cluster),
+            billed_when_stopped=False,
+            facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
+        )
+
+    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+        """The calls of an `up` that finds nothing, in their order."""
+        return preview(cluster, offer, count)
+
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+        """VPC, gateway and route table for all clusters; security group and key pair for this one."""
+        return network.prepare(self._maker, cluster, offer, public_key, ensure)
+
+    def prepare_place(
+        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
+    ) -> Ground:
+        """The zone's subnet, and a cluster placement group where the type takes one."""
+        return network.prepare_place(self._maker, cluster, offer, ground, place, ensure)
+
+    def requests(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        ground: Ground,
+        place: Place,
+        launch: str,
+        machines: Sequence[NewMachine],
+    ) -> tuple[dict[str, Any], ...]:
+        """One RunInstances."""
+        return (requests.run_instances(cluster, offer, ground, place, launch, machines),)
+
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """RunInstances; the launch's token keeps AWS from doing it twice."""
+        return machines.launch(self._api, request)
+
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        """By tag; AWS lists ended ones for about an hour."""
+        return machines.listed(self._api, cluster_id)
+
+    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """As they are: AWS lists instances with their addresses."""
+        return tuple(instances)
+
+    def failure(self, instance: Instance) -> Exception | None:
+        """From the reason that AWS keeps of an instance's last change of state."""
+        return of_state_reason(instance.reason, zone=instance.place.zone) if instance.reason else None
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """TerminateInstances in batches."""
+        machines.terminate(self._api, ids)
+
+    def parts(self) -> tuple[Part, ...]:
+        """By tag."""
+        return parts.parts(self._api)
+
+    def delete(self, part: Part) -> None:
+        """One part."""
+        parts.delete(self._api, self._clock, part)
+
+    def regions(self) -> tuple[str, ...]:
+        """Those that are switched on for the account."""
+        answer = self._api.call("describe_regions", AllRegions=False)
+        return tuple(sorted(region["RegionName"] for region in answer["Regions"]))
+
+    def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+        """What `doctor` shows."""
+        return checks.check(self._api, cluster, count, self.offer)
+
+    def _subnet(self, subnet_id: str | None) -> dict[str, str] | None:
+        """Where an existing subnet is."""
+        if subnet_id is None:
+            return None
+        try:
+            found = self._api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
+        except CloudError as error:
+            if isinstance(error, Gone) or error.code == "InvalidSubnetID.Malformed":
+                raise InvalidInput(
+                    f"There is no subnet '{subnet_id}' in {self._api.region}. `aws ec2 describe-subnets` lists them."
+                ) from error
+            raise
+        return {"vpc": found[0]["VpcId"], "zone": found[0]["AvailabilityZone"]}
+
+
+def _zones(cluster: CloudCluster, offered: Sequence[str], subnet: Mapping[str, str] | None) -> list[str]:
+    region = cluster.target.region
+    if not offered:
+        raise UnknownShape(
+            f"AWS offers {cluster.shape} in no zone of {region}. Try another --region or shape."
+        )
+    if subnet is None:
+        return list(offered)
+    if subnet["zone"] not in offered:
+        raise InvalidInput(
+            f"The subnet {cluster.subnet_id} is in {subnet['zone']}, where AWS does not offer {cluster.shape}; "
+            f"it does in {', '.join(offered)}. Give a subnet there."
+        )
+    return [subnet["zone"]]
+
+
+def preview(cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+    """The calls of an `up` that finds nothing, in their order. Pure."""
+    place = offer.places[0]
+    ids = {
+        "vpc": "<vpc>",
+        "subnet": cluster.subnet_id or "<subnet>",
+        "security_group": "<security-group>",
+        "key": requests.name_of(cluster),
+    }
+    calls: list[tuple[str, Mapping[str, Any]]] = []
+    if cluster.subnet_id is None:
+        cidr = requests.subnet_cidr(place.zone, ())
+        calls += [
+            ("CreateVpc", requests.vpc(cluster)),
+            ("CreateInternetGateway", requests.internet_gateway(cluster)),
+            ("AttachInternetGateway", {"InternetGatewayId": "<internet-gateway>", "VpcId": "<vpc>"}),
+            ("CreateRouteTable", requests.route_table(cluster, "<vpc>", "<token>")),
+            ("CreateRoute", requests.default_route("<route-table>", "<internet-gateway>")),
+            ("CreateSubnet", requests.subnet(cluster, "<vpc>", place.zone, cidr)),
+            ("AssociateRouteTable", {"RouteTableId": "<route-table>", "SubnetId": "<subnet>"}),
+        ]
+    else:
+        ids["vpc"] = offer.facts["subnet"]["vpc"]
+    rules = requests.rules_in(cluster, ids["security_group"])
+    calls += [
+        ("CreateSecurityGroup", requests.security_group(cluster, ids["vpc"])),
+        ("AuthorizeSecurityGroupIngress", {"GroupId": ids["security_group"], "IpPermissions": rules}),
+    ]
+    if offer.facts["efa_cards"]:
+        out = [requests.group_rule(ids["security_group"])]
+        calls.append(
+            ("AuthorizeSecurityGroupEgress", {"GroupId": ids["security_group"], "IpPermissions": out})
+        )
+    calls.append(("ImportKeyPair", requests.key_pair(cluster, "<public key>")))
+    if offer.facts["placement_group"]:
+        group = requests.placement_group(cluster, place.zone)
+        calls.append(("CreatePlacementGroup", group))
+        ids["placement_group"] = group["GroupName"]
+    new = [NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data="") for rank in range(count)]
+    launch = requests.run_instances(cluster, offer, Ground(ids=ids), place, "<launch>", new)
+    calls.append(("RunInstances", launch))
+    notes = [note] if (note := efa_note(cluster, offer)) else []
+    return (*(requests.line(operation, request) for operation, request in calls), *notes)
+
+
+def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
+    """What a machine with a public address can't have of its type's network."""
+    most = len(offer.facts["efa_cards"])
+    layout = requests.efa_layout(offer.facts, public=cluster.public_ip)
+    used = sum(1 for interface in layout if "InterfaceType" in interface)
+    if used >= most:
+        return None
+    return (
+        f"{used} of the {most} EFA interfaces of {offer.shape} will be used: AWS gives a public address only to "
+        "a machine with a single interface. For all of them give a private subnet (--subnet-id), "
+        "`network.public_ip: false` and a bastion."
+    )

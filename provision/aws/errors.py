@@ -1,0 +1,137 @@
+"""AWS's error codes in this package's words: the one place where they are told apart."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from provision.errors import (
+    BadCredentials,
+    Blocked,
+    Capacity,
+    CloudError,
+    Denied,
+    Exists,
+    Gone,
+    Quota,
+    Throttled,
+    TokenSpent,
+    Unclear,
+)
+
+CODES: Mapping[str, type[CloudError]] = {
+    "InsufficientInstanceCapacity": Capacity,
+    "InsufficientHostCapacity": Capacity,
+    "InsufficientReservedInstanceCapacity": Capacity,
+    "InsufficientCapacity": Capacity,
+    "InsufficientFreeAddressesInSubnet": Capacity,
+    "InsufficientAddressCapacity": Capacity,
+    "UnfulfillableCapacity": Capacity,
+    "SpotMaxPriceTooLow": Capacity,
+    # The type is not offered in that zone.
+    "Unsupported": Capacity,
+    "MaxSpotInstanceCountExceeded": Quota,
+    "VcpuLimitExceeded": Quota,
+    "RequestLimitExceeded": Throttled,
+    "BandwidthLimitExceeded": Throttled,
+    "Throttling": Throttled,
+    "ThrottlingException": Throttled,
+    "ThrottledException": Throttled,
+    "RequestThrottled": Throttled,
+    "RequestThrottledException": Throttled,
+    "TooManyRequestsException": Throttled,
+    "EC2ThrottledException": Throttled,
+    "SlowDown": Throttled,
+    "InvalidPlacementGroup.Unknown": Gone,
+    "InvalidAMIID.Unavailable": Gone,
+    "Gateway.NotAttached": Gone,
+    "ParameterNotFound": Gone,
+    "NoSuchResourceException": Gone,
+    "DependencyViolation": Blocked,
+    "VolumeInUse": Blocked,
+    "InvalidSubnet.Conflict": Exists,
+    "RouteAlreadyExists": Exists,
+    "Resource.AlreadyAssociated": Exists,
+    "IdempotentParameterMismatch": TokenSpent,
+    "IdempotentInstanceTerminated": TokenSpent,
+    "UnauthorizedOperation": Denied,
+    "AccessDenied": Denied,
+    "AccessDeniedException": Denied,
+    "OptInRequired": Denied,
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Denied,
+    "AuthFailure": BadCredentials,
+    "InvalidAccessKeyId": BadCredentials,
+    "InvalidClientTokenId": BadCredentials,
+    "SignatureDoesNotMatch": BadCredentials,
+    "MissingAuthenticationToken": BadCredentials,
+    "UnrecognizedClientException": BadCredentials,
+    "ExpiredToken": BadCredentials,
+    "ExpiredTokenException": BadCredentials,
+    "RequestExpired": BadCredentials,
+    "TokenRefreshRequired": BadCredentials,
+}
+"""Whole codes; they go before what a code ends with."""
+
+ENDINGS: tuple[tuple[str, type[CloudError]], ...] = (
+    (".NotFound", Gone),
+    (".Duplicate", Exists),
+    (".InUse", Blocked),
+    ("LimitExceeded", Quota),
+)
+
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+"""Credentials that were good, of which there may be newer ones."""
+
+HINTS: Mapping[type[CloudError], str] = {
+    Throttled: "AWS asks for fewer calls; try again in some minutes.",
+    Unclear: "It is not known whether it was done; run the command again.",
+    Exists: "What is there was not made for this cluster; remove it, or choose another name.",
+    Denied: "Ask whoever runs the account to allow {service}:{operation}.",
+    BadCredentials: "Look at the variables AWS_* and the files in `~/.aws`, log in again (`aws sso login`, "
+    "`aws login`), and see that this computer's clock is right.",
+}
+
+
+def kind_of(code: str, status: int) -> type[CloudError]:
+    """What an error is, by AWS's code for it, else by the HTTP status."""
+    if code in CODES:
+        return CODES[code]
+    for ending, kind in ENDINGS:
+        if code.endswith(ending):
+            return kind
+    return Unclear if status >= 500 else CloudError
+
+
+def translate(
+    response: Mapping[str, Any], *, service: str, operation: str, region: str, region_free: bool = False
+) -> CloudError:
+    """The error for botocore's `ClientError.response`. `operation` is AWS's own name, `RunInstances`."""
+    told = response.get("Error", {})
+    code = str(told.get("Code") or "Unknown")
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+    kind = kind_of(code, status)
+    place = "" if region_free else f" in {region}"
+    text = f"{operation}{place}: {_told(told)} ({code})."
+    hint = HINTS.get(kind, "").format(service=service, operation=operation)
+    return kind(f"{text} {hint}".rstrip(), operation=operation, code=code)
+
+
+def _told(told: Mapping[str, Any]) -> str:
+    text = str(told.get("Message") or "AWS gave no reason")
+    # Hundreds of letters that only AWS can read.
+    text = re.sub(r"\s*Encoded authorization failure message: \S+", "", text)
+    return text.strip().rstrip(".")
+
+
+def of_state_reason(reason: str, *, zone: str) -> CloudError | None:
+    """Why an instance ended that never ran: `reason` is its StateReason, `code: message`."""
+    code, _, message = reason.partition(": ")
+    side, _, word = code.partition(".")
+    if side not in ("Server", "Client") or not word:
+        return None
+    text = f"AWS ended the machine in {zone}: {(message or word).rstrip('.')} ({code})."
+    if word == "SpotInstanceTermination" or word == "SpotInstanceShutdown":
+        return Capacity(text, operation="RunInstances", code=code)
+    kind = kind_of(word, 400)
+    if kind not in (Capacity, Quota):
+        kind = CloudError
+    return kind(text, operation="RunInstances", code=code)

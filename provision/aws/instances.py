@@ -1,0 +1,105 @@
+"""Instances: listing, launching and ending them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from provision import tags
+from provision.aws import quotas
+from provision.aws.api import Api
+from provision.aws.requests import ours, tagged, tags_in
+from provision.cloud import Instance, InstanceState, Place
+from provision.errors import CloudError, Gone, Quota
+from provision.parallel import first_error, run_all
+
+MOST_AT_ONCE = 200
+"""Ids in one request."""
+
+STATES: Mapping[str, InstanceState] = {
+    "pending": "pending",
+    "running": "running",
+    "shutting-down": "ending",
+    "terminated": "ended",
+    "stopping": "stopping",
+    "stopped": "stopped",
+}
+
+
+def listed(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
+    """All of a cluster's, or all of ours, by id."""
+    which = [*ours(), *(tagged(tags.CLUSTER_ID, cluster_id) if cluster_id else [])]
+    reservations = api.pages("describe_instances", "Reservations", Filters=which)
+    items = [item for reservation in reservations for item in reservation["Instances"]]
+    return tuple(sorted((read(item) for item in items), key=lambda instance: instance.id))
+
+
+def read(item: Mapping[str, Any]) -> Instance:
+    """An instance as AWS describes it."""
+    of = tags_in(item)
+    launched: datetime = item["LaunchTime"]
+    return Instance(
+        id=item["InstanceId"],
+        tags=of,
+        rank=tags.rank_at(of, int(item.get("AmiLaunchIndex", 0))),
+        state=STATES[item["State"]["Name"]],
+        shape=item["InstanceType"],
+        place=Place(zone=item.get("Placement", {}).get("AvailabilityZone", "")),
+        launched_at=launched.astimezone(UTC).isoformat(timespec="seconds"),
+        public_ip=item.get("PublicIpAddress"),
+        private_ip=item.get("PrivateIpAddress"),
+        reason=_reason(item.get("StateReason", {})),
+    )
+
+
+def _reason(told: Mapping[str, str]) -> str | None:
+    code, message = told.get("Code", ""), told.get("Message", "")
+    # AWS repeats the code in most of the messages.
+    message = message.removeprefix(f"{code}:").strip()
+    return ": ".join(word for word in (code, message) if word) or None
+
+
+def launch(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
+    """Send RunInstances; the ids, in the order of the ranks. The token keeps it from being done twice."""
+    try:
+        answer = api.call("run_instances", again=True, settle=True, **request)
+    except Quota as error:
+        raise quotas.explained(api, error, request) from error
+    items = sorted(answer["Instances"], key=lambda item: int(item.get("AmiLaunchIndex", 0)))
+    return tuple(str(item["InstanceId"]) for item in items)
+
+
+def terminate(api: Api, ids: Sequence[str]) -> None:
+    """End them. One that AWS refuses to end keeps no other; the first refusal is raised at the end."""
+    error = first_error(run_all(lambda batch: _terminate(api, batch), _batches(ids)))
+    if error is not None:
+        raise error
+
+
+def _terminate(api: Api, ids: Sequence[str]) -> None:
+    try:
+        api.call("terminate_instances", again=True, InstanceIds=list(ids))
+    except Gone as error:
+        # AWS ends none of a batch if one of it is not there.
+        left = [i for i in ids if i not in set(re.findall(r"i-[0-9a-f]+", str(error)))]
+        if left and len(left) < len(ids):
+            _terminate(api, left)
+        elif left:
+            _terminate_halves(api, ids)
+    except CloudError as error:
+        if type(error) is not CloudError or len(ids) == 1:
+            raise
+        _terminate_halves(api, ids)
+
+
+def _terminate_halves(api: Api, ids: Sequence[str]) -> None:
+    if len(ids) == 1:
+        return
+    middle = len(ids) // 2
+    outcomes = run_all(lambda half: _terminate(api, half), [ids[:middle], ids[middle:]])
+    if error := first_error(outcomes):
+        raise error
+
+
+def _batches(ids: Sequence[str]) -> list[list[str]]:
+    return [list(ids[start : start + MOST_AT_ONCE]) for start in range(0, len(ids), MOST_AT_ONCE)]

@@ -1,0 +1,95 @@
+"""The account's quotas for instances, which AWS counts in vCPUs a family of types."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.aws.api import Api
+from provision.errors import CloudError, Quota
+
+INSTANCE_CODES = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
+VPCS_CODE = "L-F678F1CE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Types that share a quota, by what their names begin with; codes and names of the quotas."""
+
+    pattern: str
+    on_demand: tuple[str, str]
+    spot: tuple[str, str]
+
+
+_P = ("L-417A185B", "Running On-Demand P instances")
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        pattern=r"(gr?|vt)\d",
+        on_demand=("L-DB2E81BA", "Running On-Demand G and VT instances"),
+        spot=("L-3819A6DF", "All G and VT Spot Instance Requests"),
+    ),
+    Family(pattern=r"p5", on_demand=_P, spot=("L-C4BD4855", "All P5 Spot Instance Requests")),
+    Family(pattern=r"p\d", on_demand=_P, spot=("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")),
+    Family(
+        pattern=r"(a|c|d|h|i|m|r|t|z)\d",
+        on_demand=("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
+        spot=("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceQuota:
+    """How many vCPUs of a family the account may have at once in a region."""
+
+    code: str
+    name: str
+    vcpus: float | None
+    """None: it could not be asked."""
+
+    def link(self, region: str) -> str:
+        """Where it is raised."""
+        return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{self.code}"
+
+
+def family_of(shape: str) -> Family | None:
+    """Whose quota a type counts on."""
+    return next((family for family in FAMILIES if re.match(family.pattern, shape)), None)
+
+
+def instance_quota(api: Api, shape: str, *, spot: bool) -> InstanceQuota | None:
+    """The quota for a type. None: not known which one it is."""
+    family = family_of(shape)
+    if family is None:
+        return None
+    code, name = family.spot if spot else family.on_demand
+    return InstanceQuota(code=code, name=name, vcpus=value(api, "ec2", code))
+
+
+def value(api: Api, service: str, code: str) -> float | None:
+    """A quota's value; None where it can't be asked: it is only to be told."""
+    try:
+        answer = api.call("get_service_quota", service="service-quotas", ServiceCode=service, QuotaCode=code)
+    except CloudError:
+        return None
+    return float(answer["Quota"]["Value"])
+
+
+def explained(api: Api, error: Quota, request: Mapping[str, Any]) -> Quota:
+    """The refusal of a launch, with the quota's name, its value and where it is raised."""
+    shape = str(request["InstanceType"])
+    spot = "InstanceMarketOptions" in request
+    quota = instance_quota(api, shape, spot=spot) if error.code in INSTANCE_CODES else None
+    if quota is None:
+        return Quota(
+            f"{error} Ask for more under Service Quotas in the AWS console.",
+            operation=error.operation,
+            code=error.code,
+        )
+    has = f" is {quota.vcpus:g} vCPUs" if quota.vcpus is not None else ""
+    return Quota(
+        f"{error} The quota '{quota.name}' ({quota.code}) in {api.region}{has}. Ask for more: "
+        f"{quota.link(api.region)}",
+        operation=error.operation,
+        code=error.code,
+    )

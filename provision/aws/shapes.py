@@ -1,0 +1,126 @@
+"""Instance types: what AWS says of one, in which zones it is offered, what it costs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from inventories.errors import InvalidInput
+from provision import catalog
+from provision.aws.api import Api
+from provision.aws.requests import filters
+from provision.cloud import CloudCluster
+from provision.errors import CloudError, Gone, UnknownShape
+
+TOO_OLD_FOR_OPEN_DRIVER = frozenset({"K80", "M60", "V100"})
+"""GPUs before Turing, which NVIDIA's open kernel module does not drive."""
+
+
+def describe(api: Api, shape: str) -> Mapping[str, Any]:
+    """What DescribeInstanceTypes says. Raises UnknownShape."""
+    try:
+        found = api.pages("describe_instance_types", "InstanceTypes", InstanceTypes=[shape])
+    except CloudError as error:
+        if error.code in ("InvalidInstanceType", "InvalidParameterValue") or isinstance(error, Gone):
+            raise _unknown(api.region, shape) from error
+        raise
+    if not found:
+        raise _unknown(api.region, shape)
+    described: Mapping[str, Any] = found[0]
+    return described
+
+
+def _unknown(region: str, shape: str) -> UnknownShape:
+    near = [name for name in catalog.nearest_shapes(shape) if name != shape]
+    hint = f" Did you mean {near[0]}?" if near and shape not in catalog.SHAPES else " Try another --region."
+    return UnknownShape(
+        f"AWS has no instance type '{shape}' in {region}.{hint} `gpuctl shapes` lists shapes."
+    )
+
+
+def gpus(described: Mapping[str, Any]) -> int:
+    """How many GPUs it has; 0 where it has none."""
+    return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described))
+
+
+def needs_old_driver(described: Mapping[str, Any]) -> bool:
+    """Whether its GPUs need NVIDIA's proprietary kernel module."""
+    return any(gpu.get("Name") in TOO_OLD_FOR_OPEN_DRIVER for gpu in _gpus(described))
+
+
+def _gpus(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = described.get("GpuInfo", {}).get("Gpus", [])
+    return found
+
+
+def architecture(described: Mapping[str, Any]) -> str:
+    """`x86_64` or `arm64`."""
+    supported = described.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
+    return "arm64" if "arm64" in supported else "x86_64"
+
+
+def facts(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What the requests need to know of the type, plain JSON."""
+    network = described.get("NetworkInfo", {})
+    cards = network.get("NetworkCards", [])
+    return {
+        "efa_cards": efa_cards(network),
+        "first_card_interfaces": cards[0].get("MaximumNetworkInterfaces", 1) if cards else 1,
+        "placement_group": "cluster"
+        in described.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
+        "vcpus": described.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+    }
+
+
+def efa_cards(network: Mapping[str, Any]) -> list[int]:
+    """Indexes of the network cards that have an EFA device, at most one a card."""
+    if not network.get("EfaSupported"):
+        return []
+    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
+    cards = network.get("NetworkCards") or [{"NetworkCardIndex": 0}]
+    able = sorted(
+        card["NetworkCardIndex"]
+        for card in cards
+        if {"efa", "efa-only"} & set(card.get("InterfaceTypes") or ["efa"])
+    )
+    # With more cards than devices it is the first one that has none (p6-b300).
+    return able[len(able) - most :] if len(able) > most else able
+
+
+def zones(api: Api, shape: str) -> list[str]:
+    """Zones in which the type is offered."""
+    offered = api.pages(
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=filters(instance_type=shape),
+    )
+    return [entry["Location"] for entry in offered]
+
+
+def zone_states(api: Api) -> dict[str, str]:
+    """State of each zone of the region that the account can use; local zones are left out."""
+    answer = api.call("describe_availability_zones", Filters=filters(zone_type="availability-zone"))
+    return {zone["ZoneName"]: zone["State"] for zone in answer["AvailabilityZones"]}
+
+
+def in_order(offered: Iterable[str], states: Mapping[str, str]) -> list[str]:
+    """The zones to try: those that are well before those that AWS calls impaired."""
+    usable = [zone for zone in offered if states.get(zone) not in (None, "unavailable")]
+    return sorted(usable, key=lambda zone: (states[zone] != "available", zone))
+
+
+def refuse_unusable(described: Mapping[str, Any], cluster: CloudCluster) -> None:
+    """Raises InvalidInput where the type can't be had as it is asked for."""
+    wanted = "spot" if cluster.spot else "on-demand"
+    classes = described.get("SupportedUsageClasses", [wanted])
+    if wanted not in classes:
+        fix = "Leave --spot away." if cluster.spot else "Choose another shape or --region."
+        raise InvalidInput(
+            f"AWS has {cluster.shape} in {cluster.target.region} as {', '.join(classes)} only, "
+            f"not as {wanted}. {fix}"
+        )
+
+
+def hourly_usd(cluster: CloudCluster) -> float | None:
+    """Price of one machine: the list price of us-east-1, about right elsewhere. Spot prices change."""
+    shape = catalog.SHAPES.get(cluster.shape)
+    return None if cluster.spot or shape is None else shape.usd_per_hour

@@ -1,0 +1,263 @@
+"""What a cloud has to answer, so that `gang` and `teardown` can work on it; the only view that they have.
+
+A cloud's own package translates these few questions into its SDK's calls, and the SDK's errors into
+`provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, above.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]
+"""`ending` still costs money and still counts; `ended` instances stay listed for hours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where in a cloud: whose account, which region. None: as the SDK's own configuration says."""
+
+    provider: str
+    region: str | None = None
+    profile: str | None = None
+    compartment: str | None = None
+    """OCI: the compartment's OCID; None: the tenancy's root."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudCluster:
+    """A cluster as it was asked for: on the disk before the first call, the same in every later command."""
+
+    name: str
+    id: str
+    """Random; the value of the tag `gpuctl-cluster-id`."""
+    owner: str
+    created_at: str
+    """ISO 8601, UTC."""
+    target: Target
+    """Its region is set."""
+    shape: str
+    image: str | None = None
+    """As it was typed: a name, an id, an SSM parameter. None: the provider's newest fitting one."""
+    disk_gb: int | None = None
+    spot: bool = False
+    ssh_cidr: str | None = None
+    """As it was typed. None: the caller's own address."""
+    ssh_cidrs: tuple[str, ...] = ()
+    """From where SSH is let in now."""
+    ssh_port: int = 22
+    subnet_id: str | None = None
+    """An existing subnet; None: the shared network of ours."""
+    public_ip: bool = True
+    bastion: str | None = None
+    """Jump host for machines without a public address, `user@host[:port]`."""
+    ttl_s: float | None = None
+    """As it was asked for."""
+    expires_at: str | None = None
+    """ISO 8601, UTC: when the machines end by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Somewhere that all machines of a gang can be: a zone (AWS) or availability domain (OCI)."""
+
+    zone: str
+    fault_domain: str | None = None
+    """OCI: one fault domain of it. None: whichever the cloud picks."""
+
+    def __str__(self) -> str:
+        return f"{self.zone}/{self.fault_domain}" if self.fault_domain else self.zone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the cloud says of a cluster before anything is made."""
+
+    shape: str
+    gpus: int
+    image_id: str
+    image_name: str
+    user: str
+    """Who logs in: `ubuntu`, `opc`."""
+    disk_gb: int
+    places: tuple[Place, ...]
+    """In the order in which they are tried."""
+    hourly_usd: float | None
+    """Price of one machine. None: not known."""
+    billed_when_stopped: bool
+    """Whether an OS shutdown leaves the machine on the bill."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the cloud's own package wants to know of the shape, plain JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What machines stand on, by id: network, firewall, key, placement. Keys are the package's own."""
+
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMachine:
+    """A machine about to be launched."""
+
+    name: str
+    rank: int
+    user_data: str
+    """cloud-init's text. The same for all machines of a launch where `Cloud.one_user_data`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A machine as the cloud knows it now."""
+
+    id: str
+    tags: Mapping[str, str]
+    rank: int | None
+    """None: its tags don't tell."""
+    state: InstanceState
+    shape: str
+    place: Place
+    launched_at: str
+    """ISO 8601, UTC."""
+    public_ip: str | None = None
+    private_ip: str | None = None
+    reason: str | None = None
+    """Why it ended, where the cloud says so."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there to be used, now or soon."""
+        return self.state not in ("ending", "ended")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Something of ours that is no instance: network, firewall, key, placement."""
+
+    kind: str
+    """The field's word: `vpc`, `subnet`, `security-group`, `nsg`, …"""
+    id: str
+    name: str
+    tags: Mapping[str, str]
+    stage: int
+    """Parts of stage k can be removed once those of all smaller stages are gone."""
+
+
+class Ensure(Protocol):
+    """Makes a part where it is missing, once, whatever crashed before."""
+
+    def __call__(
+        self,
+        kind: str,
+        *,
+        find: Callable[[], str | None],
+        create: Callable[[str], str],
+        shared: bool = False,
+    ) -> str:
+        """The id of the part: found, or made. `kind` names one part, as in `subnet us-east-1a`.
+
+        `shared`: it belongs to the network of all clusters, not to this one.
+
+        `find` asks the cloud, by tag. `create` takes a token, which is on the disk by then, and returns the
+        new id; where it raises Unclear, `find` is asked until it tells or the cloud's listing has settled.
+        """
+
+
+class Cloud(Protocol):
+    """One account in one region.
+
+    Every method is patient: throttling, and unclear outcomes of what may be repeated, are retried to a
+    deadline before they are raised. Lists are whole, all pages; a list that can't be read raises, as an
+    error never means that there is nothing.
+    """
+
+    name: str
+    target: Target
+    """Region, profile and compartment as they were found."""
+    consistency_s: float
+    """How long a list may lag behind what was made."""
+    one_user_data: bool
+    """True: the machines of a launch are made by one request and share their user-data."""
+    all_or_none: bool
+    """True: a launch's request makes all of its machines or none."""
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        """Read-only. Raises UnknownShape, InvalidInput for an image that is not there, BadCredentials."""
+
+    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+        """The requests that would be sent for `count` machines, one line each, ids not yet known in <…>.
+
+        Pure: made by the functions that make the real ones.
+        """
+
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+        """Network, firewall, key. Idempotent: what is there with our tags is used, and its rules are mended.
+
+        Raises Exists where something of that name is there that isn't ours.
+        """
+
+    def prepare_place(
+        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
+    ) -> Ground:
+        """`ground` with what one place needs: the zone's subnet, an RDMA compute cluster. Idempotent."""
+
+    def requests(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        ground: Ground,
+        place: Place,
+        launch: str,
+        machines: Sequence[NewMachine],
+    ) -> tuple[dict[str, Any], ...]:
+        """The launch's requests, plain JSON with their tokens, tags and user-data. Pure."""
+
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """Send one request of `requests`; the ids of its machines. The same request never makes them twice.
+
+        Raises Capacity, Quota, TokenSpent, Denied, Gone (some of the ground is not there), …
+        """
+
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        """All machines of a cluster, or of all of ours, also those that have ended and are still listed.
+
+        Addresses may be missing: see `with_addresses`.
+        """
+
+    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """The instances with their addresses, where they have any by now."""
+
+    def failure(self, instance: Instance) -> Exception | None:
+        """Why a machine ended that never ran: Capacity, Quota or CloudError. None: the cloud doesn't say."""
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Begin to end these machines; returns as soon as the cloud has understood. Gone ones are no error."""
+
+    def parts(self) -> tuple[Part, ...]:
+        """Everything of ours in the region that is no instance."""
+
+    def delete(self, part: Part) -> None:
+        """Remove a part and wait until it is gone, at most some seconds. A part that is gone is no error.
+
+        Raises Blocked while something uses it.
+        """
+
+    def regions(self) -> tuple[str, ...]:
+        """The regions that the account can use."""
+
+    def check(self, cluster: CloudCluster, count: int) -> "tuple[Finding, ...]":
+        """What would make `up` fail: credentials, permissions, quota, clock, image, shape. Read-only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that `doctor` looked at."""
+
+    what: str
+    """What was checked, in a few words."""
+    ok: bool | None
+    """None: it could not be found out."""
+    detail: str
+    """What was found."""
+    fix: str = ""
+    """What to do, whole sentences; empty where nothing is to be done."""

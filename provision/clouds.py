@@ -1,0 +1,33 @@
+"""The clouds by name, each imported when it is used: their SDKs are large, and one of them is enough."""
+
+import importlib
+import importlib.util
+
+from provision.clock import Clock, SystemClock
+from provision.cloud import Cloud, Target
+from provision.errors import UnknownProvider
+
+CLOUDS: dict[str, tuple[str, str, str]] = {
+    "oci": ("provision.oci.cloud", "oci", "Oracle Cloud Infrastructure, as VM.GPU.A10.2"),
+    "aws": ("provision.aws.cloud", "boto3", "Amazon Web Services, as g5.12xlarge"),
+}
+"""Name → the module, the SDK that it needs, and what it is. A module has `connect(target, clock=…)`."""
+
+
+def installed(name: str) -> bool:
+    """Whether the cloud's SDK is there. Does not import it."""
+    return importlib.util.find_spec(CLOUDS[name][1]) is not None
+
+
+def connect(target: Target, clock: Clock | None = None) -> Cloud:
+    """The account and region of `target`. Raises BadCredentials, and UnknownProvider without its SDK."""
+    if target.provider not in CLOUDS:
+        raise UnknownProvider(f"There is no cloud '{target.provider}'. Give {' or '.join(CLOUDS)}.")
+    module, sdk, _ = CLOUDS[target.provider]
+    if not installed(target.provider):
+        raise UnknownProvider(
+            f"Provider {target.provider} needs the Python package '{sdk}'. Install it beside gpuctl: "
+            f"`pip install {sdk}`."
+        )
+    made: Cloud = importlib.import_module(module).connect(target, clock=clock or SystemClock())
+    return made

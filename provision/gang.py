@@ -1,0 +1,345 @@
+"""Making the machines of a cluster: all that are missing or none, in one place, whatever crashed before.
+
+Never more machines than were asked for: a launch is on the disk with its token before it is sent, an
+interrupted one is sent again as it was, and a failed one is gone before the next place is tried.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from provision.clock import Clock
+from provision.cloud import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Place
+from provision.cloud_folder import CloudFolder, Launch
+from provision.errors import (
+    BadCredentials,
+    Capacity,
+    CloudError,
+    CreateFailed,
+    Denied,
+    Gone,
+    LeftBehind,
+    NoCapacity,
+    Quota,
+    TokenSpent,
+    Unclear,
+)
+from provision.keys import new_key
+from provision.parallel import run_all
+from provision.provider import Say
+from provision.retry import PollWaits
+from provision.tags import LAUNCH
+from provision.user_data import user_data
+
+RUNNING_TIMEOUT_S = 1800.0
+"""Bare-metal machines take up to 20 minutes."""
+ENDED_TIMEOUT_S = 1800.0
+UNLISTED_FACTOR = 5
+TOKEN_LIFE_S = 20 * 3600.0
+"""Later than this, a token is not relied upon: what exists is told by the tags alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A launch that did not work out."""
+
+    place: Place
+    code: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.code} after {self.seconds:.1f} s"
+
+
+class Gang:
+    """The machines of one cluster. `ground_at` prepares a place and may be called again."""
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        folder: CloudFolder,
+        cluster: CloudCluster,
+        offer: Offer,
+        *,
+        ground_at: Callable[[Place], Ground],
+        public_key: str,
+        clock: Clock,
+        say: Say,
+    ) -> None:
+        self._cloud = cloud
+        self._folder = folder
+        self._cluster = cluster
+        self._offer = offer
+        self._ground_at = ground_at
+        self._public_key = public_key
+        self._clock = clock
+        self._say = say
+
+    def fill(self, count: int) -> tuple[Instance, ...]:
+        """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
+
+        Raises NoCapacity where no place has them or the account's quota forbids them, CreateFailed for
+        anything else, both with nothing left of the failed attempts, and LeftBehind where something is.
+        """
+        for launch in self._folder.launches():
+            if not launch.settled:
+                self._settle(launch, count)
+        have = self._by_rank(count)
+        missing = tuple(rank for rank in range(count) if rank not in have)
+        if missing:
+            # Machines that join stand where the others are.
+            places = tuple({machine.place: None for machine in have.values()}) or self._offer.places
+            self._launch_somewhere(missing, places[:1] if have else places)
+        return self._all_running(count)
+
+    def _launch_somewhere(self, ranks: tuple[int, ...], places: Sequence[Place]) -> None:
+        attempts: list[Attempt] = []
+        for place in places:
+            began = self._clock.now()
+            try:
+                self._launch_at(ranks, place)
+                return
+            except Capacity as error:
+                attempt = Attempt(
+                    place=place, code=error.code or "no capacity", seconds=self._clock.now() - began
+                )
+                attempts.append(attempt)
+                self._say(f"{attempt}: {_first_sentence(error)}")
+        tried = "; ".join(str(attempt) for attempt in attempts)
+        raise NoCapacity(
+            f"No place in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now ({tried}). "
+            "Nothing is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
+        )
+
+    def _launch_at(self, ranks: tuple[int, ...], place: Place) -> None:
+        for last in (False, True):
+            try:
+                self._attempt(self._new_launch(ranks, place))
+                return
+            except CreateFailed as error:
+                # The network was removed under us, by the `down` of the last cluster that used it.
+                if last or not isinstance(error.__cause__, Gone):
+                    raise
+
+    def _new_launch(self, ranks: tuple[int, ...], place: Place) -> Launch:
+        ground = self._ground_at(place)
+        token = secrets.token_hex(16)
+        shared = new_key() if self._cloud.one_user_data else None
+        keys = [shared or new_key() for _ in ranks]
+        machines = [
+            NewMachine(
+                name=f"{self._cluster.name}-{rank}",
+                rank=rank,
+                user_data=user_data(
+                    user=self._offer.user,
+                    authorized_key=self._public_key,
+                    host_private_key=key.private,
+                    host_public_key=key.public,
+                    ssh_port=self._cluster.ssh_port,
+                    expires_at=self._cluster.expires_at,
+                ),
+            )
+            for rank, key in zip(ranks, keys, strict=True)
+        ]
+        return Launch(
+            id=token,
+            place=place,
+            ranks=ranks,
+            user=self._offer.user,
+            host_keys=tuple(key.public for key in keys),
+            requests=self._cloud.requests(self._cluster, self._offer, ground, place, token, machines),
+            began_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            state="open",
+        )
+
+    def _settle(self, launch: Launch, count: int) -> None:
+        """Bring an interrupted launch to its end: all of its machines, or none."""
+        self._say(f"going on with the launch in {launch.place} that was interrupted …")
+        age = datetime.now(UTC) - datetime.fromisoformat(launch.began_at)
+        if launch.state == "undoing" or max(launch.ranks) >= count:
+            self._undo(launch, set(), unsure=age.total_seconds() < self._cloud.consistency_s)
+        elif age.total_seconds() > TOKEN_LIFE_S:
+            self._folder.save_launch(launch.ended("running"))  # what is there of it is found by its tags
+        else:
+            try:
+                self._attempt(launch)
+            except Capacity as error:
+                self._say(f"{launch.place}: {_first_sentence(error)}")
+            except CreateFailed as error:
+                if not isinstance(error.__cause__, TokenSpent | Gone):
+                    raise
+
+    def _attempt(self, launch: Launch) -> None:
+        """Send the launch's requests and wait until all of its machines run; else undo it.
+
+        Raises Capacity, NoCapacity (the quota forbids it) or CreateFailed, chained to the cloud's error, once
+        nothing is left; LeftBehind where something may be.
+        """
+        self._folder.save_launch(launch)
+        count = len(launch.ranks)
+        self._say(f"launching {count} {self._offer.shape} in {launch.place} …")
+        ids: set[str] = set()
+        try:
+            self._send(launch, ids)
+            self._wait_running(launch, ids)
+        except BaseException as error:
+            self._undo_after(launch, ids, error)
+            if isinstance(error, Capacity):
+                raise
+            if isinstance(error, Quota):
+                raise NoCapacity(f"{error} Nothing was created.") from error
+            if isinstance(error, CloudError | CreateFailed):
+                raise CreateFailed(f"{error} Nothing is left of this attempt.") from error
+            raise
+        self._folder.save_launch(launch.ended("running"))
+
+    def _send(self, launch: Launch, ids: set[str]) -> None:
+        """Send all requests; `ids` grows as the cloud answers. Raises the error that says most."""
+        # A place that has none of these machines is told by one call.
+        first, others = launch.requests[0], launch.requests[1:]
+        ids.update(self._cloud.send(first))
+        outcomes = run_all(self._cloud.send, others)
+        for outcome in outcomes:
+            if not isinstance(outcome, Exception):
+                ids.update(outcome)
+        if errors := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
+            raise min(errors, key=_rank_of_error)
+
+    def _wait_running(self, launch: Launch, ids: set[str]) -> None:
+        """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
+        deadline = self._clock.now() + RUNNING_TIMEOUT_S
+        waits = PollWaits()
+        while True:
+            states = {machine.id: machine for machine in self._machines(launch)}
+            for machine in states.values():
+                if machine.id in ids and not machine.alive:
+                    failure = self._cloud.failure(machine)
+                    raise failure or CreateFailed(
+                        f"Machine {machine.id} in {machine.place} ended before it ran"
+                        f"{f' ({machine.reason})' if machine.reason else ''}."
+                    )
+            waiting = [i for i in ids if i not in states or states[i].state != "running"]
+            if not waiting:
+                return
+            if self._clock.now() > deadline:
+                told = ", ".join(
+                    f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting
+                )
+                raise CreateFailed(
+                    f"Not all machines ran after {RUNNING_TIMEOUT_S / 60:.0f} minutes: {told}."
+                )
+            self._clock.sleep(waits.next())
+
+    def _undo_after(self, launch: Launch, ids: set[str], error: BaseException) -> None:
+        # After a refusal nothing can come up later; after silence it can.
+        refused = isinstance(error, Capacity | Quota | Denied | BadCredentials | TokenSpent | Gone)
+        try:
+            self._undo(launch, ids, unsure=not refused)
+        except CloudError as second:
+            listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={launch.id}"
+            raise LeftBehind(
+                f"{error or 'Interrupted.'} Undoing it did not work either: {second} "
+                f"What may be running, and billed, in {launch.place}: {listed}. "
+                f"`gpuctl down --cluster {self._cluster.name}` removes it."
+            ) from error
+
+    def _undo(self, launch: Launch, ids: set[str], *, unsure: bool) -> None:
+        """End all machines of the launch and wait until they have ended.
+
+        `unsure`: a request may still be on its way, so the cloud's list is watched until it has settled.
+        Raises LeftBehind at the deadline.
+        """
+        launch = replace(launch, state="undoing")
+        self._folder.save_launch(launch)
+        began = self._clock.now()
+        waits = PollWaits()
+        asked: set[str] = set()
+        while True:
+            states = {machine.id: machine.state for machine in self._machines(launch)}
+            ids = ids | set(states)
+            passed_s = self._clock.now() - began
+            told = {i for i in ids if i not in states}
+            # What the cloud has given an id comes into its lists, be it late.
+            unlisted = told if passed_s < UNLISTED_FACTOR * self._cloud.consistency_s else set()
+            left = {i for i in states if states[i] != "ended"} | unlisted
+            if not left and (not unsure or passed_s >= self._cloud.consistency_s):
+                break
+            if passed_s > ENDED_TIMEOUT_S:
+                raise LeftBehind(
+                    f"These machines did not end: {', '.join(sorted(left))}. They may be billed. "
+                    f"`gpuctl down --cluster {self._cluster.name}` goes on."
+                )
+            to_ask = {i for i in left if states.get(i) != "ending"} - asked
+            if to_ask:
+                if not asked:
+                    self._say(f"undoing the launch in {launch.place} …")
+                self._cloud.terminate(sorted(to_ask))
+                # A call for a machine that the cloud does not list yet may have gone unheard.
+                asked |= to_ask & set(states)
+            self._clock.sleep(waits.next())
+        self._folder.save_launch(launch.ended("undone"))
+
+    def _by_rank(self, count: int) -> dict[int, Instance]:
+        """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
+        deadline = self._clock.now() + ENDED_TIMEOUT_S
+        waits = PollWaits()
+        while True:
+            machines = [m for m in self._cloud.instances(self._cluster.id) if m.state != "ended"]
+            have: dict[int, Instance] = {}
+            for machine in sorted(machines, key=lambda m: (m.launched_at, m.id)):
+                if machine.alive and machine.rank is not None and machine.rank < count:
+                    have.setdefault(machine.rank, machine)
+            others = [m for m in machines if m not in have.values()]
+            if not others:
+                return have
+            if self._clock.now() > deadline:
+                raise LeftBehind(
+                    f"Waited {ENDED_TIMEOUT_S / 60:.0f} minutes for machines to end: "
+                    f"{', '.join(f'{m.id} is {m.state}' for m in others)}. Run `gpuctl up` again."
+                )
+            if surplus := [m.id for m in others if m.alive]:
+                self._say(f"ending {', '.join(surplus)}, which no rank needs …")
+                self._cloud.terminate(surplus)
+            self._clock.sleep(waits.next())
+
+    def _all_running(self, count: int) -> tuple[Instance, ...]:
+        """The machines of all ranks, each running and with its address."""
+        deadline = self._clock.now() + RUNNING_TIMEOUT_S
+        waits = PollWaits()
+        while True:
+            found = {m.rank: m for m in self._cloud.instances(self._cluster.id) if m.alive}
+            lost = [rank for rank in range(count) if rank not in found]
+            machines = [found[rank] for rank in range(count) if rank in found]
+            if not lost and all(machine.state == "running" for machine in machines):
+                ready = self._cloud.with_addresses(machines)
+                if all(self._has_address(machine) for machine in ready):
+                    return ready
+            if self._clock.now() > deadline:
+                raise CreateFailed(
+                    f"Not all of {count} machines run with an address after {RUNNING_TIMEOUT_S / 60:.0f} "
+                    f"minutes{f'; rank {lost[0]} is not there' if lost else ''}. They are kept, and billed: "
+                    "`gpuctl up` again waits on, `gpuctl down` removes them."
+                )
+            self._clock.sleep(waits.next())
+
+    def _has_address(self, machine: Instance) -> bool:
+        return bool(machine.private_ip and (machine.public_ip or not self._cluster.public_ip))
+
+    def _machines(self, launch: Launch) -> list[Instance]:
+        machines = self._cloud.instances(self._cluster.id)
+        return [machine for machine in machines if machine.tags.get(LAUNCH) == launch.id]
+
+
+def _rank_of_error(error: Exception) -> int:
+    """The lower, the more it says about what to do."""
+    kinds = (BadCredentials, Denied, Quota, CloudError)
+    if isinstance(error, Unclear):
+        return len(kinds) + 1
+    if isinstance(error, Capacity):
+        return len(kinds)
+    return next((rank for rank, kind in enumerate(kinds) if isinstance(error, kind)), -1)
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).split(". ")[0].rstrip(".") + "."

@@ -1,0 +1,83 @@
+"""What a cluster may cost and how long it may live: plain arithmetic, no clock of its own."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from inventories.errors import InvalidInput
+from provision.errors import RefusedPlan
+
+_UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+def expires_at(now: datetime, ttl_s: float) -> str:
+    """When machines end that are made at `now` for `ttl_s`: ISO 8601 in UTC, whole seconds.
+
+    Raises InvalidInput where the calendar has no such day.
+    """
+    try:
+        end = now.astimezone(UTC) + timedelta(seconds=math.ceil(ttl_s))
+    except OverflowError as error:
+        raise InvalidInput(
+            f"--ttl {_duration(ttl_s)} can't be used: that is after the year 9999. Leave it out for no limit."
+        ) from error
+    return end.isoformat(timespec="seconds")
+
+
+def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost_usd: float | None) -> None:
+    """Raise RefusedPlan where machines of `hourly_usd` in all could cost more than `max_cost_usd`.
+
+    What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
+    """
+    if max_cost_usd is None or hourly_usd == 0:
+        return
+    limit = f"--max-cost {_dollars(max_cost_usd)}"
+    if hourly_usd is None:
+        raise RefusedPlan(
+            f"{limit} can't be kept: the price of these machines is not known. Nothing was created. "
+            "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
+        )
+    lasts_s = max_cost_usd / hourly_usd * 3600
+    longest = _duration(lasts_s)
+    if ttl_s is None:
+        raise RefusedPlan(
+            f"{limit} can't be kept without a time limit. Nothing was created. At ${_dollars(hourly_usd)} an hour "
+            + (
+                f"the money lasts for {longest}: add --ttl {longest}."
+                if longest
+                else "it lasts for no minute."
+            )
+        )
+    cost_usd = hourly_usd * ttl_s / 3600
+    if cost_usd > max_cost_usd * (1 + 1e-9):
+        raise RefusedPlan(
+            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at ${_dollars(hourly_usd)} an hour cost ${_dollars(cost_usd)}, "
+            f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
+            + (f", --ttl {longest}" if longest else "")
+            + f" or --max-cost {_dollars(math.ceil(cost_usd * 100) / 100)}."
+        )
+
+
+def cost_so_far(hourly_usd: float | None, since: str, now: datetime) -> float | None:
+    """What machines of `hourly_usd` have cost since an ISO 8601 time, by list price. None: not known."""
+    if hourly_usd is None:
+        return None
+    began = datetime.fromisoformat(since)
+    began = began if began.tzinfo else began.replace(tzinfo=UTC)
+    return hourly_usd * max((now - began).total_seconds(), 0.0) / 3600
+
+
+def _duration(seconds: float) -> str:
+    """`1d2h30m`, as --ttl takes it, rounded down to minutes; empty below one."""
+    rest = int(seconds)
+    parts = []
+    for unit, unit_s in _UNITS_S:
+        number, rest = divmod(rest, unit_s)
+        parts += [f"{number}{unit}"] * bool(number)
+    return "".join(parts)
+
+
+def _dollars(usd: float) -> str:
+    """`4`, `12.50`, `0.0042`."""
+    if usd == int(usd):
+        return f"{usd:.0f}"
+    return f"{usd:.2f}" if usd >= 0.1 else f"{usd:.2g}"

@@ -1,0 +1,200 @@
+"""The one way to OCI's API: clients made when they are used, errors translated, calls repeated, lists whole.
+
+Answers are plain JSON, as the service sent them, and requests are plain JSON as well; the SDK signs them and
+knows where they go.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+import oci
+from oci.base_client import OCIHTTPAdapter
+
+from inventories.errors import InvalidInput
+from provision.clock import Clock
+from provision.errors import Blocked, CloudError, Gone, Unclear
+from provision.oci.auth import Credentials
+from provision.oci.faults import translate
+from provision.parallel import MOST_AT_ONCE
+from provision.retry import PollWaits, Retry
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+ENDPOINT_VARIABLE = "GPUCTL_OCI_ENDPOINT"
+"""Names an address that stands for all of OCI's services."""
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 60.0
+MOST_PAGES = 10_000
+SETTLE_TIMEOUT_S = 60.0
+APPEAR_TIMEOUT_S = 15.0
+
+_CLIENTS = {
+    "compute": ("oci.core.compute_client", "ComputeClient"),
+    "network": ("oci.core.virtual_network_client", "VirtualNetworkClient"),
+    "storage": ("oci.core.blockstorage_client", "BlockstorageClient"),
+    "identity": ("oci.identity.identity_client", "IdentityClient"),
+    "limits": ("oci.limits.limits_client", "LimitsClient"),
+    "work": ("oci.work_requests.work_request_client", "WorkRequestClient"),
+}
+
+_READS = ("get_", "list_", "create_compute_capacity_report")
+
+
+class Api:
+    """Calls to one account in one region; used from many threads at once.
+
+    Operations are named `compute.launch_instance`: a client, and its method's name in the SDK.
+    """
+
+    def __init__(self, credentials: Credentials, clock: Clock, *, endpoint: str | None = None) -> None:
+        self.credentials = credentials
+        self.clock = clock
+        self._endpoint = endpoint or os.environ.get(ENDPOINT_VARIABLE) or None
+        if self._endpoint and not self._endpoint.startswith(("http://", "https://")):
+            raise InvalidInput(
+                f"{ENDPOINT_VARIABLE} is '{self._endpoint}', which is no web address. Set it to "
+                "`https://host[:port]`, or unset it."
+            )
+        self._retry = Retry(clock=clock)
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+        self._signer = credentials.signer()
+        self._signed_with = _stamp(credentials)
+
+    @property
+    def compartment(self) -> str:
+        """Where everything of ours is."""
+        return self.credentials.compartment
+
+    @property
+    def tenancy(self) -> str:
+        """The account."""
+        return self.credentials.tenancy
+
+    def call(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
+        """The answer's body. Throttled calls are repeated, others as well where that does no harm.
+
+        `again`: whether the call may be repeated when nobody knows whether it was performed; None: where it
+        only reads or has a retry token. Raises the errors of `provision.errors`.
+        """
+        return self.response(operation, *arguments, again=again, **options).data
+
+    def hint(self, operation: str, *arguments: Any, **options: Any) -> Any:
+        """As `call`, tried once only: for what is nice to know and not worth a wait."""
+        return self._once(operation, arguments, options).data
+
+    def response(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
+        """As `call`, the whole answer with its headers."""
+        if again is None:
+            method = operation.partition(".")[2]
+            again = method.startswith(_READS) or "opc_retry_token" in options
+        return self._retry.call(lambda: self._once(operation, arguments, options), again=again)
+
+    def list_all(self, operation: str, *arguments: Any, **options: Any) -> list[Json]:
+        """Everything that a list operation has, all pages.
+
+        Not by the SDK's own way, which repeats calls by rules of its own.
+        """
+        items: list[Json] = []
+        more: dict[str, Any] = {}
+        for _ in range(MOST_PAGES):
+            response = self.response(operation, *arguments, **options, **more)
+            data = response.data
+            items += data["items"] if isinstance(data, dict) else data
+            page = response.headers.get("opc-next-page")
+            if not page:
+                return items
+            more = {"page": page}
+        raise CloudError(
+            f"OCI's list does not end after {MOST_PAGES} pages: {operation}.", operation=operation
+        )
+
+    def listed(self, operation: str, **options: Any) -> list[Json]:
+        """As `list_all`, of what is in the compartment."""
+        return self.list_all(operation, compartment_id=self.compartment, **options)
+
+    def settled(self, do: Callable[[], T]) -> T:
+        """What `do` returns, which makes or changes a part of a network.
+
+        OCI refuses it while something that it builds upon, or the network as a whole, is being changed, and
+        may not find for a moment what has just been made.
+        """
+        began = self.clock.now()
+        waits = PollWaits()
+        while True:
+            try:
+                return do()
+            except (Blocked, Gone) as error:
+                patience_s = SETTLE_TIMEOUT_S if isinstance(error, Blocked) else APPEAR_TIMEOUT_S
+                if self.clock.now() - began > patience_s:
+                    raise
+            self.clock.sleep(waits.next())
+
+    def _once(self, operation: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        client, _, method = operation.partition(".")
+        signed_with = self._signed_with
+        try:
+            try:
+                response = getattr(self._client(client), method)(*arguments, **options)
+            except oci.exceptions.ServiceError as error:
+                if error.status != 401 or not self._renew(signed_with):
+                    raise
+                response = getattr(self._client(client), method)(*arguments, **options)
+        except (oci.exceptions.ServiceError, OSError) as error:
+            raise translate(
+                error, method, compartment=self.compartment, advice=self.credentials.advice
+            ) from error
+        if isinstance(response.data, str):
+            raise Unclear(
+                f"OCI's answer to {method} is no JSON. Is a proxy in between?",
+                operation=method,
+                code="NoJson",
+            )
+        return response
+
+    def _client(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._clients:
+                module, cls = _CLIENTS[name]
+                self._clients[name] = self._made(getattr(import_module(module), cls))
+            return self._clients[name]
+
+    def _made(self, cls: Any) -> Any:
+        endpoint = {"service_endpoint": self._endpoint} if self._endpoint else {}
+        client = cls(
+            dict(self.credentials.config),
+            signer=self._signer,
+            timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
+            retry_strategy=oci.retry.NoneRetryStrategy(),
+            circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
+            skip_deserialization=True,
+            **endpoint,
+        )
+        for scheme in ("http://", "https://"):
+            client.base_client.session.mount(scheme, OCIHTTPAdapter(pool_maxsize=MOST_AT_ONCE))
+        return client
+
+    def _renew(self, signed_with: int | None) -> bool:
+        """Sign with the session token that the file holds now. Returns whether it is another one."""
+        with self._lock:
+            stamp = _stamp(self.credentials)
+            if stamp is None or (stamp == signed_with and stamp == self._signed_with):
+                return False
+            if stamp != self._signed_with:
+                self._signer = self.credentials.signer()
+                self._signed_with = stamp
+                for client in self._clients.values():
+                    client.base_client.signer = self._signer
+            return True
+
+
+def _stamp(credentials: Credentials) -> int | None:
+    """Tells a session token's file from an earlier one. None: there is none."""
+    try:
+        return None if credentials.token_file is None else credentials.token_file.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,213 @@
+"""What `doctor` looks at: files and their modes, credentials, clock, permissions, shape, image, limits.
+
+Everything is read-only. OCI can't be asked whether a call would be allowed, so the policy statements that
+making things needs are shown as they are.
+"""
+
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+
+import oci
+
+from inventories.errors import InvalidInput
+from provision.cloud import CloudCluster, Finding, Offer
+from provision.errors import CloudError, Denied, ProvisionError
+from provision.oci import offers
+from provision.oci.api import Api
+from provision.oci.faults import LAUNCH_POLICIES, policy_for, statement
+from provision.oci.kinds import KINDS
+from provision.parallel import run_all
+
+MOST_SKEW_S = 300.0
+"""Requests that are signed with a time further off are refused."""
+WORRYING_SKEW_S = 60.0
+
+OWNER_POLICIES = (
+    "manage instance-family in compartment id {compartment}",
+    "manage volume-family in compartment id {compartment}",
+    "manage virtual-network-family in compartment id {compartment}",
+    "manage compute-clusters in compartment id {compartment}",
+    "inspect compartments in tenancy",
+)
+"""What a group needs that also makes the shared network."""
+
+
+def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+    """As `Cloud.check` says."""
+    credentials, known = _credentials(api)
+    found = [Finding(what="OCI SDK", ok=True, detail=f"oci {oci.__version__}"), *_files(api), *credentials]
+    if known:
+        found += _together(
+            partial(_region, api), partial(_permissions, api), partial(_plan, api, cluster, count)
+        )
+    return tuple(found)
+
+
+def skew_finding(date: str | None, now: datetime) -> Finding:
+    """What the difference to the service's clock means, from an answer's header `Date`."""
+    what = "clock"
+    try:
+        theirs = parsedate_to_datetime(date or "")
+    except ValueError:
+        return Finding(what=what, ok=None, detail="OCI's answer does not tell the time.")
+    off = (now - theirs.astimezone(UTC)).total_seconds()
+    detail = f"This computer's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} OCI's."
+    if abs(off) <= WORRYING_SKEW_S:
+        return Finding(what=what, ok=True, detail=detail)
+    fix = f"Set the clock (NTP). OCI refuses requests from {MOST_SKEW_S / 60:.0f} minutes on."
+    return Finding(what=what, ok=abs(off) < MOST_SKEW_S and None, detail=detail, fix=fix)
+
+
+def quota_finding(left: Sequence[tuple[str, int | None]], needed: int, limit: str) -> Finding:
+    """Whether any domain's limit leaves room: `left` is what each of them has."""
+    told = ", ".join(f"{zone}: {'not known' if free is None else f'{free} left'}" for zone, free in left)
+    known = [free for _, free in left if free is not None]
+    enough = any(free >= needed for free in known)
+    ok = enough or (None if len(known) < len(left) else False)
+    return Finding(
+        what="service limits",
+        ok=ok,
+        detail=f"{needed} of {limit} are needed in one availability domain ({told}).",
+        fix=""
+        if enough
+        else f"Ask for a higher {limit} in the console under Governance, Limits, Quotas and Usage.",
+    )
+
+
+def mode_finding(path: Path) -> Finding | None:
+    """Whether others can read a file with secrets. None: there is no such file."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+    what = f"file {path}"
+    if mode & 0o077:
+        return Finding(
+            what=what,
+            ok=False,
+            detail=f"Others can read it: mode {mode:04o}.",
+            fix=f"Run `chmod 600 {path}`.",
+        )
+    return Finding(what=what, ok=True, detail=f"mode {mode:04o}")
+
+
+def _files(api: Api) -> list[Finding]:
+    credentials = api.credentials
+    if credentials.profile is None:
+        return []
+    key = credentials.config.get("key_file")
+    paths = [credentials.config_file, Path(key).expanduser() if key else None, credentials.token_file]
+    found = [mode_finding(path) for path in paths if path is not None]
+    return [finding for finding in found if finding is not None]
+
+
+def _credentials(api: Api) -> tuple[list[Finding], bool]:
+    """Also the clock, which the same answer tells; and whether anything else can be asked."""
+    what = "credentials"
+    try:
+        answer = api.response("identity.list_availability_domains", api.tenancy)
+    except CloudError as error:
+        refused = Finding(what=what, ok=False, detail=str(error), fix=api.credentials.advice)
+        headers = getattr(error.__cause__, "headers", None)
+        clock = [skew_finding(headers.get("date"), datetime.now(UTC))] if headers else []
+        return [refused, *clock], isinstance(error, Denied)
+    good = Finding(
+        what=what,
+        ok=True,
+        detail=f"{api.credentials.source}, {api.credentials.kind}, compartment {api.compartment}",
+    )
+    return [good, skew_finding(answer.headers.get("date"), datetime.now(UTC))], True
+
+
+def _region(api: Api) -> Iterator[Finding]:
+    try:
+        listed = api.list_all("identity.list_region_subscriptions", api.tenancy)
+    except CloudError as error:
+        yield Finding(what="region", ok=None, detail=str(error))
+        return
+    names = [str(one["regionName"]) for one in listed if one.get("status") == "READY"]
+    region = api.credentials.region
+    if region in names:
+        yield Finding(what="region", ok=True, detail=region)
+    else:
+        yield Finding(
+            what="region",
+            ok=False,
+            detail=f"The tenancy is not subscribed to {region}, but to {', '.join(names)}.",
+            fix="Give one of these with --region, or subscribe to it in the console.",
+        )
+
+
+def _permissions(api: Api) -> Iterator[Finding]:
+    operations = [kind.operation("list") for kind in KINDS.values()]
+    operations += ["compute.list_instances", "compute.list_images", "compute.list_vnic_attachments"]
+    outcomes = run_all(lambda one: api.listed(one), operations)
+    fine = True
+    for operation, outcome in zip(operations, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            fine = False
+            method = operation.partition(".")[2]
+            denied = isinstance(outcome, Denied)
+            yield Finding(
+                what=f"permission to {method.replace('_', ' ')}",
+                ok=False if denied else None,
+                detail=str(outcome),
+                fix=f"Add the policy statement `{policy_for(method, api.compartment)}`." if denied else "",
+            )
+    if fine:
+        yield Finding(what="permission to read", ok=True, detail=f"{len(operations)} lists can be read")
+    yield Finding(
+        what="permission to create",
+        ok=None,
+        detail=f"OCI can't be asked. A group that also makes the network needs: {_told(api, OWNER_POLICIES)}; "
+        f"with --subnet-id: {_told(api, LAUNCH_POLICIES)}.",
+    )
+
+
+def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
+    try:
+        offer = offers.find(api, cluster)
+    except (ProvisionError, InvalidInput) as error:
+        yield Finding(what="shape and image", ok=False, detail=str(error))
+        return
+    yield Finding(
+        what="shape and image",
+        ok=True,
+        detail=f"{offer.shape}, {offer.gpus} GPUs, {offer.image_name}, user {offer.user}, {offer.disk_gb} GB",
+    )
+    if unknown := offer.facts.get("no_capacity_report"):
+        yield Finding(what="capacity report", ok=None, detail=str(unknown))
+    yield from _quota(api, offer, count)
+
+
+def _quota(api: Api, offer: Offer, count: int) -> Iterator[Finding]:
+    limits = offer.facts.get("limits") or ()
+    if not limits:
+        yield Finding(what="service limits", ok=None, detail=f"OCI names no limit for {offer.shape}.")
+        return
+    config = offer.facts.get("shape_config") or {}
+    needed = count * int(offer.gpus or config.get("ocpus") or 1)
+    zones = list(dict.fromkeys(place.zone for place in offer.places))
+    left = run_all(lambda zone: offers.available(api, limits[0], zone), zones)
+    pairs = [
+        (zone, None if isinstance(free, Exception) else free) for zone, free in zip(zones, left, strict=True)
+    ]
+    yield quota_finding(pairs, needed, limits[0])
+
+
+def _told(api: Api, policies: Sequence[str]) -> str:
+    return ", ".join(f"`{statement(policy, api.compartment)}`" for policy in policies)
+
+
+def _together(*checks: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    found: list[Finding] = []
+    for outcome in run_all(lambda check: list(check()), checks):
+        if isinstance(outcome, Exception):
+            found.append(Finding(what="check", ok=None, detail=str(outcome)))
+        else:
+            found += outcome
+    return found

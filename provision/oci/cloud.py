@@ -1,0 +1,123 @@
+"""Oracle Cloud Infrastructure as `provision.cloud.Cloud`: one compartment in one region."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.clock import Clock
+from provision.cloud import (
+    CloudCluster,
+    Ensure,
+    Finding,
+    Ground,
+    Instance,
+    NewMachine,
+    Offer,
+    Part,
+    Place,
+    Target,
+)
+from provision.oci import auth, checks, images, machines, network, offers, parts, preview, requests
+from provision.oci.api import Api
+
+CONSISTENCY_S = 20.0
+
+
+def connect(target: Target, *, clock: Clock) -> "OciCloud":
+    """The cloud for a target. Asks nothing of it yet. Raises BadCredentials."""
+    credentials = auth.find(target)
+    found = Target(
+        provider="oci",
+        region=credentials.region,
+        profile=credentials.profile,
+        compartment=credentials.compartment,
+    )
+    consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
+    return OciCloud(Api(credentials, clock), found, float(consistency) if consistency else CONSISTENCY_S)
+
+
+class OciCloud:
+    """See `provision.cloud.Cloud`, whose words hold here."""
+
+    name = "oci"
+    one_user_data = False
+    all_or_none = False
+
+    def __init__(self, api: Api, target: Target, consistency_s: float = CONSISTENCY_S) -> None:
+        self.target = target
+        self.consistency_s = consistency_s
+        self._api = api
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        """As the protocol says."""
+        return offers.find(self._api, cluster)
+
+    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+        """As the protocol says."""
+        return preview.lines(cluster, offer, count, self._api.compartment)
+
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+        """As the protocol says."""
+        images.subscribe(self._api, offer, ensure)
+        return network.prepare(self._api, cluster, public_key, ensure)
+
+    def prepare_place(
+        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
+    ) -> Ground:
+        """As the protocol says."""
+        if not offer.facts.get("compute_cluster"):
+            return ground
+        made = network.compute_cluster(self._api, cluster, place.zone, ensure)
+        return Ground(ids={**ground.ids, "compute_cluster": made})
+
+    def requests(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        ground: Ground,
+        place: Place,
+        launch: str,
+        machines: Sequence[NewMachine],
+    ) -> tuple[dict[str, Any], ...]:
+        """As the protocol says."""
+        where = self._api.compartment
+        return tuple(
+            requests.launch(cluster, offer, ground, place, launch, machine, where) for machine in machines
+        )
+
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """As the protocol says."""
+        return machines.send(self._api, request)
+
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        """As the protocol says."""
+        return machines.instances(self._api, cluster_id)
+
+    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """As the protocol says."""
+        return machines.with_addresses(self._api, instances)
+
+    def failure(self, instance: Instance) -> Exception | None:
+        """As the protocol says."""
+        return machines.failure(self._api, instance)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """As the protocol says."""
+        machines.terminate(self._api, ids)
+
+    def parts(self) -> tuple[Part, ...]:
+        """As the protocol says."""
+        return parts.all_parts(self._api)
+
+    def delete(self, part: Part) -> None:
+        """As the protocol says."""
+        parts.delete(self._api, part)
+
+    def regions(self) -> tuple[str, ...]:
+        """As the protocol says."""
+        found = self._api.list_all("identity.list_region_subscriptions", self._api.tenancy)
+        return tuple(str(one["regionName"]) for one in found if one.get("status") == "READY")
+
+    def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+        """As the protocol says."""
+        return checks.findings(self._api, cluster, count)

@@ -1,0 +1,174 @@
+"""What the service's errors mean to us: a table by code, and by message where the code does not tell.
+
+The policy that is probably missing goes with a refusal, as OCI's own answer names none. Messages hold what
+the service said, never what was sent.
+"""
+
+import re
+
+import oci
+
+from provision.errors import (
+    BadCredentials,
+    Blocked,
+    Capacity,
+    CloudError,
+    Denied,
+    Exists,
+    Gone,
+    Quota,
+    Throttled,
+    TokenSpent,
+    Unclear,
+)
+
+BY_CODE: dict[str, type[CloudError]] = {
+    "Conflict": Blocked,
+    "IncorrectState": Blocked,
+    "InvalidatedRetryToken": TokenSpent,
+    "LimitExceeded": Quota,
+    "NotAllowed": Denied,
+    "NotAuthenticated": BadCredentials,
+    "NotAuthorized": Denied,
+    "NotAuthorizedOrNotFound": Gone,
+    "NotAuthorizedOrResourceAlreadyExists": Exists,
+    "NotFound": Gone,
+    "QuotaExceeded": Quota,
+    "SignUpRequired": Denied,
+    "TooManyRequests": Throttled,
+}
+
+_BY_STATUS: dict[int, type[CloudError]] = {401: BadCredentials, 403: Denied, 404: Gone, 429: Throttled}
+
+_LISTS_OF_ONE = frozenset(
+    {
+        "list_network_security_group_security_rules",
+        "list_network_security_group_vnics",
+        "list_work_request_errors",
+        "list_app_catalog_listing_resource_versions",
+    }
+)
+"""Lists of what one thing has: here a 404 is about that thing."""
+
+_NO_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
+# Said of one availability domain: another one may have it, or leave room for it.
+_NOT_HERE = re.compile(r"^shape \S+ not found|in this availability domain", re.IGNORECASE)
+
+_POLICIES = (
+    # The first whose word is in the operation's name.
+    ("capacity_report", "manage compute-capacity-reports in tenancy"),
+    ("resource_availability", "inspect resource-availability in tenancy"),
+    ("availability_domain", "inspect compartments in tenancy"),
+    ("fault_domain", "inspect compartments in tenancy"),
+    ("region_subscription", "inspect tenancies in tenancy"),
+    ("app_catalog", "manage app-catalog-listing in tenancy"),
+    ("compute_cluster", "manage compute-clusters in compartment id {compartment}"),
+    ("network_security_group", "manage network-security-groups in compartment id {compartment}"),
+    ("boot_volume", "manage volume-family in compartment id {compartment}"),
+    ("vnic_attachments", "manage instance-family in compartment id {compartment}"),
+    ("get_vnic", "use vnics in compartment id {compartment}"),
+    ("get_subnet", "use subnets in compartment id {compartment}"),
+    ("work_request", "manage instance-family in compartment id {compartment}"),
+    ("instance", "manage instance-family in compartment id {compartment}"),
+    ("image", "manage instance-family in compartment id {compartment}"),
+    ("shape", "manage instance-family in compartment id {compartment}"),
+)
+_NETWORK_POLICY = "manage virtual-network-family in compartment id {compartment}"
+
+LAUNCH_POLICIES = (
+    "manage instance-family in compartment id {compartment}",
+    "use subnets in compartment id {compartment}",
+    "use vnics in compartment id {compartment}",
+    "use network-security-groups in compartment id {compartment}",
+)
+"""A launch needs all of them."""
+
+
+def statement(policy: str, compartment: str) -> str:
+    """A policy as it is typed into the console."""
+    return f"Allow group <your group> to {policy.format(compartment=compartment)}"
+
+
+def policy_for(operation: str, compartment: str) -> str:
+    """The statement that allows an operation, `list_vcns`."""
+    found = next((policy for word, policy in _POLICIES if word in operation), _NETWORK_POLICY)
+    return statement(found, compartment)
+
+
+def translate(error: Exception, operation: str, *, compartment: str, advice: str) -> CloudError:
+    """One of ours for what the SDK raised. `advice`: what to do about credentials that are refused."""
+    if not isinstance(error, oci.exceptions.ServiceError):
+        return Unclear(
+            f"OCI gave no answer to {_title(operation)}: {_reason(error)} Check the network, and run the "
+            "command again.",
+            operation=operation,
+            code=type(error).__name__,
+        )
+    said = _said(error)
+    kind = _kind(error, operation)
+    asked = f"OCI refused {_title(operation)}: {said}"
+    if kind is Capacity:
+        message = f"OCI has none of these machines there now: {said}"
+    elif kind is Quota:
+        message = (
+            f"{said} The limits are in the console under Governance, Limits, Quotas and Usage, where a higher "
+            "one is asked for; or run with a smaller --count or another --region."
+        )
+    elif kind is BadCredentials:
+        message = f"{asked} {advice}"
+    elif kind is Denied or (kind is Gone and operation.startswith(("launch_", "create_", "add_", "update_"))):
+        message = f"{asked} {_needs(operation, compartment)}"
+    elif kind is Unclear:
+        message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {said}"
+    else:
+        message = asked
+    return kind(message, operation=operation, code=str(error.code or error.status))
+
+
+def from_message(code: str, message: str, operation: str) -> CloudError:
+    """One of ours for an error that a work request tells."""
+    if _NO_CAPACITY.search(message):
+        return Capacity(
+            f"OCI has none of these machines there now: {message}", operation=operation, code=code
+        )
+    kind = Quota if BY_CODE.get(code) is Quota else CloudError
+    return kind(f"The launch failed: {message}", operation=operation, code=code)
+
+
+def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudError]:
+    if error.status >= 500:
+        return Capacity if _NO_CAPACITY.search(str(error.message)) else Unclear
+    kind = BY_CODE.get(str(error.code)) or _BY_STATUS.get(error.status, CloudError)
+    if operation == "launch_instance" and kind in (Gone, Quota) and _NOT_HERE.search(str(error.message)):
+        return Capacity
+    # Others' lists, and a new VCN, name nothing but the compartment, so that this is what may not be seen.
+    whole = operation.startswith("list_") and operation not in _LISTS_OF_ONE
+    return Denied if kind is Gone and (whole or operation == "create_vcn") else kind
+
+
+def _needs(operation: str, compartment: str) -> str:
+    if operation == "launch_instance":
+        needed = "; ".join(f"`{statement(policy, compartment)}`" for policy in LAUNCH_POLICIES)
+        return (
+            f"Something that it names is not there, or one of these policy statements is missing: {needed}."
+        )
+    return f"This policy statement is probably missing: `{policy_for(operation, compartment)}`."
+
+
+def _title(operation: str) -> str:
+    """`launch_instance` is `LaunchInstance`, as OCI's own documents call it."""
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def _said(error: "oci.exceptions.ServiceError") -> str:
+    text = str(error.message or f"status {error.status}").strip().rstrip(".")
+    return f"{text}."
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong with a connection; the SDK adds whole paragraphs, and nests the causes."""
+    cause: BaseException = error
+    while cause.args and isinstance(cause.args[0], BaseException):
+        cause = cause.args[0]
+    text = str(cause.args[0] if cause.args else cause).split(" See http")[0].strip().rstrip(".")
+    return f"{text or type(cause).__name__}."

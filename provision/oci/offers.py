@@ -1,0 +1,217 @@
+"""What OCI says of a cluster before anything is made: shape, image, price, and where to try.
+
+Reports of capacity and of limits are hints: they order the places, and their failure changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from inventories.errors import InvalidInput
+from inventories.suggest import nearest
+from provision.catalog import SHAPES
+from provision.cloud import CloudCluster, Offer, Place
+from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
+from provision.oci import images, requests
+from provision.oci.api import Api, Json
+from provision.oci.network import check_subnet
+from provision.oci.together import together
+from provision.parallel import run_all, values
+
+SPOT_SHARE = 0.5
+"""Preemptible machines cost half the price of others, whatever the shape and the region."""
+FLEXIBLE_OCPUS = 2.0
+"""Of shapes that leave it to the request, which are none with GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zone:
+    """One availability domain, as far as it matters for a shape."""
+
+    name: str
+    fault_domains: tuple[str, ...]
+    shape: Json | None
+    """As the domain lists it; None: it has no such shape."""
+    capacity: bool | None
+    """What the capacity report says. None: nothing."""
+    allowed: bool | None
+    """Whether the account's limits leave room for one machine. None: not known."""
+    unknown: str = ""
+    """Why there is no report."""
+
+
+def find(api: Api, cluster: CloudCluster) -> Offer:
+    """As `Cloud.offer` says."""
+    zones, image_if_any, subnet = together(
+        partial(_zones, api, cluster.shape), partial(_image, api, cluster), partial(_subnet, api, cluster)
+    )
+    shape = next((zone.shape for zone in zones if zone.shape), None)
+    if shape is None:
+        raise UnknownShape(_no_shape(api, cluster.shape))
+    image = image_if_any()  # only now, as no image fits a shape that is not there
+    if cluster.spot and cluster.shape.startswith("BM."):
+        raise InvalidInput(
+            f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
+        )
+    if subnet is not None:
+        check_subnet(cluster, subnet)
+        only = subnet.get("availabilityDomain")
+        zones = [zone for zone in zones if only in (None, zone.name)]
+    places = ordered_places(zones)
+    if not places:
+        raise InvalidInput(
+            f"Subnet '{cluster.subnet_id}' is in an availability domain that has no {cluster.shape}. Give a "
+            "regional subnet, or another shape."
+        )
+    return Offer(
+        shape=cluster.shape,
+        gpus=int(shape.get("gpus") or 0),
+        image_id=image.id,
+        image_name=image.name,
+        user=image.user,
+        disk_gb=images.disk_gb(cluster.disk_gb, image),
+        places=places,
+        hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
+        billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
+        facts=facts_of(cluster.shape, shape, image)
+        | {"no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None)},
+    )
+
+
+def facts_of(name: str, shape: Json, image: images.Image) -> dict[str, Any]:
+    """What requests need to know of shape and image."""
+    virtual = name.startswith("VM.")
+    known = SHAPES.get(name)
+    rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
+    return {
+        "compute_cluster": rdma and not virtual,
+        "encrypts_in_transit": virtual and image.encrypts_in_transit,
+        "shape_config": shape_config(shape),
+        "limits": list(shape.get("quotaNames") or ()),
+        "listing": list(image.listing) if image.listing else None,
+    }
+
+
+def shape_config(shape: Json) -> dict[str, float] | None:
+    """OCPUs and memory for a flexible shape, which has none of its own."""
+    if not shape.get("isFlexible"):
+        return None
+    ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
+    count = min(max(FLEXIBLE_OCPUS, float(ocpus.get("min") or 1)), float(ocpus.get("max") or FLEXIBLE_OCPUS))
+    each = float(memory.get("defaultPerOcpuInGBs") or 8)
+    return {"ocpus": count, "memoryInGBs": count * each}
+
+
+def hourly_usd(name: str, *, spot: bool) -> float | None:
+    """List price of one machine; None where it is not known."""
+    known = SHAPES.get(name)
+    price = known.usd_per_hour if known else None
+    if price is None:
+        return None
+    return price * SPOT_SHARE if spot else price
+
+
+def ordered_places(zones: Sequence[Zone]) -> tuple[Place, ...]:
+    """Each domain as a whole, the likelier ones first; then each fault domain by itself."""
+    having = [zone for zone in zones if zone.shape is not None]
+    likely = sorted(having, key=lambda zone: (zone.allowed is False, zone.capacity is not True))
+    whole = [Place(zone=zone.name) for zone in likely]
+    parts = [Place(zone=zone.name, fault_domain=domain) for zone in likely for domain in zone.fault_domains]
+    return (*whole, *parts)
+
+
+def availability_domains(api: Api) -> list[str]:
+    """Their names, in the account's order."""
+    found = api.list_all("identity.list_availability_domains", api.tenancy)
+    return [str(domain["name"]) for domain in found]
+
+
+def available(api: Api, limit: str, zone: str) -> int | None:
+    """How much of a compute limit is left in a domain. None: the service does not tell."""
+    try:
+        answer = api.hint(
+            "limits.get_resource_availability", "compute", limit, api.tenancy, availability_domain=zone
+        )
+    except BadCredentials:
+        raise
+    except CloudError:
+        return None
+    left = answer.get("available")
+    return None if left is None else int(left)
+
+
+def _image(api: Api, cluster: CloudCluster) -> Callable[[], images.Image]:
+    """What gives the image, or raises why there is none: what is wrong with the shape is said first."""
+    (outcome,) = run_all(lambda wanted: images.find(api, wanted, cluster.shape), [cluster.image])
+    return lambda: values([outcome])[0]
+
+
+def _subnet(api: Api, cluster: CloudCluster) -> Json | None:
+    if cluster.subnet_id is None:
+        return None
+    try:
+        view: Json = api.call("network.get_subnet", cluster.subnet_id)
+    except Gone as error:
+        raise InvalidInput(f"There is no subnet '{cluster.subnet_id}' that you may use. {error}") from error
+    return view
+
+
+def _zones(api: Api, shape: str) -> list[Zone]:
+    names = availability_domains(api)
+    return values(run_all(lambda name: _zone(api, name, shape), names))
+
+
+def _zone(api: Api, name: str, shape: str) -> Zone:
+    found, fault_domains, (capacity, unknown) = together(
+        partial(_shape, api, name, shape),
+        partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
+        partial(_report, api, name, shape),
+    )
+    limits = (found or {}).get("quotaNames") or ()
+    left = available(api, limits[0], name) if found and limits else None
+    needed = int((found or {}).get("gpus") or 1)
+    return Zone(
+        name=name,
+        fault_domains=tuple(str(domain["name"]) for domain in fault_domains),
+        shape=found,
+        capacity=capacity,
+        allowed=None if left is None else left >= needed,
+        unknown=unknown,
+    )
+
+
+def _shape(api: Api, zone: str, shape: str) -> Json | None:
+    """The shape as a domain lists it. None: it does not, or says that there is no such name."""
+    try:
+        listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
+    except (BadCredentials, Throttled, Unclear):
+        raise
+    except CloudError:
+        return None  # where it was about permissions, the list of all shapes says so
+    return next((one for one in listed if one["shape"] == shape), None)
+
+
+def _report(api: Api, zone: str, shape: str) -> tuple[bool | None, str]:
+    """Whether a capacity report says that there are machines, and why there is none."""
+    body = requests.capacity_report(api.tenancy, zone, shape)
+    try:
+        answer = api.hint("compute.create_compute_capacity_report", body)
+    except BadCredentials:
+        raise
+    except CloudError as error:
+        return None, str(error)
+    states = [one.get("availabilityStatus") for one in answer.get("shapeAvailabilities") or ()]
+    return ("AVAILABLE" in states if states else None), ""
+
+
+def _no_shape(api: Api, wanted: str) -> str:
+    listed = api.listed("compute.list_shapes")
+    near = nearest(wanted, sorted({str(one["shape"]) for one in listed}))
+    region = api.credentials.region
+    hint = f" Near it: {', '.join(near)}." if near else ""
+    where = "is in OCI, but not for your account" if wanted in SHAPES else "is no shape that OCI lists"
+    return (
+        f"{wanted} {where} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
+        "ask for the shape's service limit in the console."
+    )

@@ -1,0 +1,251 @@
+"""The bodies of what is asked of OCI, plain JSON by the API's own names. Pure: the same in a dry run.
+
+Everything that can carry tags carries them here, in its create call.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision import tags
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
+
+Json = dict[str, Any]
+
+VCN_CIDR = "10.78.0.0/16"
+SUBNET_CIDRS = {"public": "10.78.0.0/17", "private": "10.78.128.0/17"}
+ANYWHERE = "0.0.0.0/0"
+TCP, ICMP = "6", "1"
+MOST_TOKEN_CHARACTERS = 64
+RDMA_PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration")
+
+
+def vcn(owner: str, compartment: str) -> Json:
+    """CreateVcn: the network that the clusters of a region share."""
+    return _shared(owner, compartment, "gpuctl") | {"cidrBlocks": [VCN_CIDR], "dnsLabel": "gpuctl"}
+
+
+def internet_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
+    """CreateInternetGateway."""
+    return _shared(owner, compartment, "gpuctl internet") | {"vcnId": vcn_id, "isEnabled": True}
+
+
+def nat_gateway(owner: str, compartment: str, vcn_id: str) -> Json:
+    """CreateNatGateway."""
+    return _shared(owner, compartment, "gpuctl nat") | {"vcnId": vcn_id}
+
+
+def service_gateway(owner: str, compartment: str, vcn_id: str, service_id: str) -> Json:
+    """CreateServiceGateway: Oracle's own services without the NAT gateway."""
+    return _shared(owner, compartment, "gpuctl services") | {
+        "vcnId": vcn_id,
+        "services": [{"serviceId": service_id}],
+    }
+
+
+def route_table(owner: str, compartment: str, vcn_id: str, kind: str, routes: Sequence[Json]) -> Json:
+    """CreateRouteTable, `kind` public or private."""
+    return _shared(owner, compartment, f"gpuctl {kind}") | {"vcnId": vcn_id, "routeRules": list(routes)}
+
+
+def public_routes(internet_gateway_id: str) -> list[Json]:
+    """Everything goes through the internet gateway."""
+    return [_route(ANYWHERE, "CIDR_BLOCK", internet_gateway_id)]
+
+
+def private_routes(nat_gateway_id: str, service_gateway_id: str, services: str) -> list[Json]:
+    """Oracle's services, by their CIDR label, through one gateway, everything else through the other."""
+    return [
+        _route(services, "SERVICE_CIDR_BLOCK", service_gateway_id),
+        _route(ANYWHERE, "CIDR_BLOCK", nat_gateway_id),
+    ]
+
+
+def security_list(owner: str, compartment: str, vcn_id: str) -> Json:
+    """CreateSecurityList: what every machine of the network may, instead of the VCN's own list with port 22.
+
+    Inwards only what path MTU discovery needs; the clusters' groups let in the rest.
+    """
+    return _shared(owner, compartment, "gpuctl") | {
+        "vcnId": vcn_id,
+        "ingressSecurityRules": [
+            {
+                "protocol": ICMP,
+                "source": ANYWHERE,
+                "sourceType": "CIDR_BLOCK",
+                "icmpOptions": {"type": 3, "code": 4},
+                "isStateless": False,
+                "description": "path MTU discovery",
+            }
+        ],
+        "egressSecurityRules": [
+            {
+                "protocol": "all",
+                "destination": ANYWHERE,
+                "destinationType": "CIDR_BLOCK",
+                "isStateless": False,
+                "description": "everything outwards",
+            }
+        ],
+    }
+
+
+def subnet(
+    owner: str, compartment: str, vcn_id: str, kind: str, route_table_id: str, security_list_id: str
+) -> Json:
+    """CreateSubnet: regional, `kind` public or private."""
+    return _shared(owner, compartment, f"gpuctl {kind}") | {
+        "vcnId": vcn_id,
+        "cidrBlock": SUBNET_CIDRS[kind],
+        "dnsLabel": kind,
+        "routeTableId": route_table_id,
+        "securityListIds": [security_list_id],
+        "prohibitPublicIpOnVnic": kind == "private",
+    }
+
+
+def nsg(cluster: CloudCluster, compartment: str, vcn_id: str) -> Json:
+    """CreateNetworkSecurityGroup: the cluster's own firewall."""
+    return _own(cluster, compartment) | {"vcnId": vcn_id}
+
+
+def nsg_rules(nsg_id: str, ssh_cidrs: Sequence[str], ssh_port: int) -> list[Json]:
+    """The rules of a cluster's group: SSH from these, everything among its machines, everything outwards."""
+    ports = {"destinationPortRange": {"min": ssh_port, "max": ssh_port}}
+    ssh = [
+        {
+            "direction": "INGRESS",
+            "protocol": TCP,
+            "source": cidr,
+            "sourceType": "CIDR_BLOCK",
+            "tcpOptions": ports,
+            "isStateless": False,
+            "description": "SSH",
+        }
+        for cidr in ssh_cidrs
+    ]
+    return [
+        *ssh,
+        {
+            "direction": "INGRESS",
+            "protocol": "all",
+            "source": nsg_id,
+            "sourceType": "NETWORK_SECURITY_GROUP",
+            "isStateless": False,
+            "description": "the cluster's machines among themselves",
+        },
+        {
+            "direction": "EGRESS",
+            "protocol": "all",
+            "destination": ANYWHERE,
+            "destinationType": "CIDR_BLOCK",
+            "isStateless": False,
+            "description": "everything outwards",
+        },
+    ]
+
+
+def compute_cluster(cluster: CloudCluster, compartment: str, zone: str) -> Json:
+    """CreateComputeCluster: machines on one RDMA network."""
+    return _own(cluster, compartment) | {"availabilityDomain": zone}
+
+
+def subscription(compartment: str, agreements: Mapping[str, Any]) -> Json:
+    """CreateAppCatalogSubscription, from what GetAppCatalogListingAgreements answered."""
+    kept = (
+        "listingId",
+        "listingResourceVersion",
+        "oracleTermsOfUseLink",
+        "eulaLink",
+        "timeRetrieved",
+        "signature",
+    )
+    return {"compartmentId": compartment} | {key: agreements[key] for key in kept if agreements.get(key)}
+
+
+def capacity_report(tenancy: str, zone: str, shape: str) -> Json:
+    """CreateComputeCapacityReport, which takes no compartment but the root."""
+    return {
+        "compartmentId": tenancy,
+        "availabilityDomain": zone,
+        "shapeAvailabilities": [{"instanceShape": shape}],
+    }
+
+
+def launch(
+    cluster: CloudCluster,
+    offer: Offer,
+    ground: Ground,
+    place: Place,
+    launch_id: str,
+    machine: NewMachine,
+    compartment: str,
+) -> Json:
+    """One machine's request: its token and LaunchInstance's body."""
+    token = f"{launch_id}-{machine.rank}"
+    assert len(token) <= MOST_TOKEN_CHARACTERS, token
+    ids, facts = ground.ids, offer.facts
+    of = cluster_tags(cluster) | {tags.LAUNCH: launch_id, tags.RANKS: tags.ranks_text([machine.rank])}
+    if cluster.image:
+        of[tags.IMAGE] = cluster.image[:256]
+    details: Json = {
+        "compartmentId": compartment,
+        "availabilityDomain": place.zone,
+        "displayName": machine.name,
+        "shape": cluster.shape,
+        "freeformTags": of,
+        "sourceDetails": {
+            "sourceType": "image",
+            "imageId": offer.image_id,
+            "bootVolumeSizeInGBs": offer.disk_gb,
+        },
+        "createVnicDetails": {
+            "subnetId": ids["subnet"],
+            "nsgIds": [ids["nsg"]],
+            "assignPublicIp": cluster.public_ip,
+            "displayName": machine.name,
+            "freeformTags": of,
+        },
+        "metadata": {
+            "ssh_authorized_keys": ids["public_key"],
+            "user_data": base64.b64encode(machine.user_data.encode()).decode(),
+        },
+        "instanceOptions": {"areLegacyImdsEndpointsDisabled": True},
+    }
+    if place.fault_domain:
+        details["faultDomain"] = place.fault_domain
+    if facts.get("encrypts_in_transit"):
+        details["isPvEncryptionInTransitEnabled"] = True
+    if facts.get("shape_config"):
+        details["shapeConfig"] = dict(facts["shape_config"])
+    if cluster.spot:
+        details["preemptibleInstanceConfig"] = {
+            "preemptionAction": {"type": "TERMINATE", "preserveBootVolume": False}
+        }
+    if "compute_cluster" in ids:
+        details["computeClusterId"] = ids["compute_cluster"]
+        details["agentConfig"] = {
+            "pluginsConfig": [{"name": name, "desiredState": "ENABLED"} for name in RDMA_PLUGINS]
+        }
+    return {"token": token, "details": details}
+
+
+def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
+    """What everything of a cluster carries."""
+    return tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+
+
+def _own(cluster: CloudCluster, compartment: str) -> Json:
+    return {
+        "compartmentId": compartment,
+        "displayName": f"gpuctl {cluster.name}",
+        "freeformTags": cluster_tags(cluster),
+    }
+
+
+def _shared(owner: str, compartment: str, name: str) -> Json:
+    return {"compartmentId": compartment, "displayName": name, "freeformTags": tags.of_network(owner)}
+
+
+def _route(destination: str, kind: str, target: str) -> Json:
+    return {"destination": destination, "destinationType": kind, "networkEntityId": target}

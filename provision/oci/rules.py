@@ -1,0 +1,79 @@
+"""The rules of a network security group, brought to exactly what is asked for.
+
+Rules are added by a call that takes no token, so that after a lost reply the list decides, not a repetition.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.errors import Gone, Unclear
+from provision.oci.api import Api
+
+Json = dict[str, Any]
+
+MOST_A_CALL = 25
+ROUNDS = 5
+
+_OPTIONS = ("tcpOptions", "udpOptions", "icmpOptions")
+
+
+def changes(wanted: Sequence[Json], found: Sequence[Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
+    """The rules to add, and the ids of those to remove: what nobody asked for, and what is there twice."""
+    keys = {_key(rule): rule for rule in wanted}
+    present: set[str] = set()
+    remove: list[str] = []
+    for rule in found:
+        key = _key(rule)
+        if key not in keys or key in present or rule.get("isValid") is False:
+            remove.append(str(rule["id"]))
+        else:
+            present.add(key)
+    return [rule for key, rule in keys.items() if key not in present], remove
+
+
+def mend(api: Api, nsg_id: str, wanted: Sequence[Json]) -> None:
+    """Add what is missing and remove what nobody asked for. Idempotent."""
+    for last in (*[False] * (ROUNDS - 1), True):
+        found = api.list_all("network.list_network_security_group_security_rules", nsg_id)
+        add, remove = changes(wanted, found)
+        try:
+            for some in _chunks(add):
+                body = {"securityRules": some}
+                _change(api, "add", nsg_id, body)
+            for ids in _chunks(remove):
+                gone = {"securityRuleIds": ids}
+                _change(api, "remove", nsg_id, gone)
+            return
+        except (Unclear, Gone):
+            if last:
+                raise
+
+
+def _change(api: Api, verb: str, nsg_id: str, body: Json) -> None:
+    operation = f"network.{verb}_network_security_group_security_rules"
+    api.settled(lambda: api.call(operation, nsg_id, body))
+
+
+def _key(rule: Mapping[str, Any]) -> str:
+    """What tells a rule from another, whatever defaults the service has filled in."""
+    side = "source" if rule["direction"] == "INGRESS" else "destination"
+    parts = [
+        rule["direction"],
+        rule["protocol"],
+        rule.get(side),
+        rule.get(f"{side}Type") or "CIDR_BLOCK",
+        bool(rule.get("isStateless")),
+        *(_given(rule.get(name)) for name in _OPTIONS),
+    ]
+    return json.dumps(parts, sort_keys=True)
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _chunks(items: Sequence[Any]) -> list[list[Any]]:
+    return [list(items[at : at + MOST_A_CALL]) for at in range(0, len(items), MOST_A_CALL)]

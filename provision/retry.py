@@ -1,0 +1,69 @@
+"""When a call to a cloud is made again: the one place that decides it.
+
+The SDKs' own retries are switched off. They can't tell a call that was refused from one whose reply was
+lost, and repeat both; what has no token would be made twice.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from provision.clock import Clock
+from provision.errors import Throttled, Unclear
+
+T = TypeVar("T")
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 30.0
+THROTTLED_FOR_S = 600.0
+UNCLEAR_FOR_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Patience with a cloud. Waits grow with jitter; both deadlines count from the first try."""
+
+    clock: Clock
+    throttled_for_s: float = THROTTLED_FOR_S
+    unclear_for_s: float = UNCLEAR_FOR_S
+
+    def call(self, do: Callable[[], T], *, again: bool) -> T:
+        """What `do` returns. A throttled call is made again: it was refused.
+
+        `again`: `do` may also be repeated when its outcome is unclear, as it only reads, carries a token,
+        or does nothing the second time. Raises what the last try raised.
+        """
+        began = self.clock.now()
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                return do()
+            except (Throttled, Unclear) as error:
+                if isinstance(error, Unclear) and not again:
+                    raise
+                budget_s = self.throttled_for_s if isinstance(error, Throttled) else self.unclear_for_s
+                wait = wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+                if self.clock.now() + wait - began > budget_s:
+                    raise
+            self.clock.sleep(wait)
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+
+
+def poll_waits() -> "PollWaits":
+    """Waits between looks at something that takes long: short at first, then at most 5 s."""
+    return PollWaits()
+
+
+class PollWaits:
+    """0.2 s, then half as much more each time, up to `longest_s`."""
+
+    def __init__(self, first_s: float = 0.2, longest_s: float = 5.0) -> None:
+        self._next_s = first_s
+        self._longest_s = longest_s
+
+    def next(self) -> float:
+        """Seconds to wait before the next look."""
+        wait_s = self._next_s
+        self._next_s = min(wait_s * 1.5, self._longest_s)
+        return wait_s

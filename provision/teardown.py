@@ -1,0 +1,207 @@
+"""Removing clusters from a cloud by their tags: machines, then parts in dependency order, then the network.
+
+Works from the cloud's own lists alone, so it needs no file of ours. Nothing without our tags is touched. One
+part that can't be removed hides no other: all of them are tried, and what is left is named.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from provision import tags
+from provision.clock import Clock
+from provision.cloud import Cloud, Instance, Part
+from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind
+from provision.parallel import run_all
+from provision.provider import Leftover, Say
+from provision.retry import PollWaits
+
+ENDED_TIMEOUT_S = 1800.0
+"""Bare-metal machines take long to end."""
+BLOCKED_TIMEOUT_S = 300.0
+"""How long a part may be held by what is going away, such as a network interface of an ended machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What became of a teardown."""
+
+    leftovers: tuple[Leftover, ...]
+    network_users: tuple[str, ...] = ()
+    """Names of other clusters, for which the shared network stays."""
+
+
+def remove(
+    cloud: Cloud,
+    cluster_ids: Collection[str] | None,
+    *,
+    clock: Clock,
+    say: Say,
+    network: Callable[[], AbstractContextManager[None]] = nullcontext,
+    watch_s: float = 0.0,
+    blocked_timeout_s: float = BLOCKED_TIMEOUT_S,
+) -> Removed:
+    """Remove clusters (None: every one of ours) and, where no other cluster uses it, the shared network.
+
+    `network` keeps our other commands off the shared network while parts of it go. `watch_s`: how long to
+    go on looking for machines of a launch that was interrupted. Idempotent. Raises LeftBehind, which lists
+    what is live, where the cloud stops answering in the middle.
+    """
+    return _Teardown(cloud, cluster_ids, clock, say, blocked_timeout_s).run(watch_s, network)
+
+
+class _Teardown:
+    def __init__(
+        self,
+        cloud: Cloud,
+        cluster_ids: Collection[str] | None,
+        clock: Clock,
+        say: Say,
+        blocked_timeout_s: float,
+    ) -> None:
+        self._cloud = cloud
+        self._cluster_ids = cluster_ids
+        self._clock = clock
+        self._say = say
+        self._blocked_timeout_s = blocked_timeout_s
+        self._live: dict[str, str] = {}
+        """What is known to be there: id → what it is."""
+
+    def run(self, watch_s: float, network: Callable[[], AbstractContextManager[None]]) -> Removed:
+        try:
+            leftovers = self._end_machines(watch_s)
+            if leftovers:
+                # What holds the rest is still there; trying would only wait for it.
+                others = [part for part in self._cloud.parts() if self._ours(part.tags)]
+                reason = f"Instance {leftovers[0].id} is still there."
+                return Removed(leftovers=(*leftovers, *(_left(part, reason) for part in others)))
+            with network():
+                return self._delete_parts()
+        except CloudError as error:
+            if not self._live:
+                raise
+            listed = ", ".join(f"{what} {name}" for name, what in sorted(self._live.items()))
+            fix = "" if isinstance(error, BadCredentials) else " Run the command again."
+            raise LeftBehind(f"{error} What may still be there, and billed: {listed}.{fix}") from error
+
+    def _delete_parts(self) -> Removed:
+        leftovers = self._delete(lambda part: self._ours(part.tags))
+        users = self._network_users()
+        if users or leftovers:
+            return Removed(leftovers=leftovers, network_users=users)
+        leftovers = self._delete(lambda part: tags.is_shared(part.tags))
+        # A cluster of somebody else may have come in between; then the network is theirs now.
+        users = self._network_users() if leftovers else ()
+        return Removed(leftovers=() if users else leftovers, network_users=users)
+
+    def _ours(self, of: Mapping[str, str]) -> bool:
+        if not tags.is_ours(of) or tags.is_shared(of):
+            return False
+        return self._cluster_ids is None or of.get(tags.CLUSTER_ID) in self._cluster_ids
+
+    def _machines(self) -> list[Instance]:
+        one = next(iter(self._cluster_ids)) if self._cluster_ids and len(self._cluster_ids) == 1 else None
+        found = [machine for machine in self._cloud.instances(one) if self._ours(machine.tags)]
+        for machine in found:
+            if machine.state == "ended":
+                self._live.pop(machine.id, None)
+            else:
+                self._live[machine.id] = "instance"
+        return found
+
+    def _end_machines(self, watch_s: float) -> tuple[Leftover, ...]:
+        """End them all and wait. Returns those that did not end."""
+        began = self._clock.now()
+        waits = PollWaits()
+        refused: dict[str, str] = {}
+        watching = False
+        while True:
+            left = [machine for machine in self._machines() if machine.state != "ended"]
+            passed_s = self._clock.now() - began
+            if not left and passed_s >= watch_s:
+                return ()
+            if left and (passed_s > ENDED_TIMEOUT_S or all(machine.id in refused for machine in left)):
+                late = f"It did not end within {ENDED_TIMEOUT_S / 60:.0f} minutes."
+                return tuple(
+                    Leftover(kind="instance", id=machine.id, reason=refused.get(machine.id, late))
+                    for machine in left
+                )
+            if to_end := [machine.id for machine in left if machine.alive and machine.id not in refused]:
+                refused |= self._terminate(to_end)
+            if not left and not watching:
+                watching = True
+                self._say(
+                    f"a launch was interrupted: watching {watch_s - passed_s:.0f} s for what may come of it …"
+                )
+            self._clock.sleep(waits.next())
+
+    def _terminate(self, ids: Sequence[str]) -> dict[str, str]:
+        """Ask for all; those that are refused, one by one, so that one does not keep the others."""
+        try:
+            self._cloud.terminate(ids)
+            return {}
+        except BadCredentials:
+            raise
+        except CloudError as error:
+            if len(ids) == 1:
+                return {ids[0]: str(error)}
+        refused: dict[str, str] = {}
+        for outcome in run_all(lambda one: self._terminate([one]), ids):
+            if isinstance(outcome, Exception):
+                raise outcome
+            refused |= outcome
+        return refused
+
+    def _delete(self, wanted: Callable[[Part], bool]) -> tuple[Leftover, ...]:
+        """Delete parts stage by stage. What is blocked is tried again until the deadline."""
+        deadline = self._clock.now() + self._blocked_timeout_s
+        waits = PollWaits()
+        looked_again = False
+        while True:
+            parts = [part for part in self._cloud.parts() if wanted(part)]
+            self._live |= {part.id: part.kind for part in parts}
+            if not parts:
+                return ()
+            problems = self._delete_by_stage(parts)
+            left = [part for part in parts if part.id in self._live]
+            final = any(not isinstance(error, Blocked) for error in problems.values())
+            if left and (final or self._clock.now() > deadline):
+                first = next(part for part in left if part.id in problems)
+                waiting = f"The {first.kind} {first.id} has to go first."
+                return tuple(_left(part, str(problems.get(part.id, waiting))) for part in left)
+            if self._clock.now() > deadline:
+                return tuple(_left(part, "It was deleted, and is still listed.") for part in parts)
+            if problems or looked_again:
+                self._clock.sleep(waits.next())
+            looked_again = True
+
+    def _delete_by_stage(self, parts: Sequence[Part]) -> dict[str, Exception]:
+        """Try all of a stage, and go on to the next one if all of it went. Returns what went wrong, by id."""
+        problems: dict[str, Exception] = {}
+        for stage in sorted({part.stage for part in parts}):
+            now = [part for part in parts if part.stage == stage]
+            for part, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
+                if isinstance(outcome, BadCredentials):
+                    raise outcome
+                if isinstance(outcome, Exception):
+                    problems[part.id] = outcome
+                else:
+                    self._live.pop(part.id, None)
+            if problems:
+                break
+        return problems
+
+    def _network_users(self) -> tuple[str, ...]:
+        """Names of clusters of ours, other than those that go, of which anything is there."""
+        found = [*(p.tags for p in self._cloud.parts())]
+        found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
+        others = {
+            of[tags.CLUSTER]
+            for of in found
+            if tags.is_ours(of) and not tags.is_shared(of) and not self._ours(of)
+        }
+        return tuple(sorted(others))
+
+
+def _left(part: Part, reason: str) -> Leftover:
+    return Leftover(kind=part.kind, id=part.id, reason=reason)

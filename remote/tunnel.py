@@ -1,0 +1,183 @@
+"""Streams to machines that are reached over a jump host: one connection to it, shared by all of them."""
+
+import time
+import weakref
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Lock
+
+import paramiko
+from paramiko.common import cMSG_GLOBAL_REQUEST
+
+from inventories.jump import Jump, read_jump
+from inventories.machine import Machine
+from remote.bastion import connect_bastion
+from remote.errors import RemoteError, Unreachable
+from remote.tcp import DEAD_PEER_S
+
+ASK_EVERY_S = 10.0
+
+
+@dataclass(kw_only=True, eq=False)
+class _Shared:
+    """A connection to a jump host, open or on its way, and how many need it."""
+
+    jump: Jump
+    client: Future[paramiko.SSHClient] = field(default_factory=Future)
+    users: int = 0
+
+    def usable(self) -> bool:
+        """Whether it is open, or may be soon."""
+        if not self.client.done():
+            return True
+        transport = None if self.client.exception() else self.client.result().get_transport()
+        return transport is not None and transport.is_active()
+
+
+_lock = Lock()
+_open: dict[Jump, _Shared] = {}
+
+
+def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
+    """A stream to the machine's SSH port over its jump host, which is connected to where nobody is yet.
+
+    Raises what `connect_bastion` raises, and Unreachable where the jump host can't reach the machine, each
+    with the machine's name and the jump host's.
+    """
+    shared, first = _take(read_jump(machine.jump))
+    try:
+        if first:
+            _fulfil(shared, timeout_s)
+        # Others wait for the first one's attempt, which has its own deadlines, and share its outcome.
+        return Tunnel(_channel(shared.client.result(), machine, timeout_s), shared)
+    except RemoteError as error:
+        _release(shared)
+        raise type(error)(f"{machine.name}: {error}") from error
+    except BaseException:
+        _release(shared)
+        raise
+
+
+class Tunnel:
+    """What paramiko takes for a connected socket."""
+
+    def __init__(self, channel: paramiko.Channel, shared: _Shared) -> None:
+        self._channel = channel
+        self._shared: _Shared | None = shared
+        self._heard_at = time.monotonic()
+
+    @property
+    def _closed(self) -> bool:
+        """As sockets have it: paramiko looks there."""
+        return self._channel.closed
+
+    def silent_s(self) -> float:
+        """Seconds since something came."""
+        return time.monotonic() - self._heard_at
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """How long to wait for data."""
+        self._channel.settimeout(timeout_s)
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end."""
+        data = self._channel.recv(size)
+        if data:
+            self._heard_at = time.monotonic()
+        return data
+
+    def send(self, data: bytes) -> int:
+        """Send some of it; how many bytes."""
+        return self._channel.send(data)
+
+    def close(self) -> None:
+        """Close it, and the connection to the jump host with the last one. Again: nothing."""
+        with _lock:
+            shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        try:
+            self._channel.close()
+        except (paramiko.SSHException, OSError, EOFError):
+            self._channel.closed = True  # there is nobody left to be told
+        finally:
+            _release(shared)
+
+
+class TunnelTransport(paramiko.Transport):
+    """SSH through a tunnel, where the kernel's timer watches over the way to the jump host only."""
+
+    def watch(self) -> None:
+        """Ask for a sign of life now and then; the connection breaks where none comes."""
+        proxy = weakref.proxy(self)
+        self.packetizer.set_keepalive(ASK_EVERY_S, lambda: proxy.ask_for_life())
+
+    def ask_for_life(self) -> None:
+        """Send a request that every server answers, if only with a refusal; close a tunnel that fell silent."""
+        tunnel = self.sock
+        if isinstance(tunnel, Tunnel) and tunnel.silent_s() > DEAD_PEER_S + ASK_EVERY_S / 2:
+            tunnel.close()
+            return
+        message = paramiko.Message()
+        message.add_byte(cMSG_GLOBAL_REQUEST)
+        message.add_string("keepalive@openssh.com")
+        message.add_boolean(True)
+        self._send_user_message(message)  # type: ignore[attr-defined]
+
+
+def _take(jump: Jump) -> tuple[_Shared, bool]:
+    """The connection to a jump host, and whether the caller is the one to open it. To be released."""
+    with _lock:
+        shared = _open.get(jump)
+        first = shared is None or not shared.usable()
+        if shared is None or first:
+            shared = _open[jump] = _Shared(jump=jump)
+        shared.users += 1
+        return shared, first
+
+
+def _fulfil(shared: _Shared, timeout_s: float) -> None:
+    try:
+        shared.client.set_result(connect_bastion(shared.jump, timeout_s))
+    except BaseException as error:
+        shared.client.set_exception(error)
+        raise
+
+
+def _release(shared: _Shared) -> None:
+    with _lock:
+        shared.users -= 1
+        last = shared.users == 0
+        if last and _open.get(shared.jump) is shared:
+            del _open[shared.jump]
+    if last and shared.client.done() and shared.client.exception() is None:
+        shared.client.result().close()
+
+
+def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> paramiko.Channel:
+    """A channel of the jump host's to the machine's SSH port."""
+    here = f"jump host {machine.jump}: "
+    there = f"{machine.host}:{machine.port}"
+    transport = client.get_transport()
+    try:
+        if transport is None:
+            raise EOFError
+        return transport.open_channel(
+            "direct-tcpip", (machine.host, machine.port), ("127.0.0.1", 0), timeout=timeout_s
+        )
+    except paramiko.ChannelException as error:
+        if error.code == 1:
+            raise Unreachable(
+                f"{here}it may not forward to {there}. Set AllowTcpForwarding in its sshd_config, or take "
+                "another jump host."
+            ) from error
+        raise Unreachable(
+            f"{here}it can't connect to {there} ({error.text}). The machine is off or not up yet, or its "
+            "firewall does not let the jump host in: see `gpuctl status`."
+        ) from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        late = "Timeout" in str(error)
+        what = f"no answer of {there} within {timeout_s:.0f} s" if late else f"its connection broke: {error}"
+        raise Unreachable(
+            f"{here}{what}. A firewall drops the packets, or the machine is off: see `gpuctl status`."
+        ) from error

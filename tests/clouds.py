@@ -1,0 +1,77 @@
+"""gpuctl with a fake cloud behind it, and the two clouds that there are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from support import Gpuctl
+
+from tests.fakes.client import FakeCloud, start_fake
+
+COUNT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A cloud as tests use it."""
+
+    provider: str
+    fake: Literal["oci", "aws_proxy"]
+    shape: str
+    region: str
+    places: tuple[str, ...]
+    """In the order in which they are tried."""
+    client: str
+    """The cloud's own command line."""
+
+
+KINDS = {
+    "oci": Kind(
+        provider="oci",
+        fake="oci",
+        shape="VM.GPU.A10.2",
+        region="eu-frankfurt-1",
+        places=("Uocm:EU-FRANKFURT-1-AD-1", "Uocm:EU-FRANKFURT-1-AD-2", "Uocm:EU-FRANKFURT-1-AD-3"),
+        client="oci",
+    ),
+    "aws": Kind(
+        provider="aws",
+        fake="aws_proxy",
+        shape="g5.12xlarge",
+        region="us-east-1",
+        places=("us-east-1a", "us-east-1b", "us-east-1c"),
+        client="aws",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudGpuctl(Gpuctl):
+    """gpuctl whose account is a fake cloud."""
+
+    cloud: FakeCloud
+    kind: Kind
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of the command: the fake's account, and lists that settle fast."""
+        return {**super().env, **self.cloud.env, "GPUCTL_CONSISTENCY_S": "0.5"}
+
+    @property
+    def up_words(self) -> tuple[str, ...]:
+        """`up` of COUNT machines, without waiting for their SSH servers."""
+        words = ("up", "--shape", self.kind.shape, "--count", str(COUNT), "--ssh-cidr", "127.0.0.1/32")
+        return (*words, "--no-wait", "--yes", "--json")
+
+
+@contextmanager
+def cloud_gpuctl(kind: Kind, folder: Path, *, hosts: bool = False, **settings: Any) -> Iterator[CloudGpuctl]:
+    """A fake cloud of its own and gpuctl for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with start_fake(kind.fake, folder, hosts=hosts) as cloud:
+        if settings:
+            cloud.settings(**settings)
+        (folder / "project").mkdir()
+        yield CloudGpuctl(home=folder / "home", cwd=folder / "project", cloud=cloud, kind=kind)

@@ -1,0 +1,72 @@
+"""`python -m tests.fakes.aws_proxy --port P [--home DIR] [--hosts] [--die-with-stdin]`."""
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+from tests.fakes.aws_proxy.api import ACCESS_KEY, SECRET_KEY
+from tests.fakes.aws_proxy.server import REGION, Fake, make_server
+
+
+def client_env(url: str, home: Path) -> dict[str, str]:
+    """What a client needs in its environment; nothing of the user's own accounts is read."""
+    empty = home / "empty"
+    empty.touch()
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(empty),
+        "AWS_SHARED_CREDENTIALS_FILE": str(empty),
+    }
+
+
+def main() -> None:
+    """Serve until SIGTERM, SIGINT, or the end of stdin."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fakes.aws_proxy")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--hosts", action="store_true")
+    parser.add_argument("--die-with-stdin", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fake-aws-") as temporary:
+        home = (options.home or Path(temporary)).absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        serve(options, home)
+
+
+def serve(options: argparse.Namespace, home: Path) -> None:
+    """The server and what ends it."""
+    fake = Fake(home, with_hosts=options.hosts)
+    server = make_server(fake, options.port)
+
+    def end(*_: object) -> None:
+        threading.Thread(target=server.shutdown).start()
+
+    def end_with_stdin() -> None:
+        # Not through sys.stdin: a thread that waits in there is in the way of the interpreter's end.
+        while os.read(0, 4096):
+            continue
+        end()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    if options.die_with_stdin:
+        threading.Thread(target=end_with_stdin, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    print(json.dumps({"url": url, "pid": os.getpid(), "env": client_env(url, home)}), flush=True)
+    server.serve_forever(poll_interval=0.1)
+    fake.control.release()
+    server.server_close()
+    if fake.world.hosts:
+        fake.world.hosts.stop_all()
+
+
+if __name__ == "__main__":
+    main()

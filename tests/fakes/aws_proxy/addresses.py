@@ -1,0 +1,166 @@
+"""Elastic IP addresses: an instance with several interfaces gets no public address otherwise."""
+
+from typing import Any
+
+from tests.fakes.aws_proxy import instance_calls
+from tests.fakes.aws_proxy.errors import ApiError, dry_run, missing, not_found
+from tests.fakes.aws_proxy.filters import matching
+from tests.fakes.aws_proxy.instances import public_address
+from tests.fakes.aws_proxy.interfaces import Interface
+from tests.fakes.aws_proxy.moto_app import ACCOUNT
+from tests.fakes.aws_proxy.world import Thing, World, new_id, tags_for
+
+Params = dict[str, Any]
+
+ASSOCIATION = (
+    "AssociationId",
+    "InstanceId",
+    "NetworkInterfaceId",
+    "NetworkInterfaceOwnerId",
+    "PrivateIpAddress",
+)
+"""The fields of an address that something has."""
+
+
+def allocate(world: World, region: str, params: Params) -> dict[str, Any]:
+    """AllocateAddress."""
+    if params.get("DryRun"):
+        raise dry_run()
+    address = Thing(
+        kind="elastic-ip",
+        id=new_id("eipalloc"),
+        region=region,
+        tags=tags_for(params, "elastic-ip"),
+        body={
+            "PublicIp": public_address(),
+            "Domain": "vpc",
+            "NetworkBorderGroup": region,
+            "PublicIpv4Pool": "amazon",
+        },
+    )
+    address.body["AllocationId"] = address.id
+    world.add(address)
+    return address.body
+
+
+def associate(world: World, region: str, params: Params) -> dict[str, Any]:
+    """AssociateAddress, with an interface or with an instance's first one."""
+    _all(world, region)
+    address = world.get("elastic-ip", region, params.get("AllocationId", ""))
+    interface = _target(world, region, params)
+    if params.get("DryRun"):
+        raise dry_run()
+    old = address.body.get("NetworkInterfaceId")
+    if old not in (None, interface.id) and not params.get("AllowReassociation"):
+        raise ApiError(
+            "Resource.AlreadyAssociated", f"resource {address.id} is already associated with {old}"
+        )
+    if not _has_gateway(world, region, interface.body["VpcId"]):
+        raise ApiError(
+            "Gateway.NotAttached",
+            f"Network {interface.body['VpcId']} is not attached to any internet gateway",
+        )
+    if old:
+        _dissolve(world, address)
+    # With a real SSH server behind it, the only address that leads there is its own.
+    instance = world.things.get(interface.instance_id or "")
+    interface.public_ip = getattr(instance, "address", None) or address.body["PublicIp"]
+    interface.allocation_id = address.id
+    address.body |= {
+        "AssociationId": new_id("eipassoc"),
+        "NetworkInterfaceId": interface.id,
+        "NetworkInterfaceOwnerId": ACCOUNT,
+        "InstanceId": interface.instance_id,
+        "PrivateIpAddress": interface.body["PrivateIpAddress"],
+    }
+    return {"AssociationId": address.body["AssociationId"]}
+
+
+def _target(world: World, region: str, params: Params) -> Interface:
+    if "NetworkInterfaceId" in params:
+        interface: Interface = world.get("network-interface", region, params["NetworkInterfaceId"])
+        return interface
+    if "InstanceId" not in params:
+        raise missing("instanceId or networkInterfaceId")
+    (instance,) = instance_calls.find(world, region, [params["InstanceId"]])
+    if instance.state not in ("running", "stopped"):
+        raise ApiError(
+            "IncorrectInstanceState",
+            f"The pending-instance-creation instance to which '{instance.id}' is attached is not in a valid "
+            "state for this operation",
+        )
+    return instance.nics[0]
+
+
+def _has_gateway(world: World, region: str, vpc_id: str) -> bool:
+    gateways = world.moto.backend(region).internet_gateways.values()
+    default = world.moto.backend(region).vpcs[vpc_id].is_default
+    return default or any(gateway.vpc and gateway.vpc.id == vpc_id for gateway in gateways)
+
+
+def disassociate(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DisassociateAddress."""
+    wanted = params.get("AssociationId")
+    for address in _all(world, region):
+        if address.body.get("AssociationId") == wanted and wanted:
+            if params.get("DryRun"):
+                raise dry_run()
+            _dissolve(world, address)
+            return {}
+    raise ApiError("InvalidAssociationID.NotFound", f"The association ID '{wanted}' does not exist")
+
+
+def _dissolve(world: World, address: Thing) -> None:
+    interface = world.things.get(address.body["NetworkInterfaceId"])
+    if isinstance(interface, Interface):
+        interface.public_ip = interface.allocation_id = None
+    for key in ASSOCIATION:
+        address.body.pop(key, None)
+
+
+def release(world: World, region: str, params: Params) -> dict[str, Any]:
+    """ReleaseAddress."""
+    _all(world, region)
+    address = world.get("elastic-ip", region, params.get("AllocationId", ""))
+    if params.get("DryRun"):
+        raise dry_run()
+    if "AssociationId" in address.body:
+        raise ApiError("InvalidIPAddress.InUse", f"Address {address.body['PublicIp']} is in use.")
+    del world.things[address.id]
+    return {}
+
+
+FILTERS = {
+    "allocation-id": "AllocationId",
+    "association-id": "AssociationId",
+    "domain": "Domain",
+    "instance-id": "InstanceId",
+    "network-interface-id": "NetworkInterfaceId",
+    "private-ip-address": "PrivateIpAddress",
+    "public-ip": "PublicIp",
+}
+
+
+def describe(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DescribeAddresses."""
+    found = _all(world, region)
+    for name in params.get("AllocationIds", []):
+        if all(address.id != name for address in found):
+            raise not_found("elastic-ip", name)
+    wanted, public = params.get("AllocationIds"), params.get("PublicIps")
+    shown = [
+        address.shown()
+        for address in found
+        if (not wanted or address.id in wanted) and (not public or address.body["PublicIp"] in public)
+    ]
+    return {"Addresses": matching(shown, params.get("Filters", []), FILTERS)}
+
+
+def _all(world: World, region: str) -> list[Thing]:
+    """Those of interfaces that are gone are free again."""
+    found: list[Thing] = list(world.of("elastic-ip", region))
+    for address in found:
+        interface = address.body.get("NetworkInterfaceId")
+        if interface and interface not in world.things:
+            _dissolve(world, address)
+    return found

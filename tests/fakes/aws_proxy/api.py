@@ -1,0 +1,238 @@
+"""One request: who asks, of which service, for what; then the proxy's own answer, or moto's."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from tests.fakes.aws_proxy import (
+    addresses,
+    groups,
+    images,
+    instance_calls,
+    interfaces,
+    lag,
+    network,
+    services,
+    shapes,
+    tags,
+    volumes,
+    wire,
+)
+from tests.fakes.aws_proxy.errors import ApiError, dry_run, not_found, unauthorized
+from tests.fakes.aws_proxy.filters import matching, page
+from tests.fakes.aws_proxy.run import fingerprint, mismatch, run_instances
+from tests.fakes.aws_proxy.world import World
+
+ACCESS_KEY = "AKIAFAKEGPUCTL000001"
+SECRET_KEY = "not-a-secret-of-anybody"
+
+READING = ("Describe", "Get", "List", "Search", "Lookup")
+TOKEN_LENGTH = 64
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/[^/]+/([^/]+)/([^/]+)/aws4_request")
+
+Params = dict[str, Any]
+Reply = tuple[int, str, bytes]
+"""Status, content type, body."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request to a service. `access_key` is None where it is not signed."""
+
+    service: str
+    region: str
+    operation: str
+    form: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    access_key: str | None
+
+    @property
+    def mutating(self) -> bool:
+        """Whether it may change anything."""
+        return not self.operation.startswith(READING) and self.form.get("DryRun", "").lower() != "true"
+
+
+def read(headers: Mapping[str, str], query: str, body: bytes) -> Request:
+    """A request as it came; header names are in lower case."""
+    form = dict(parse_qsl(query, keep_blank_values=True))
+    is_json = "json" in headers.get("content-type", "")
+    if not is_json:
+        form |= dict(parse_qsl(body.decode(), keep_blank_values=True))
+    signed = headers.get("authorization", "") or f"Credential={form.get('X-Amz-Credential', '')}"
+    found = _CREDENTIAL.search(signed)
+    algorithm = headers.get("authorization", form.get("X-Amz-Algorithm", ""))
+    key, region, service = found.groups() if found else (None, "us-east-1", "ec2")
+    target = headers.get("x-amz-target", "")
+    return Request(
+        service=service,
+        region=region,
+        operation=target.rpartition(".")[2] or form.get("Action", ""),
+        form=form,
+        headers=headers,
+        body=body,
+        access_key=key if algorithm.startswith("AWS4-HMAC-SHA256") else None,
+    )
+
+
+def perform(world: World, request: Request) -> Reply:
+    """Do what is asked. Raises ApiError."""
+    _authenticate(request)
+    with world.lock:
+        world.advance()
+        if request.service == "ec2":
+            return 200, "text/xml;charset=UTF-8", _ec2(world, request)
+        return _other(world, request)
+
+
+def _authenticate(request: Request) -> None:
+    if request.access_key == ACCESS_KEY:
+        return
+    if request.service == "ec2":
+        text = "AWS was not able to validate the provided access credentials"
+        raise ApiError("AuthFailure", text, 401)
+    code, status = (
+        ("InvalidClientTokenId", 403) if request.service == "sts" else ("UnrecognizedClientException", 400)
+    )
+    raise ApiError(code, "The security token included in the request is invalid.", status)
+
+
+def _other(world: World, request: Request) -> Reply:
+    if "json" in request.headers.get("content-type", ""):
+        if any(fnmatchcase(request.operation, denied) for denied in world.extra.denied):
+            raise ApiError("AccessDeniedException", f"User is not authorized to perform {request.operation}.")
+        params = json.loads(request.body or b"{}")
+        own = services.answer(world, request.service, request.operation, request.region, params)
+        if own is not None:
+            return 200, "application/x-amz-json-1.1", json.dumps(own).encode()
+    status, headers, data = world.moto.raw(
+        request.service, request.region, dict(request.headers), request.body
+    )
+    if status >= 400 and data.startswith(b"{"):
+        found = json.loads(data)
+        message = found.get("message") or found.get("Message") or ""
+        raise ApiError(found.get("__type", "").rpartition("#")[2], message, status)
+    return status, headers.get("content-type", "text/xml"), data
+
+
+def _ec2(world: World, request: Request) -> bytes:
+    model = wire.operation(request.operation)
+    params = wire.parse(model, request.form)
+    if any(fnmatchcase(request.operation, denied) for denied in world.extra.denied):
+        raise unauthorized(request.operation)
+    tags.check(request.operation, params)
+    lag.check_use(world, request.operation, params)
+    token = params.get("ClientToken")
+    if token is not None and not (0 < len(token) <= TOKEN_LENGTH and token.isascii()):
+        raise ApiError(
+            "InvalidParameterValue",
+            f"Value ({token}) for parameter clientToken is invalid: 1 to 64 ASCII characters.",
+        )
+    if token is None or request.operation == "RunInstances" or params.get("DryRun"):
+        return _once(world, request, model, params)
+    return _with_token(world, request, model, params)
+
+
+def _with_token(world: World, request: Request, model: Any, params: Params) -> bytes:
+    """The same token and parameters: the same answer, and nothing is done."""
+    key = (request.operation, request.region, params["ClientToken"])
+    mark = fingerprint(params)
+    if key in world.tokens:
+        used_for, answer = world.tokens[key]
+        if used_for != mark:
+            raise mismatch()
+        found: bytes = answer
+        return found
+    answer = _once(world, request, model, params)
+    world.tokens[key] = (mark, answer)
+    return answer
+
+
+def _once(world: World, request: Request, model: Any, params: Params) -> bytes:
+    if params.get("DryRun") and request.operation.startswith(READING):
+        raise dry_run()
+    if own := OWN.get(request.operation):
+        return wire.result_xml(model, own(world, request.region, params))
+    if guard := network.GUARDS.get(request.operation):
+        guard(world, request.region, params)
+    if params.get("DryRun"):
+        raise dry_run()
+    lag.check(world, request.region, request.operation, params)
+    data = world.moto.ec2(request.region, dict(request.form))
+    network.tidy(world, request.region, request.operation, params)
+    lag.created(world, request.operation, data)
+    return lag.without_new(world, request.operation, data)
+
+
+def _describe_images(world: World, region: str, params: Params) -> dict[str, Any]:
+    found = images.of_region(region)
+    for name in params.get("ImageIds", []):
+        if all(image["ImageId"] != name for image in found):
+            raise not_found("image", name)
+    wanted, owners = params.get("ImageIds"), params.get("Owners")
+    chosen = [
+        image
+        for image in found
+        if (not wanted or image["ImageId"] in wanted)
+        and (not owners or {image["OwnerId"], image["ImageOwnerAlias"]} & set(owners))
+    ]
+    items, token = page(matching(chosen, params.get("Filters", []), images.FILTERS), params)
+    return {"Images": items, "NextToken": token}
+
+
+OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
+    "AllocateAddress": addresses.allocate,
+    "AssociateAddress": addresses.associate,
+    "CancelSpotInstanceRequests": groups.cancel_spot,
+    "CreateNetworkInterface": interfaces.create,
+    "CreatePlacementGroup": groups.create_placement_group,
+    "CreateTags": tags.create,
+    "CreateVolume": volumes.create,
+    "DeleteNetworkInterface": interfaces.delete,
+    "DeletePlacementGroup": groups.delete_placement_group,
+    "DeleteTags": tags.delete,
+    "DeleteVolume": volumes.delete,
+    "DescribeAddresses": addresses.describe,
+    "DescribeImages": _describe_images,
+    "DescribeInstanceAttribute": instance_calls.describe_attribute,
+    "DescribeInstanceStatus": instance_calls.describe_status,
+    "DescribeInstanceTypeOfferings": shapes.describe_offerings,
+    "DescribeInstances": instance_calls.describe,
+    "DescribeNetworkInterfaces": interfaces.describe,
+    "DescribePlacementGroups": groups.describe_placement_groups,
+    "DescribeSpotInstanceRequests": groups.describe_spot,
+    "DescribeTags": tags.describe,
+    "DescribeVolumes": volumes.describe,
+    "DisassociateAddress": addresses.disassociate,
+    "GetConsoleOutput": instance_calls.console_output,
+    "ModifyInstanceAttribute": instance_calls.modify_attribute,
+    "ModifyInstanceMetadataOptions": instance_calls.modify_metadata,
+    "RebootInstances": instance_calls.reboot,
+    "ReleaseAddress": addresses.release,
+    "RunInstances": run_instances,
+    "StartInstances": instance_calls.start,
+    "StopInstances": instance_calls.stop,
+    "TerminateInstances": instance_calls.terminate,
+}
+"""What moto is not asked about. Those that change something look at DryRun
+themselves, after their checks."""
+
+
+def error(service: str, status: int, code: str, message: str) -> Reply:
+    """A refusal as the service words it."""
+    if service == "ec2":
+        return status, "text/xml;charset=UTF-8", wire.error_xml(code, message)
+    if service == "sts":
+        text = (
+            '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
+            f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
+            "<RequestId>00000000-0000-0000-0000-000000000000</RequestId></ErrorResponse>"
+        )
+        return status, "text/xml", text.encode()
+    return status, "application/x-amz-json-1.1", json.dumps({"__type": code, "message": message}).encode()

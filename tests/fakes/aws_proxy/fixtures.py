@@ -1,0 +1,28 @@
+"""Fixtures for tests of the fake EC2 itself: one fake for all of them, as new for each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.aws_proxy.user import Aws, Net, fake_aws
+
+
+@pytest.fixture(scope="session")
+def shared_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    """A fake without hosts, and a user of it."""
+    with fake_aws(tmp_path_factory.mktemp("aws")) as aws:
+        yield aws
+
+
+@pytest.fixture
+def aws(shared_aws: Aws) -> Aws:
+    """A user of the fake, which is as in the beginning but for the time that things take in it."""
+    shared_aws.cloud.reset()
+    shared_aws.cloud.settings(launch_s=0.05, terminate_s=0.1)
+    return shared_aws
+
+
+@pytest.fixture
+def net(aws: Aws) -> Net:
+    """A network with one subnet and one security group."""
+    return aws.net()

@@ -1,0 +1,276 @@
+"""The calls on instances that exist: describe, terminate, stop, start, and their attributes."""
+
+import base64
+from typing import Any
+
+from tests.fakes.aws_proxy import instances, lookup
+from tests.fakes.aws_proxy.errors import ApiError, combination, dry_run, missing, not_found
+from tests.fakes.aws_proxy.filters import matching, page
+from tests.fakes.aws_proxy.instances import CODES, Instance
+from tests.fakes.aws_proxy.run import reservations
+from tests.fakes.aws_proxy.world import World
+
+Params = dict[str, Any]
+
+FILTERS = {
+    "architecture": "Architecture",
+    "availability-zone": "Placement.AvailabilityZone",
+    "block-device-mapping.volume-id": "BlockDeviceMappings.Ebs.VolumeId",
+    "client-token": "ClientToken",
+    "dns-name": "PublicDnsName",
+    "image-id": "ImageId",
+    "instance-id": "InstanceId",
+    "instance-lifecycle": "InstanceLifecycle",
+    "instance-state-code": "State.Code",
+    "instance-state-name": "State.Name",
+    "instance-type": "InstanceType",
+    "instance.group-id": "SecurityGroups.GroupId",
+    "instance.group-name": "SecurityGroups.GroupName",
+    "ip-address": "PublicIpAddress",
+    "key-name": "KeyName",
+    "launch-index": "AmiLaunchIndex",
+    "launch-time": "LaunchTime",
+    "metadata-options.http-tokens": "MetadataOptions.HttpTokens",
+    "network-interface.group-id": "NetworkInterfaces.Groups.GroupId",
+    "network-interface.network-interface-id": "NetworkInterfaces.NetworkInterfaceId",
+    "network-interface.subnet-id": "NetworkInterfaces.SubnetId",
+    "network-interface.vpc-id": "NetworkInterfaces.VpcId",
+    "placement-group-name": "Placement.GroupName",
+    "private-dns-name": "PrivateDnsName",
+    "private-ip-address": "PrivateIpAddress",
+    "reservation-id": "ReservationId",
+    "root-device-type": "RootDeviceType",
+    "spot-instance-request-id": "SpotInstanceRequestId",
+    "state-reason-code": "StateReason.Code",
+    "subnet-id": "SubnetId",
+    "tenancy": "Placement.Tenancy",
+    "vpc-id": "VpcId",
+}
+
+
+def find(world: World, region: str, ids: list[str], *, visible_only: bool = False) -> list[Instance]:
+    """Instances by id. Raises ApiError where one is unknown, or is not shown as yet."""
+    found = [world.things.get(name) for name in ids]
+    unknown = [
+        name
+        for name, thing in zip(ids, found, strict=True)
+        if not isinstance(thing, Instance)
+        or thing.region != region
+        or thing.forgotten
+        or (visible_only and not world.visible(thing))
+    ]
+    for name in unknown:
+        if not name.startswith("i-"):
+            raise ApiError("InvalidInstanceID.Malformed", f'Invalid id: "{name}"')
+    if unknown:
+        raise not_found("instance", unknown)
+    return [thing for thing in found if isinstance(thing, Instance)]
+
+
+def _chosen(world: World, region: str, params: Params) -> list[Instance]:
+    """Those named, or all that lists show; then the filters."""
+    if ids := params.get("InstanceIds"):
+        found = find(world, region, ids, visible_only=True)
+    else:
+        found = [entry for entry in world.of("instance", region) if world.visible(entry)]
+    if not params.get("Filters"):
+        return found
+    by_id = {entry.id: entry for entry in found}
+    shown = (entry.shown() | {"ReservationId": entry.reservation_id} for entry in found)
+    return [by_id[entry["InstanceId"]] for entry in matching(shown, params["Filters"], FILTERS)]
+
+
+def describe(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DescribeInstances."""
+    items, token = page(
+        _chosen(world, region, params), params, ids="InstanceIds", most=world.extra.reply_page_size
+    )
+    return {"Reservations": reservations(items), "NextToken": token}
+
+
+STATUS_FILTERS = {
+    "availability-zone": "AvailabilityZone",
+    "instance-state-code": "InstanceState.Code",
+    "instance-state-name": "InstanceState.Name",
+    "instance-status.status": "InstanceStatus.Status",
+    "system-status.status": "SystemStatus.Status",
+}
+
+
+def describe_status(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DescribeInstanceStatus: the checks pass some time after the instance runs."""
+    found = _chosen(world, region, {"InstanceIds": params.get("InstanceIds", [])})
+    shown = [
+        _status(world, entry)
+        for entry in found
+        if params.get("IncludeAllInstances") or entry.state == "running"
+    ]
+    passed = matching(shown, params.get("Filters", []), STATUS_FILTERS)
+    for entry in passed:
+        del entry["Tags"]
+    items, token = page(passed, params, ids="InstanceIds")
+    return {"InstanceStatuses": items, "NextToken": token}
+
+
+def _status(world: World, instance: Instance) -> dict[str, Any]:
+    if instance.state != "running" or instance.running_at is None:
+        check: dict[str, Any] = {"Status": "not-applicable"}
+    else:
+        passed = world.control.now() >= instance.running_at + world.control.settings.launch_s
+        details = [{"Name": "reachability", "Status": "passed" if passed else "initializing"}]
+        check = {"Status": "ok" if passed else "initializing", "Details": details}
+    return {
+        "AvailabilityZone": instance.plan.zone,
+        "InstanceId": instance.id,
+        "InstanceState": {"Code": CODES[instance.state], "Name": instance.state},
+        "InstanceStatus": check,
+        "SystemStatus": check,
+        "Tags": [],
+    }
+
+
+def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
+    """TerminateInstances: all or none of them."""
+    found = find(world, region, params["InstanceIds"])
+    for instance in found:
+        if instance.attributes["DisableApiTermination"] and not instance.gone:
+            raise ApiError(
+                "OperationNotPermitted",
+                f"The instance '{instance.id}' may not be terminated. Modify its 'disableApiTermination' "
+                "instance attribute and try again.",
+            )
+    if params.get("DryRun"):
+        raise dry_run()
+    before = {instance.id: instance.state for instance in found}
+    for instance in found:
+        instances.terminate(world, instance)
+    return {"TerminatingInstances": _changes(found, before)}
+
+
+def stop(world: World, region: str, params: Params) -> dict[str, Any]:
+    """StopInstances."""
+    found = find(world, region, params["InstanceIds"])
+    for instance in found:
+        if instance.plan.spot:
+            raise ApiError(
+                "UnsupportedOperation",
+                f"You can't stop the Spot Instance '{instance.id}' because it is associated with a one-time Spot "
+                "Instance request.",
+            )
+        _require(instance, "running", "stopping", "stopped")
+    if params.get("DryRun"):
+        raise dry_run()
+    before = {instance.id: instance.state for instance in found}
+    for instance in found:
+        if instance.state == "running":
+            instances.stop(world, instance)
+    return {"StoppingInstances": _changes(found, before)}
+
+
+def start(world: World, region: str, params: Params) -> dict[str, Any]:
+    """StartInstances."""
+    found = find(world, region, params["InstanceIds"])
+    for instance in found:
+        _require(instance, "stopped", "pending", "running")
+    if params.get("DryRun"):
+        raise dry_run()
+    before = {instance.id: instance.state for instance in found}
+    for instance in found:
+        if instance.state == "stopped":
+            instances.start_again(world, instance)
+    return {"StartingInstances": _changes(found, before)}
+
+
+def reboot(world: World, region: str, params: Params) -> dict[str, Any]:
+    """RebootInstances."""
+    for instance in find(world, region, params["InstanceIds"]):
+        _require(instance, "running")
+    if params.get("DryRun"):
+        raise dry_run()
+    return {}
+
+
+def _require(instance: Instance, *states: str) -> None:
+    if instance.state not in states:
+        raise ApiError(
+            "IncorrectInstanceState",
+            f"The instance '{instance.id}' is not in a state from which this is possible: it is "
+            f"'{instance.state}'.",
+        )
+
+
+def _changes(found: list[Instance], before: dict[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "InstanceId": instance.id,
+            "CurrentState": {"Code": CODES[instance.state], "Name": instance.state},
+            "PreviousState": {"Code": CODES[before[instance.id]], "Name": before[instance.id]},
+        }
+        for instance in found
+    ]
+
+
+def describe_attribute(world: World, region: str, params: Params) -> dict[str, Any]:
+    """DescribeInstanceAttribute."""
+    (instance,) = find(world, region, [params["InstanceId"]])
+    name = params["Attribute"][0].upper() + params["Attribute"][1:]
+    if name == "GroupSet":
+        return {"InstanceId": instance.id, "Groups": instance.nics[0].body["Groups"]}
+    if name == "InstanceType":
+        return {"InstanceId": instance.id, name: {"Value": instance.plan.type}}
+    if name not in instance.attributes:
+        raise ApiError("UnsupportedOperation", f"This fake has no attribute {name}.")
+    return {"InstanceId": instance.id, name: {"Value": instance.attributes[name]}}
+
+
+CHANGEABLE = ("DisableApiTermination", "InstanceInitiatedShutdownBehavior", "SourceDestCheck")
+
+
+def modify_attribute(world: World, region: str, params: Params) -> dict[str, Any]:
+    """ModifyInstanceAttribute."""
+    (instance,) = find(world, region, [params["InstanceId"]])
+    changes = {key: value for key, value in params.items() if key not in ("InstanceId", "DryRun")}
+    if set(changes) == {"Attribute", "Value"}:
+        name = changes["Attribute"][0].upper() + changes["Attribute"][1:]
+        text = changes["Value"]
+        changes = {name: {"Value": text.lower() == "true" if text.lower() in ("true", "false") else text}}
+    if unknown := set(changes) - {*CHANGEABLE, "Groups"}:
+        raise ApiError("UnsupportedOperation", f"This fake can't change {', '.join(sorted(unknown))}.")
+    if not changes:
+        raise missing("attribute")
+    if params.get("DryRun"):
+        raise dry_run()
+    for name in changes.pop("Groups", []):
+        lookup.group(world, region, name)
+    if groups := params.get("Groups"):
+        instance.nics[0].body["Groups"] = [
+            {"GroupId": name, "GroupName": lookup.group(world, region, name).name} for name in groups
+        ]
+    instance.attributes |= {name: value["Value"] for name, value in changes.items()}
+    return {}
+
+
+def modify_metadata(world: World, region: str, params: Params) -> dict[str, Any]:
+    """ModifyInstanceMetadataOptions."""
+    (instance,) = find(world, region, [params["InstanceId"]])
+    if params.get("DryRun"):
+        raise dry_run()
+    if instance.gone:
+        raise combination(f"The instance '{instance.id}' is terminated.")
+    given = {key: value for key, value in params.items() if key not in ("InstanceId", "DryRun")}
+    instance.metadata |= given
+    return {"InstanceId": instance.id, "InstanceMetadataOptions": instance.metadata}
+
+
+def console_output(world: World, region: str, params: Params) -> dict[str, Any]:
+    """GetConsoleOutput: nothing as long as the instance does not run."""
+    (instance,) = find(world, region, [params["InstanceId"]])
+    text = f"cloud-init: {instance.id} is up\n" if instance.running_at is not None else ""
+    host = world.hosts.host(instance.id) if world.hosts else None
+    if host is not None and host.folder.log_path.exists():
+        text += host.folder.log_path.read_text(errors="replace")
+    return {
+        "InstanceId": instance.id,
+        "Output": base64.b64encode(text.encode()).decode(),
+        "Timestamp": instance.body["LaunchTime"],
+    }

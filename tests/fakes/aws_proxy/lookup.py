@@ -1,0 +1,96 @@
+"""Finding networks, groups and keys among moto's objects, and placement groups among our own."""
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes.aws_proxy.errors import not_found
+from tests.fakes.aws_proxy.world import World
+
+
+def find_subnet(world: World, region: str, name: str) -> Any:
+    """moto's subnet, or None."""
+    by_zone = world.moto.backend(region).subnets.values()
+    return next((subnets[name] for subnets in by_zone if name in subnets), None)
+
+
+def subnet(world: World, region: str, name: str) -> Any:
+    """moto's subnet. Raises ApiError where there is none."""
+    found = find_subnet(world, region, name)
+    if found is None:
+        raise not_found("subnet", name)
+    return found
+
+
+def group(world: World, region: str, name: str) -> Any:
+    """moto's security group, by its id. Raises ApiError where there is none."""
+    found = world.moto.backend(region).get_security_group_from_id(name)
+    if found is None:
+        raise not_found("security-group", name)
+    return found
+
+
+def group_named(world: World, region: str, name: str, vpc_id: str) -> Any:
+    """moto's security group, by its name within a VPC. Raises ApiError where there is none."""
+    for found in world.moto.backend(region).groups.get(vpc_id, {}).values():
+        if found.name == name:
+            return found
+    raise not_found("security-group", name)
+
+
+def groups(world: World, region: str) -> list[Any]:
+    """All of moto's security groups."""
+    by_vpc = world.moto.backend(region).groups.values()
+    return [found for by_id in by_vpc for found in by_id.values()]
+
+
+def subnets(world: World, region: str, vpc_id: str) -> list[Any]:
+    """moto's subnets of a VPC."""
+    by_zone = world.moto.backend(region).subnets.values()
+    return [found for by_id in by_zone for found in by_id.values() if found.vpc_id == vpc_id]
+
+
+def key_pair(world: World, region: str, name: str) -> Any:
+    """moto's key pair, by its name. Raises ApiError where there is none."""
+    found = world.moto.backend(region).key_pairs.get(name)
+    if found is None:
+        raise not_found("key-pair", name)
+    return found
+
+
+def placement_group(world: World, region: str, name: str) -> Any:
+    """One by its name. Raises ApiError where there is none."""
+    for found in world.of("placement-group", region):
+        if found.body["GroupName"] == name:
+            return found
+    raise not_found("placement-group", name)
+
+
+def names(world: World, region: str, kind: str) -> set[str]:
+    """The ids of all of moto's resources of a kind; key pairs have names."""
+    backend = world.moto.backend(region)
+    if kind == "subnet":
+        return {name for by_id in backend.subnets.values() for name in by_id}
+    if kind == "security-group":
+        return {found.id for found in groups(world, region)}
+    by_name = {
+        "vpc": backend.vpcs,
+        "internet-gateway": backend.internet_gateways,
+        "route-table": backend.route_tables,
+        "key-pair": backend.key_pairs,
+    }
+    return set(by_name[kind])
+
+
+def free_addresses(world: World, region: str, subnet_id: str) -> Iterator[str]:
+    """Those of a subnet that no interface has; the first four and the last are the cloud's."""
+    found = subnet(world, region, subnet_id)
+    taken = {
+        address
+        for interface in world.of("network-interface", region)
+        if interface.body["SubnetId"] == subnet_id
+        for address in interface.addresses
+    }
+    network = ipaddress.ip_network(found.cidr_block, strict=False)
+    hosts = (str(network[index]) for index in range(4, network.num_addresses - 1))
+    return (address for address in hosts if address not in taken)

@@ -1,0 +1,164 @@
+"""The HTTP side: reads requests, lets the control have its way with them, and writes the answers."""
+
+import json
+import socket
+import sys
+import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.aws_proxy import api, instances, shapes
+from tests.fakes.aws_proxy.errors import ApiError
+from tests.fakes.aws_proxy.state import snapshot
+from tests.fakes.aws_proxy.world import World, extra_names, extra_settings
+from tests.fakes.control import Control, Dropped, Injected
+from tests.fakes.hosts import Hosts
+
+REGION = "us-east-1"
+
+
+class Fake:
+    """The cloud and its control."""
+
+    def __init__(self, home: Path, *, with_hosts: bool) -> None:
+        self.control = Control()
+        hosts = Hosts(home / "hosts", self.control.settings.ssh_port) if with_hosts else None
+        self.world = World(self.control, hosts)
+        self.control.snapshot = lambda: snapshot(self.world)
+        self.control.on_reset = self.world.reset
+        shapes.add_volta()
+        # The first call takes moto a second.
+        self.world.moto.ask(REGION, "DescribeVpcs")
+
+    def answer(self, request: api.Request) -> api.Reply:
+        """Answer a request to a service. Raises Dropped where there is to be no answer."""
+        call = self.control.begin(request.operation, request.mutating)
+        try:
+            self.control.before(call)
+            reply = api.perform(self.world, request)
+            if call.fault and call.fault.kind == "duplicate":
+                self._repeat(request)
+            code = None
+        except Injected as fault:
+            reply, code = api.error(request.service, fault.status, fault.code, fault.message), fault.code
+        except ApiError as refusal:
+            reply, code = (
+                api.error(request.service, refusal.status, refusal.code, refusal.message),
+                refusal.code,
+            )
+        except Dropped:
+            raise
+        except Exception as bug:  # noqa: BLE001
+            traceback.print_exc()
+            text = f"The fake failed: {bug!r}"
+            reply, code = api.error(request.service, 400, "FakeFailed", text), "FakeFailed"
+        self.control.after(call)
+        self.control.end(call, reply[0], code)
+        return reply
+
+    def _repeat(self, request: api.Request) -> None:
+        try:
+            api.perform(self.world, request)
+        except ApiError as refusal:
+            print(f"the second {request.operation} was refused: {refusal}", file=sys.stderr)
+
+    def steer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        """Answer a request to `/_fake/*`."""
+        if (method, path) in (("POST", "/_fake/interrupt"), ("POST", "/_fake/shutdown")):
+            return self._end_by_itself(path.rpartition("/")[2], json.loads(body))
+        if not path.startswith("/_fake/settings"):
+            return self.control.handle(method, path, body)
+        changes = json.loads(body) if body else {}
+        own = {key: changes.pop(key) for key in extra_names() & set(changes)}
+        status, answer = self.control.handle(method, path, json.dumps(changes).encode() if body else b"")
+        if status != 200:
+            return status, answer
+        with self.world.lock:
+            self.world.change_extra(own)
+            if self.world.hosts:
+                self.world.hosts.ssh_port = self.control.settings.ssh_port
+            return status, answer | extra_settings(self.world)
+
+    def _end_by_itself(self, how: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """`interrupt`: the cloud takes instances back; `shutdown`: their own systems shut down."""
+        with self.world.lock:
+            self.world.advance()
+            for name in body["ids"]:
+                instance = self.world.things.get(name)
+                if not isinstance(instance, instances.Instance):
+                    return 404, {"error": f"there is no instance {name}"}
+                if how == "interrupt":
+                    instances.terminate(
+                        self.world, instance, code=body.get("code", "Server.SpotInstanceTermination")
+                    )
+                else:
+                    instances.shut_down(self.world, instance)
+            return 200, {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    fake: Fake
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_PATCH(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path.startswith("/_fake/"):
+            status, answer = self.fake.steer(self.command, self.path, body)
+            self._reply(status, "application/json", json.dumps(answer, default=str).encode())
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = api.read(headers, self.path.partition("?")[2], body)
+        try:
+            reply = self.fake.answer(request)
+        except Dropped:
+            self.close_connection = True
+            # Without this, the connection is only closed when nobody holds it any more.
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self._reply(*reply)
+
+    def _reply(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """The control has the log."""
+
+
+class Server(ThreadingHTTPServer):
+    """On loopback only."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nothing to speak of."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def make_server(fake: Fake, port: int) -> Server:
+    """A server that listens, and is to be run."""
+    handler = type("FakeHandler", (Handler,), {"fake": fake})
+    return Server(("127.0.0.1", port), handler)

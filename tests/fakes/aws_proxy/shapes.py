@@ -1,0 +1,136 @@
+"""Instance types: what moto knows of them, in which zones they are offered, and which quota they count on."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+    InstanceTypeBackend,
+)
+
+from tests.fakes.aws_proxy.errors import ApiError
+from tests.fakes.aws_proxy.filters import matching, page
+from tests.fakes.aws_proxy.world import World
+
+QUOTAS = {
+    "L-DB2E81BA": "Running On-Demand G and VT instances",
+    "L-417A185B": "Running On-Demand P instances",
+    "L-1216C47A": "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+    "L-3819A6DF": "All G and VT Spot Instance Requests",
+    "L-7212CCBC": "All P4, P3 and P2 Spot Instance Requests",
+    "L-C4BD4855": "All P5 Spot Instance Requests",
+    "L-34B43A08": "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+}
+"""In vCPUs."""
+DEFAULT_QUOTA = 16384.0
+
+_VOLTA = {"p3.2xlarge": (8, 1, 61), "p3.8xlarge": (32, 4, 244), "p3.16xlarge": (64, 8, 488)}
+"""vCPUs, GPUs, GiB of memory. moto has no record of them any more."""
+
+
+def add_volta() -> None:
+    """Let moto know the p3 types as well."""
+    for name, (vcpus, gpus, memory_gib) in _VOLTA.items():
+        if name in INSTANCE_TYPES:
+            continue
+        gpu = {
+            "Name": "V100",
+            "Manufacturer": "NVIDIA",
+            "Count": gpus,
+            "MemoryInfo": {"SizeInMiB": 16384},
+        }
+        INSTANCE_TYPES[name] = INSTANCE_TYPES["g4dn.xlarge"] | {
+            "InstanceType": name,
+            "VCpuInfo": {"DefaultVCpus": vcpus, "DefaultCores": vcpus // 2, "DefaultThreadsPerCore": 2},
+            "MemoryInfo": {"SizeInMiB": memory_gib * 1024},
+            "GpuInfo": {"Gpus": [gpu], "TotalGpuMemoryInMiB": gpus * 16384},
+        }
+        InstanceTypeBackend.instance_types.append(InstanceType(name))
+        for by_region in INSTANCE_TYPE_OFFERINGS.values():
+            for offerings in by_region.values():
+                offerings.extend(
+                    entry | {"InstanceType": name}
+                    for entry in list(offerings)
+                    if entry["InstanceType"] == "g4dn.xlarge"
+                )
+
+
+def zones(region: str) -> dict[str, str]:
+    """Names of the region's zones, and their ids."""
+    return {zone.name: zone.zone_id for zone in RegionsAndZonesBackend.zones.get(region, [])}
+
+
+def facts(name: str) -> Mapping[str, Any]:
+    """What there is to know of a type. Raises ApiError for one that does not exist."""
+    if name not in INSTANCE_TYPES:
+        raise ApiError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
+    found: Mapping[str, Any] = INSTANCE_TYPES[name]
+    return found
+
+
+def vcpus(name: str) -> int:
+    """As quotas count them."""
+    return int(facts(name)["VCpuInfo"]["DefaultVCpus"])
+
+
+def quota_code(name: str, *, spot: bool) -> str:
+    """The quota that a type counts on."""
+    if name.startswith(("g", "vt")):
+        return "L-3819A6DF" if spot else "L-DB2E81BA"
+    if name.startswith("p5"):
+        return "L-C4BD4855" if spot else "L-417A185B"
+    if name.startswith("p"):
+        return "L-7212CCBC" if spot else "L-417A185B"
+    return "L-34B43A08" if spot else "L-1216C47A"
+
+
+@functools.cache
+def _listed(kind: str, region: str) -> dict[str, list[Mapping[str, Any]]]:
+    """What moto lists, by type: of `region`, `availability-zone` or `availability-zone-id`."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in INSTANCE_TYPE_OFFERINGS.get(kind, {}).get(region, []):
+        found.setdefault(entry["InstanceType"], []).append(entry)
+    return found
+
+
+def offered_zones(world: World, region: str, name: str) -> list[str]:
+    """Zones in which a type is offered, sold out or not. A capacity of -1 is no offer."""
+    settings = world.control.settings
+    listed = sorted(entry["Location"] for entry in _listed("availability-zone", region).get(name, []))
+    return [zone for zone in listed if settings.capacity_at(name, zone) != -1]
+
+
+FILTERS = {"instance-type": "InstanceType", "location": "Location"}
+
+
+def describe_offerings(world: World, region: str, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeInstanceTypeOfferings."""
+    kind = params.get("LocationType", "region")
+    filters = params.get("Filters", [])
+    listed = _listed(kind, region)
+    asked: list[str] = next(
+        (entry.get("Values", []) for entry in filters if entry.get("Name") == "instance-type"), []
+    )
+    # There are thousands, and mostly one is asked for.
+    exact = asked and not any("*" in value or "?" in value for value in asked)
+    offerings = [entry for name in (asked if exact else listed) for entry in listed.get(name, [])]
+    names = {zone_id: zone for zone, zone_id in zones(region).items()}
+    settings = world.control.settings
+
+    def is_offered(entry: Mapping[str, Any]) -> bool:
+        name, place = entry["InstanceType"], entry["Location"]
+        if kind == "region":
+            return bool(offered_zones(world, region, name))
+        return settings.capacity_at(name, names.get(place, place)) != -1
+
+    shown = [
+        {"InstanceType": entry["InstanceType"], "LocationType": kind, "Location": entry["Location"]}
+        for entry in matching(offerings, filters, FILTERS)
+        if is_offered(entry)
+    ]
+    items, token = page(shown, params, most=1000)
+    return {"InstanceTypeOfferings": items, "NextToken": token}

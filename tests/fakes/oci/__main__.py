@@ -1,0 +1,81 @@
+"""Start the control plane: `python -m tests.fakes.oci --port P [--home DIR] [--hosts] [--die-with-stdin]`."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from tests.fakes.control import Control
+from tests.fakes.hosts import Hosts
+from tests.fakes.oci.account import new_account, write_config
+from tests.fakes.oci.router import warm_up
+from tests.fakes.oci.server import Server
+from tests.fakes.oci.service import Service
+from tests.fakes.oci.state import snapshot
+from tests.fakes.oci.store import Cloud
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT, or until standard input ends if that is asked for."""
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="fake-oci-") as temporary:
+        _serve(options, (options.home or Path(temporary)).resolve())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fakes.oci", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0: chosen by the system")
+    parser.add_argument("--home", type=Path, help="where keys, configuration and hosts are kept")
+    parser.add_argument("--hosts", action="store_true", help="instances are real SSH servers")
+    parser.add_argument("--die-with-stdin", action="store_true", help="end when standard input ends")
+    return parser.parse_args()
+
+
+def _serve(options: argparse.Namespace, home: Path) -> None:
+    account = new_account()
+    config = write_config(account, home)
+    control = Control()
+    hosts = Hosts(home / "hosts", control.settings.ssh_port) if options.hosts else None
+    cloud = Cloud(account, control, hosts)
+    service = Service(cloud, control)
+    control.snapshot = lambda: snapshot(cloud)
+    control.on_reset = service.forget
+    warm_up()
+    server = Server(options.port, service)
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    if options.die_with_stdin:
+        threading.Thread(target=_watch_stdin, args=(over,), daemon=True).start()
+    serving.start()
+    try:
+        _say_ready(server.url, config)
+        over.wait()
+    finally:
+        control.release()
+        server.shutdown()
+        server.server_close()
+        cloud.timers.close()
+        if hosts:
+            hosts.stop_all()
+
+
+def _say_ready(url: str, config: Path) -> None:
+    env = {"GPUCTL_OCI_ENDPOINT": url, "OCI_CONFIG_FILE": str(config)}
+    print(json.dumps({"url": url, "pid": os.getpid(), "env": env}), flush=True)
+
+
+def _watch_stdin(over: threading.Event) -> None:
+    # Not by sys.stdin, whose lock the interpreter wants when it ends.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    over.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The errors of the API: an HTTP status, one of OCI's codes and a sentence, as `{"code", "message"}`.
+
+The sentences are worded as the real service words them where that is known, since clients match on them.
+"""
+
+from typing import Any
+
+GONE = "Authorization failed or requested resource not found."
+
+
+class ApiError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is sent to the client."""
+        return {"code": self.code, "message": self.message}
+
+
+def invalid(message: str) -> ApiError:
+    """A value that the service does not take."""
+    return ApiError(400, "InvalidParameter", message)
+
+
+def missing(message: str) -> ApiError:
+    """A value that the service needs."""
+    return ApiError(400, "MissingParameter", message)
+
+
+def unparsable(message: str) -> ApiError:
+    """A body that is no JSON object."""
+    return ApiError(400, "CannotParseRequest", message)
+
+
+def not_found(message: str = GONE) -> ApiError:
+    """A resource that does not exist, or that the caller may not see: the service does not say which."""
+    return ApiError(404, "NotAuthorizedOrNotFound", message)
+
+
+def incorrect_state(message: str) -> ApiError:
+    """A resource whose state forbids the operation."""
+    return ApiError(409, "IncorrectState", message)
+
+
+def conflict(message: str) -> ApiError:
+    """A resource that something else refers to."""
+    return ApiError(409, "Conflict", message)
+
+
+def token_invalidated(token: str) -> ApiError:
+    """A retry token that stood for something else, or for something that is no more."""
+    return ApiError(409, "InvalidatedRetryToken", f"The opc-retry-token {token} has been invalidated.")
+
+
+def unauthenticated(why: str) -> ApiError:
+    """A signature that is missing, wrong or too old."""
+    return ApiError(401, "NotAuthenticated", f"The required information to complete authentication {why}")
+
+
+def limit_exceeded(*names: str) -> ApiError:
+    """A service limit of the tenancy."""
+    return ApiError(
+        400,
+        "LimitExceeded",
+        f"The following service limits were exceeded: {', '.join(names)}. "
+        "Request a service limit increase from the service limits page in the console. ",
+    )
+
+
+def out_of_capacity() -> ApiError:
+    """No machine of that shape in that place: the service says so with a status of 500."""
+    return ApiError(500, "InternalError", "Out of host capacity.")

@@ -1,0 +1,158 @@
+"""Identity: the tenancy, its compartments and user, regions, availability domains and fault domains."""
+
+from collections.abc import Iterator
+
+from tests.fakes.oci.account import DOMAINS, FAULT_DOMAINS, REGION, REGION_KEY
+from tests.fakes.oci.api import Handler, Reply, Request, View, page
+from tests.fakes.oci.errors import not_found
+from tests.fakes.oci.store import Cloud
+
+_REGIONS = {
+    REGION_KEY: REGION,
+    "IAD": "us-ashburn-1",
+    "PHX": "us-phoenix-1",
+    "LHR": "uk-london-1",
+    "AMS": "eu-amsterdam-1",
+}
+_SUBSCRIBED = (REGION_KEY, "AMS")
+_FOUNDED = "2024-01-15T09:30:00.000Z"
+
+
+def _compartments(cloud: Cloud) -> Iterator[View]:
+    """All but the root, among them one that was deleted, as lists still show it."""
+    account = cloud.account
+    for name, identifier, state in (
+        *((name, identifier, "ACTIVE") for name, identifier in account.compartments.items()),
+        ("old", account.tenancy.replace(".tenancy.", ".compartment.")[:-4] + "dead", "DELETED"),
+    ):
+        yield {
+            "id": identifier,
+            "compartmentId": account.tenancy,
+            "name": name,
+            "description": f"The compartment {name}",
+            "timeCreated": _FOUNDED,
+            "lifecycleState": state,
+            "isAccessible": True,
+            "freeformTags": {},
+            "definedTags": {},
+        }
+
+
+def _root(cloud: Cloud) -> View:
+    return {
+        "id": cloud.account.tenancy,
+        "compartmentId": cloud.account.tenancy,
+        "name": "fake",
+        "description": "The root compartment",
+        "timeCreated": _FOUNDED,
+        "lifecycleState": "ACTIVE",
+        "freeformTags": {},
+        "definedTags": {},
+    }
+
+
+def list_domains(cloud: Cloud, request: Request) -> Reply:
+    """ListAvailabilityDomains."""
+    rows = [
+        {
+            "name": name,
+            "id": f"ocid1.availabilitydomain.oc1..aaaaaaaa{name[-1] * 52}",
+            "compartmentId": request.one("compartmentId"),
+        }
+        for name in DOMAINS
+    ]
+    return page(request, enumerate(rows), size=cloud.settings.page_size)
+
+
+def list_fault_domains(cloud: Cloud, request: Request) -> Reply:
+    """ListFaultDomains."""
+    domain = request.one("availabilityDomain") or ""
+    if not cloud.account.has_domain(domain):
+        raise not_found()
+    rows = [
+        {
+            "name": name,
+            "id": f"ocid1.faultdomain.oc1..aaaaaaaa{domain[-1] * 26}{name[-1] * 26}",
+            "compartmentId": request.one("compartmentId"),
+            "availabilityDomain": domain,
+        }
+        for name in FAULT_DOMAINS
+    ]
+    return page(request, enumerate(rows), size=cloud.settings.page_size)
+
+
+def get_compartment(cloud: Cloud, request: Request) -> Reply:
+    """GetCompartment."""
+    for view in (_root(cloud), *_compartments(cloud)):
+        if view["id"] == request.target:
+            return Reply(body=view)
+    raise not_found()
+
+
+def list_compartments(cloud: Cloud, request: Request) -> Reply:
+    """ListCompartments: the children of the one that is named, never that one itself."""
+    return page(request, enumerate(_compartments(cloud)), size=cloud.settings.page_size)
+
+
+def get_tenancy(cloud: Cloud, request: Request) -> Reply:
+    """GetTenancy."""
+    if request.target != cloud.account.tenancy:
+        raise not_found()
+    return Reply(
+        body={
+            "id": cloud.account.tenancy,
+            "name": "fake",
+            "description": "A tenancy that exists nowhere",
+            "homeRegionKey": REGION_KEY,
+            "freeformTags": {},
+            "definedTags": {},
+        }
+    )
+
+
+def get_user(cloud: Cloud, request: Request) -> Reply:
+    """GetUser."""
+    if request.target != cloud.account.user:
+        raise not_found()
+    return Reply(
+        body={
+            "id": cloud.account.user,
+            "compartmentId": cloud.account.tenancy,
+            "name": "tester@example.com",
+            "description": "tester",
+            "timeCreated": _FOUNDED,
+            "lifecycleState": "ACTIVE",
+            "isMfaActivated": False,
+            "freeformTags": {},
+            "definedTags": {},
+        }
+    )
+
+
+def list_subscriptions(cloud: Cloud, request: Request) -> Reply:
+    """ListRegionSubscriptions."""
+    if request.target != cloud.account.tenancy:
+        raise not_found()
+    rows = [
+        {"regionKey": key, "regionName": _REGIONS[key], "status": "READY", "isHomeRegion": key == REGION_KEY}
+        for key in _SUBSCRIBED
+    ]
+    return page(request, enumerate(rows), size=cloud.settings.page_size)
+
+
+def list_regions(cloud: Cloud, request: Request) -> Reply:
+    """ListRegions."""
+    rows = [{"key": key, "name": name} for key, name in _REGIONS.items()]
+    return page(request, enumerate(rows), size=cloud.settings.page_size)
+
+
+HANDLERS: dict[str, Handler] = {
+    "ListAvailabilityDomains": list_domains,
+    "ListFaultDomains": list_fault_domains,
+    "GetCompartment": get_compartment,
+    "ListCompartments": list_compartments,
+    "GetTenancy": get_tenancy,
+    "GetUser": get_user,
+    "ListRegionSubscriptions": list_subscriptions,
+    "ListRegions": list_regions,
+}

@@ -1,0 +1,118 @@
+"""The images that the region offers: platform images of several dates and kinds, and one of the marketplace.
+
+As in reality, lists show images for other processors and minimal ones beside those that one wants, and tell
+them apart by their names only.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fakes.oci.account import REGION
+from tests.fakes.oci.shapes import Shape
+
+MIN_BOOT_VOLUME_GB = 50
+MAX_BOOT_VOLUME_GB = 32768
+UBUNTU = "Canonical Ubuntu"
+ORACLE = "Oracle Linux"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image; `size_gb` is the boot volume that a launch gets which asks for none."""
+
+    name: str
+    system: str
+    version: str
+    created: str
+    size_gb: int = 47
+    listing_version: str | None = None
+    """Of the marketplace: usable after a subscription only, and in no list of images."""
+
+    @property
+    def id(self) -> str:
+        """Its OCID, the same for ever."""
+        unique = hashlib.sha256(self.name.encode()).hexdigest()[:52]
+        return f"ocid1.image.oc1.{REGION}.aaaaaaaa{unique}"
+
+    @property
+    def arch(self) -> str:
+        """The processors it runs on."""
+        return "aarch64" if "aarch64" in self.name else "x86_64"
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether machines of a shape can be launched from it."""
+        gpu_only = "GPU" in self.name
+        return self.arch == shape.arch and (shape.gpus > 0 or not gpu_only)
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """As ListImages shows it, but for the compartment, which a platform image has none of."""
+        return {
+            "id": self.id,
+            "createImageAllowed": self.listing_version is None,
+            "displayName": self.name,
+            "lifecycleState": "AVAILABLE",
+            "launchMode": "NATIVE",
+            "launchOptions": {
+                "bootVolumeType": "PARAVIRTUALIZED",
+                "firmware": "UEFI_64",
+                "networkType": "PARAVIRTUALIZED",
+                "remoteDataVolumeType": "PARAVIRTUALIZED",
+                "isPvEncryptionInTransitEnabled": False,
+                "isConsistentVolumeNamingEnabled": True,
+            },
+            "agentFeatures": {"isMonitoringSupported": True, "isManagementSupported": True},
+            "listingType": "NONE",
+            "operatingSystem": self.system,
+            "operatingSystemVersion": self.version,
+            "sizeInMBs": self.size_gb * 1024,
+            "billableSizeInGBs": 5,
+            "timeCreated": self.created,
+        }
+
+
+def _platform(system: str, version: str, date: str, kind: str = "") -> Image:
+    words = (system.replace(" ", "-"), version.split()[0], kind, date, "0")
+    return Image(
+        name="-".join(word for word in words if word),
+        system=system,
+        version=version,
+        created=f"{date.replace('.', '-')}T12:00:00.000Z",
+    )
+
+
+def _vmi(version: str, date: str) -> Image:
+    return Image(
+        name=f"NVIDIA-GPU-Optimized-VMI-{version}",
+        system="Custom",
+        version="Custom",
+        created=f"{date}T12:00:00.000Z",
+        size_gb=128,
+        listing_version=version,
+    )
+
+
+IMAGES = {
+    image.id: image
+    for image in (
+        _platform(UBUNTU, "22.04", "2026.03.31"),
+        _platform(UBUNTU, "24.04", "2026.05.29"),
+        _platform(UBUNTU, "24.04 Minimal aarch64", "2026.06.28", "Minimal-aarch64"),
+        _platform(UBUNTU, "22.04", "2026.06.26"),
+        _platform(UBUNTU, "22.04 Minimal", "2026.06.28", "Minimal"),
+        _platform(ORACLE, "8", "2026.05.31", "Gen2-GPU"),
+        _platform(ORACLE, "8", "2026.06.30"),
+        _platform(UBUNTU, "22.04", "2026.06.27", "aarch64"),
+        _platform(UBUNTU, "24.04", "2026.06.26"),
+        _platform(ORACLE, "9", "2026.06.30"),
+        _platform(UBUNTU, "22.04 Minimal aarch64", "2026.06.28", "Minimal-aarch64"),
+        _platform(UBUNTU, "24.04", "2026.06.27", "aarch64"),
+        _platform(UBUNTU, "22.04", "2026.05.29"),
+        _platform(ORACLE, "8", "2026.06.30", "Gen2-GPU"),
+        _platform(UBUNTU, "24.04 Minimal", "2026.06.28", "Minimal"),
+        _platform(UBUNTU, "24.04", "2026.04.30"),
+        _vmi("25.10.1", "2026-01-15"),
+        _vmi("26.04.1", "2026-05-12"),
+    )
+}

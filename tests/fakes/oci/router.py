@@ -1,0 +1,58 @@
+"""From a path to an operation and the function that performs it.
+
+Only operations that are here and in the SDK exist; the SDK's other ones are answered with 501, by name.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from tests.fakes.oci import compute, identity, limits, network, storage, works
+from tests.fakes.oci.api import Handler
+from tests.fakes.oci.operations import Operation, operations
+
+_CORE = "/20160918"
+_CLIENTS: tuple[tuple[str, str, str, dict[str, Handler]], ...] = (
+    ("core", "core/compute_client", _CORE, compute.HANDLERS),
+    ("core", "core/virtual_network_client", _CORE, network.HANDLERS),
+    ("core", "core/blockstorage_client", _CORE, storage.HANDLERS),
+    ("identity", "identity/identity_client", _CORE, identity.HANDLERS),
+    ("work_requests", "work_requests/work_request_client", _CORE, works.HANDLERS),
+    ("limits", "limits/limits_client", "", limits.HANDLERS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """An operation that a request means, with the parameters of its path."""
+
+    operation: Operation
+    handler: Handler
+    path: dict[str, str]
+
+
+@cache
+def _table() -> dict[tuple[str, int, str], list[tuple[Operation, Handler]]]:
+    table: dict[tuple[str, int, str], list[tuple[Operation, Handler]]] = {}
+    for service, client, base, handlers in _CLIENTS:
+        for operation in operations(service, client, base, handlers):
+            key = _key(operation.method, operation.path)
+            table.setdefault(key, []).append((operation, handlers[operation.name]))
+    return table
+
+
+def _key(method: str, path: str) -> tuple[str, int, str]:
+    parts = path.strip("/").split("/")
+    return method, len(parts), parts[1] if len(parts) > 1 else ""
+
+
+def find_route(method: str, path: str) -> Route | None:
+    """The operation for a path without its query."""
+    for operation, handler in _table().get(_key(method, path), ()):
+        if found := operation.pattern.match(path):
+            return Route(operation=operation, handler=handler, path=found.groupdict())
+    return None
+
+
+def warm_up() -> None:
+    """Read the SDK's clients now rather than at the first request."""
+    _table()

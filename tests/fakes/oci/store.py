@@ -1,0 +1,228 @@
+"""What exists in the cloud: resources of all kinds, their states and the times at which they change.
+
+Families of operations work on this and on nothing else. All of it is under one lock, which a request holds
+while it is performed.
+"""
+
+import base64
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Protocol
+
+from tests.fakes.control import Control, Settings
+from tests.fakes.oci.account import Account
+from tests.fakes.oci.api import View
+from tests.fakes.oci.errors import incorrect_state, not_found
+from tests.fakes.oci.timers import Action, Timers
+
+PART_SHARE = 0.1
+"""Parts of a network come and go in this share of the time of a machine."""
+
+ENDED = ("TERMINATED", "DELETED")
+
+
+class HostsLike(Protocol):
+    """Real SSH servers behind instances; nothing here blocks but what says so."""
+
+    def address(self) -> str:
+        """The next free address."""
+
+    def start(
+        self,
+        instance_id: str,
+        address: str,
+        user_data: bytes,
+        *,
+        authorized_keys: Sequence[str],
+        image_user: str,
+    ) -> object:
+        """Start one; it accepts connections a little later."""
+
+    def stop(self, instance_id: str, *, wait: bool = False) -> None:
+        """End one; with `wait`, return when it is gone."""
+
+    def stop_all(self) -> None:
+        """End all, and wait for it."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Resource:
+    """Something that has an OCID: what the API shows of it, and what only we know (`own`)."""
+
+    kind: str
+    number: int
+    view: View
+    visible_at: float
+    own: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its OCID."""
+        return str(self.view["id"])
+
+    @property
+    def state(self) -> str:
+        """Its lifecycle state; what has none is there as long as it is listed."""
+        return str(self.view.get("lifecycleState", "AVAILABLE"))
+
+    @property
+    def etag(self) -> str:
+        """Changes with each change."""
+        return f"{self.number:08x}{self.version:04x}"
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended, nor is about to."""
+        return self.state not in (*ENDED, "TERMINATING", "DELETING")
+
+
+def now() -> str:
+    """The time as the API writes it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Cloud:
+    """All resources of the account in its region."""
+
+    def __init__(self, account: Account, control: Control, hosts: HostsLike | None = None) -> None:
+        self.account = account
+        self.control = control
+        self.hosts = hosts
+        self.lock = threading.RLock()
+        self.timers = Timers(self.lock)
+        self._kinds: dict[str, dict[str, Resource]] = {}
+        self._ids: dict[str, Resource] = {}
+        self._numbers = count(1)
+        self._public = count()
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now; times are in simulated seconds."""
+        return self.control.settings
+
+    def reset(self) -> None:
+        """Back to an empty account."""
+        with self.lock:
+            self.timers.clear()
+            self._kinds.clear()
+            self._ids.clear()
+        if self.hosts:
+            self.hosts.stop_all()
+
+    # What there is
+
+    def get(self, kind: str, identifier: str | None, what: str | None = None) -> Resource:
+        """The resource of that kind and id, else the service's ambiguous 404."""
+        found = self._kinds.get(kind, {}).get(identifier or "")
+        if found is None:
+            raise not_found(what) if what else not_found()
+        return found
+
+    def any(self, identifier: str) -> Resource | None:
+        """The resource of that id, whatever its kind."""
+        return self._ids.get(identifier)
+
+    def all(self, kind: str) -> list[Resource]:
+        """All of a kind, oldest first, also those that lists do not show yet."""
+        return list(self._kinds.get(kind, {}).values())
+
+    def where(self, kind: str, **fields: Any) -> Iterator[Resource]:
+        """Those of a kind whose view has these values and that have not ended."""
+        for resource in self.all(kind):
+            if resource.state not in ENDED and all(resource.view.get(k) == v for k, v in fields.items()):
+                yield resource
+
+    def rows(self, kind: str) -> Iterable[tuple[int, View]]:
+        """What a list of that kind is made of."""
+        moment = time.monotonic()
+        return [(r.number, r.view) for r in self.all(kind) if r.visible_at <= moment]
+
+    def public_address(self) -> str:
+        """An address of the range for documentation, which leads nowhere."""
+        return f"203.0.113.{1 + next(self._public) % 254}"
+
+    # Making and changing
+
+    def ocid(self, kind: str) -> str:
+        """A new identifier."""
+        return f"ocid1.{kind}.oc1.{self.account.region}.{_unique()}"
+
+    def add(
+        self,
+        kind: str,
+        view: View,
+        *,
+        state: str | None = None,
+        own: dict[str, Any] | None = None,
+    ) -> Resource:
+        """Keep a new resource; fields without a value are left out of what is shown."""
+        identifier = view.get("id") or self.ocid(kind)
+        full = {"id": identifier, **view, "timeCreated": now()}
+        if state:
+            full["lifecycleState"] = state
+        resource = Resource(
+            kind=kind,
+            number=next(self._numbers),
+            view={name: value for name, value in full.items() if value is not None},
+            visible_at=time.monotonic() + self.control.real_s(self.settings.list_lag_s),
+            own=own or {},
+        )
+        self._kinds.setdefault(kind, {})[identifier] = resource
+        self._ids[identifier] = resource
+        return resource
+
+    def change(self, resource: Resource, **fields: Any) -> None:
+        """Give fields new values; the view is replaced, so that an answer on its way stays as it was."""
+        resource.view = {**resource.view, **fields}
+        resource.version += 1
+
+    def become(self, resource: Resource, state: str) -> None:
+        """Enter a state."""
+        self.change(resource, lifecycleState=state)
+
+    def forget(self, resource: Resource) -> None:
+        """It is gone: 404 from now on."""
+        self._kinds[resource.kind].pop(resource.id, None)
+        self._ids.pop(resource.id, None)
+
+    # Time
+
+    def later(self, simulated_s: float, action: Action) -> None:
+        """Have something done under the lock."""
+        self.timers.after(self.control.real_s(simulated_s), action)
+
+    def rise(self, resource: Resource, state: str = "AVAILABLE") -> None:
+        """A part of a network or the like that is being made: ready soon."""
+
+        def ready() -> None:
+            if resource.state == "PROVISIONING":
+                self.become(resource, state)
+
+        self.later(self.settings.launch_s * PART_SHARE, ready)
+
+    def fall(self, resource: Resource, *, state: str = "TERMINATED", by: str = "TERMINATING") -> None:
+        """A part that is being deleted: it ends soon, is shown for a moment, and is gone."""
+        self.become(resource, by)
+        delay_s = self.settings.terminate_s * PART_SHARE
+
+        def end() -> None:
+            self.become(resource, state)
+            self.later(delay_s, lambda: self.forget(resource))
+
+        self.later(delay_s, end)
+
+
+def must_be_live(resource: Resource, what: str) -> None:
+    """Refuse to work on what is ending or has ended."""
+    if not resource.live:
+        raise incorrect_state(f"{what} {resource.id} is in state {resource.state}.")
+
+
+def _unique() -> str:
+    return "aaaaaaaa" + base64.b32encode(secrets.token_bytes(32)).decode().lower().rstrip("=")

@@ -1,0 +1,185 @@
+"""VNICs and their addresses. They come with instances, and go a while after them."""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
+from tests.fakes.oci.common import Network, getter, given, network, of_vcn
+from tests.fakes.oci.errors import invalid, missing, not_found
+from tests.fakes.oci.store import Cloud, Resource, must_be_live
+
+MAX_GROUPS = 5
+
+
+def check_vnic(cloud: Cloud, body: View, domain: str) -> Resource:
+    """Check what a launch asks for as its VNIC; return the subnet."""
+    asked = body.get("createVnicDetails") or {}
+    identifier = asked.get("subnetId") or body.get("subnetId")
+    if identifier is None:
+        raise missing("createVnicDetails.subnetId is required")
+    subnet = cloud.get("subnet", identifier)
+    must_be_live(subnet, "The Subnet")
+    if subnet.view.get("availabilityDomain", domain) != domain:
+        raise invalid(f"Subnet {subnet.id} is not in availability domain {domain}")
+    if asked.get("assignPublicIp") and subnet.view["prohibitPublicIpOnVnic"]:
+        raise invalid(f"createVnicDetails.assignPublicIp: Subnet {subnet.id} prohibits public IP addresses")
+    groups = asked.get("nsgIds") or []
+    if len(groups) > MAX_GROUPS:
+        raise invalid(f"createVnicDetails.nsgIds has {len(groups)} entries; at most {MAX_GROUPS} are allowed")
+    for group in groups:
+        of_vcn(cloud, "networksecuritygroup", group, subnet.view["vcnId"])
+    label = asked.get("hostnameLabel") or body.get("hostnameLabel")
+    if label:
+        if not subnet.view.get("dnsLabel"):
+            raise invalid(f"hostnameLabel: Subnet {subnet.id} has no dnsLabel")
+        if any(cloud.where("vnic", subnetId=subnet.id, hostnameLabel=label)):
+            raise invalid(f"hostnameLabel {label} is in use in Subnet {subnet.id}")
+    _pick_address(cloud, subnet, asked.get("privateIp"))
+    return subnet
+
+
+def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, address: str | None) -> Resource:
+    """Make the VNIC of an instance. `address` is a real one; None: addresses that lead nowhere."""
+    asked = body.get("createVnicDetails") or {}
+    public = asked.get("assignPublicIp")
+    if public is None:
+        public = not subnet.view["prohibitPublicIpOnVnic"]
+    place: View = {
+        "availabilityDomain": instance.view["availabilityDomain"],
+        "compartmentId": instance.view["compartmentId"],
+        "subnetId": subnet.id,
+    }
+    private_ip = address or _pick_address(cloud, subnet, asked.get("privateIp"))
+    public_ip = (address or cloud.public_address()) if public else None
+    vnic = cloud.add(
+        "vnic",
+        {
+            **place,
+            "displayName": asked.get("displayName") or instance.view["displayName"],
+            "freeformTags": asked.get("freeformTags") or {},
+            "definedTags": asked.get("definedTags") or {},
+            "hostnameLabel": asked.get("hostnameLabel") or body.get("hostnameLabel"),
+            "isPrimary": True,
+            "macAddress": "02:00:17:" + ":".join(f"{byte:02X}" for byte in secrets.token_bytes(3)),
+            "nsgIds": asked.get("nsgIds") or [],
+            "privateIp": private_ip,
+            "publicIp": public_ip,
+            "skipSourceDestCheck": bool(asked.get("skipSourceDestCheck")),
+        },
+        state="PROVISIONING",
+        own={"instance": instance.id},
+    )
+    _add_addresses(cloud, vnic, place, private_ip, public_ip)
+    return vnic
+
+
+def _add_addresses(cloud: Cloud, vnic: Resource, place: View, private: str, public: str | None) -> None:
+    inner = cloud.add(
+        "privateip",
+        {
+            **place,
+            "vnicId": vnic.id,
+            "ipAddress": private,
+            "isPrimary": True,
+            "displayName": vnic.view["displayName"],
+            "freeformTags": {},
+        },
+        own={"vnic": vnic.id},
+    )
+    if public:
+        cloud.add(
+            "publicip",
+            {
+                "compartmentId": place["compartmentId"],
+                "availabilityDomain": place["availabilityDomain"],
+                "assignedEntityId": inner.id,
+                "assignedEntityType": "PRIVATE_IP",
+                "privateIpId": inner.id,
+                "ipAddress": public,
+                "lifetime": "EPHEMERAL",
+                "scope": "AVAILABILITY_DOMAIN",
+                "freeformTags": {},
+            },
+            state="ASSIGNED",
+            own={"vnic": vnic.id},
+        )
+
+
+def remove_vnic(cloud: Cloud, vnic: Resource) -> None:
+    """The VNIC and its addresses are gone."""
+    cloud.become(vnic, "TERMINATED")
+    for resource in (vnic, *_addresses(cloud, vnic)):
+        cloud.forget(resource)
+
+
+def _addresses(cloud: Cloud, vnic: Resource) -> Iterator[Resource]:
+    for kind in ("privateip", "publicip"):
+        yield from (address for address in cloud.all(kind) if address.own.get("vnic") == vnic.id)
+
+
+def _pick_address(cloud: Cloud, subnet: Resource, asked: str | None) -> str:
+    block = network(subnet.view["cidrBlock"], "cidrBlock")
+    taken = {vnic.view["privateIp"] for vnic in cloud.where("vnic", subnetId=subnet.id)}
+    if asked is None:
+        free = next((one for one in _usable(block) if one not in taken), None)
+        if free is None:
+            raise invalid(f"Subnet {subnet.id} has no free private IP address")
+        return free
+    if asked in taken:
+        raise invalid(f"privateIp {asked} is in use in Subnet {subnet.id}")
+    if asked not in _usable(block):
+        raise invalid(f"privateIp {asked} is no address of Subnet {subnet.id} that can be given")
+    return asked
+
+
+def _usable(block: Network) -> Iterator[str]:
+    """All but the first two and the last, which the service keeps for itself."""
+    return (str(block[at]) for at in range(2, block.num_addresses - 1))
+
+
+def update_vnic(cloud: Cloud, request: Request) -> Reply:
+    """UpdateVnic: name, tags and groups."""
+    vnic = cloud.get("vnic", request.target)
+    must_be_live(vnic, "The VNIC")
+    body = given(request.body)
+    subnet = cloud.get("subnet", vnic.view["subnetId"])
+    for group in body.get("nsgIds", ()):
+        of_vcn(cloud, "networksecuritygroup", group, subnet.view["vcnId"])
+    cloud.change(vnic, **body)
+    return shown(vnic)
+
+
+def list_private_ips(cloud: Cloud, request: Request) -> Reply:
+    """ListPrivateIps: of a VNIC or of a subnet."""
+    if not (request.one("vnicId") or request.one("subnetId")):
+        raise missing("query parameter vnicId or subnetId is required")
+    return page(request, cloud.rows("privateip"), size=cloud.settings.page_size)
+
+
+def list_public_ips(cloud: Cloud, request: Request) -> Reply:
+    """ListPublicIps."""
+    return page(request, cloud.rows("publicip"), size=cloud.settings.page_size)
+
+
+def _public_ip(field: str) -> Handler:
+    def find(cloud: Cloud, request: Request) -> Reply:
+        wanted: Any = request.body[field]
+        found = next(cloud.where("publicip", **{field: wanted}), None)
+        if found is None:
+            raise not_found()
+        return shown(found)
+
+    return find
+
+
+HANDLERS: dict[str, Handler] = {
+    "GetVnic": getter("vnic"),
+    "UpdateVnic": update_vnic,
+    "GetPrivateIp": getter("privateip"),
+    "ListPrivateIps": list_private_ips,
+    "GetPublicIp": getter("publicip"),
+    "ListPublicIps": list_public_ips,
+    "GetPublicIpByPrivateIpId": _public_ip("privateIpId"),
+    "GetPublicIpByIpAddress": _public_ip("ipAddress"),
+}

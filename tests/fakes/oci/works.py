@@ -1,0 +1,109 @@
+"""Work requests: what became of an operation that goes on after its answer."""
+
+from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
+from tests.fakes.oci.store import Cloud, Resource, now
+
+SCOPE = "coreservicesworkrequest"
+
+
+def start(cloud: Cloud, operation: str, resource: Resource, action: str) -> Resource:
+    """Keep a new work request, about one resource."""
+    work = cloud.add(
+        "workrequest",
+        {
+            "id": cloud.ocid(SCOPE),
+            "operationType": operation,
+            "status": "ACCEPTED",
+            "compartmentId": resource.view["compartmentId"],
+            "percentComplete": 0.0,
+            "timeAccepted": now(),
+        },
+        own={
+            "resources": [
+                {
+                    "actionType": "IN_PROGRESS",
+                    "entityType": resource.kind,
+                    "identifier": resource.id,
+                    "entityUri": f"/{resource.kind}s/{resource.id}",
+                }
+            ],
+            "action": action,
+            "errors": [],
+            "logs": [],
+        },
+    )
+    work.view.pop("timeCreated")
+    log(work, f"{operation} accepted.")
+    return work
+
+
+def go(cloud: Cloud, work: Resource) -> None:
+    """It has begun."""
+    cloud.change(work, status="IN_PROGRESS", timeStarted=now(), percentComplete=10.0)
+    log(work, "In progress.")
+
+
+def done(cloud: Cloud, work: Resource) -> None:
+    """It went well."""
+    _finish(cloud, work, "SUCCEEDED", work.own["action"])
+
+
+def fail(cloud: Cloud, work: Resource, code: str, message: str) -> None:
+    """It went wrong."""
+    work.own["errors"].append({"code": code, "message": message, "timestamp": now()})
+    _finish(cloud, work, "FAILED", "RELATED")
+
+
+def _finish(cloud: Cloud, work: Resource, status: str, action: str) -> None:
+    work.own["resources"] = [{**resource, "actionType": action} for resource in work.own["resources"]]
+    moment = now()
+    cloud.change(
+        work,
+        status=status,
+        percentComplete=100.0,
+        timeStarted=work.view.get("timeStarted", moment),
+        timeFinished=moment,
+    )
+    log(work, f"{status.capitalize()}.")
+
+
+def log(work: Resource, message: str) -> None:
+    """Add a line to its log."""
+    work.own["logs"].append({"message": message, "timestamp": now()})
+
+
+def get(cloud: Cloud, request: Request) -> Reply:
+    """GetWorkRequest."""
+    work = cloud.get("workrequest", request.target)
+    return Reply(
+        body={**work.view, "resources": work.own["resources"]},
+        headers={**shown(work).headers, "retry-after": "1"},
+    )
+
+
+def list_all(cloud: Cloud, request: Request) -> Reply:
+    """ListWorkRequests: of a compartment, or of a resource."""
+    wanted = request.one("resourceId")
+    rows = [
+        (work.number, work.view)
+        for work in cloud.all("workrequest")
+        if wanted is None or any(wanted == resource["identifier"] for resource in work.own["resources"])
+    ]
+    return page(request, rows, size=cloud.settings.page_size, done=frozenset({"resourceId"}))
+
+
+def _entries(field: str) -> Handler:
+    def list_entries(cloud: Cloud, request: Request) -> Reply:
+        work = cloud.get("workrequest", request.target)
+        entries: list[View] = work.own[field]
+        return page(request, enumerate(entries), size=cloud.settings.page_size)
+
+    return list_entries
+
+
+HANDLERS: dict[str, Handler] = {
+    "GetWorkRequest": get,
+    "ListWorkRequests": list_all,
+    "ListWorkRequestErrors": _entries("errors"),
+    "ListWorkRequestLogs": _entries("logs"),
+}

@@ -1,0 +1,90 @@
+"""What tests can set in a fake cloud: how it behaves, and what goes wrong in it."""
+
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+Kind = Literal["error", "drop_before", "drop_after", "hold_before", "hold_after", "duplicate"]
+KINDS = ("error", "drop_before", "drop_after", "hold_before", "hold_after", "duplicate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the cloud behaves, changed by PATCH /_fake/settings."""
+
+    latency_s: float = 0.0
+    """Of every call."""
+    launch_s: float = 0.2
+    """From the launch until the instance runs."""
+    terminate_s: float = 0.2
+    """From the request until the instance is gone."""
+    list_lag_s: float = 0.0
+    """How long something new does not show in lists."""
+    speed: float = 1.0
+    page_size: int = 3
+    capacity: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Instances at once, by shape and place; `*` stands for any; absent: unlimited."""
+    quota: dict[str, int] = field(default_factory=dict)
+    """Instances at once, by shape; `*` stands for any; absent: unlimited."""
+    late_failure: dict[str, str] = field(default_factory=dict)
+    """By place: a launch there is accepted and fails later, with this message."""
+    ssh_port: int = 2222
+
+    def __post_init__(self) -> None:
+        if self.speed <= 0:
+            raise ValueError("speed must be above 0")
+        if self.page_size < 1:
+            raise ValueError("page_size must be at least 1")
+
+    def capacity_at(self, shape: str, place: str) -> int | None:
+        """Instances of a shape that may exist at a place at once; the most exact entry holds."""
+        places = self.capacity.get(shape, {}), self.capacity.get("*", {})
+        entries = (table[key] for table in places for key in (place, "*") if key in table)
+        return next(entries, None)
+
+    def quota_of(self, shape: str) -> int | None:
+        """Instances of a shape that may exist at once."""
+        return self.quota.get(shape, self.quota.get("*"))
+
+    def late_failure_at(self, place: str) -> str | None:
+        """Why launches at a place fail after they were accepted."""
+        return self.late_failure.get(place, self.late_failure.get("*"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is to go wrong with the `nth` matching call, and with the `times` - 1 after it (0: all)."""
+
+    operation: str = "*"
+    """A glob."""
+    mutating: bool | None = None
+    nth: int = 1
+    times: int = 1
+    kind: Kind = "error"
+    status: int = 500
+    code: str = "InternalError"
+    message: str = "An injected fault."
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind '{self.kind}' is none of {', '.join(KINDS)}")
+        if self.nth < 1 or self.times < 0:
+            raise ValueError("nth begins at 1, times at 0")
+
+    def matches(self, operation: str, *, mutating: bool) -> bool:
+        """Whether a call counts."""
+        return self.mutating in (None, mutating) and fnmatchcase(operation, self.operation)
+
+    def fires(self, seen: int) -> bool:
+        """Whether the matching call of this number is hit."""
+        return seen >= self.nth and (self.times == 0 or seen < self.nth + self.times)
+
+
+def known_fields(kind: type, given: Any) -> dict[str, Any]:
+    """The fields given for a dataclass. Raises ValueError for others: a typing error must not go unseen."""
+    if not isinstance(given, dict):
+        raise ValueError(f"an object with fields of {kind.__name__} was expected, not {given!r}")
+    names = {entry.name for entry in fields(kind)}
+    if unknown := set(given) - names:
+        raise ValueError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    return given

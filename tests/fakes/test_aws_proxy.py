@@ -1,0 +1,263 @@
+"""The fake EC2: its protocol, its permissions, its faults, its images, and the services beside it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.exceptions
+import pytest
+
+from tests.fakes.aws_proxy.user import ONCE, Aws, refused
+from tests.fakes.client import ROOT
+
+pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
+
+
+class TestProtocol:
+    def test_nobody_comes_in_without_the_key(self, aws: Aws) -> None:
+        stranger = boto3.Session(
+            aws_access_key_id="AKIAOTHER", aws_secret_access_key="x", region_name="us-east-1"
+        )
+        for service, operation, code, status in (
+            ("ec2", "describe_vpcs", "AuthFailure", 401),
+            ("sts", "get_caller_identity", "InvalidClientTokenId", 403),
+            ("ssm", "describe_parameters", "UnrecognizedClientException", 400),
+        ):
+            client = stranger.client(service, endpoint_url=aws.cloud.url, config=ONCE)  # type: ignore[call-overload]
+            with refused(code, status):
+                getattr(client, operation)()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{aws.cloud.url}/?Action=DescribeVpcs&Version=2016-11-15")
+
+    def test_a_get_request_is_as_good(self, aws: Aws) -> None:
+        url = aws.ec2.generate_presigned_url("describe_availability_zones", HttpMethod="GET")
+        with urllib.request.urlopen(url) as reply:
+            assert b"<zoneName>us-east-1a</zoneName>" in reply.read()
+
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ("Action=DescribeVpcs&VpcIds.1=vpc-1", "UnknownParameter"),
+            ("Action=RunInstances&MinCount=1&MaxCount=1&ImageId=ami-1&Nonsense=1", "UnknownParameter"),
+            ("Action=RunInstances&MinCount=1&MaxCount=1&NetworkInterface.1.Nonsense=1", "UnknownParameter"),
+            ("Action=RunInstances&MaxCount=1&ImageId=ami-1", "MissingParameter"),
+            ("Action=RunInstances&MinCount=one&MaxCount=1", "InvalidParameterValue"),
+            ("Action=RunInstances&MinCount=1&MaxCount=1&EbsOptimized=maybe", "InvalidParameterValue"),
+            ("Action=RunInstances&MinCount=1&MaxCount=1&InstanceType=z9.huge", "InvalidParameterValue"),
+            ("Action=LaunchRocket", "InvalidAction"),
+        ],
+    )
+    def test_what_ec2_does_not_know_is_refused(self, aws: Aws, fields: str, code: str) -> None:
+        request = urllib.request.Request(f"{aws.cloud.url}/", data=fields.encode(), headers=_signed(aws))
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request)
+        assert f"<Code>{code}</Code>" in caught.value.read().decode()
+
+    def test_many_clients_at_once(self, aws: Aws) -> None:
+        net = aws.net(cidr="10.7.0.0/20")
+        with ThreadPoolExecutor(16) as pool:
+            made = list(pool.map(lambda _: aws.run(net)[0]["InstanceId"], range(48)))
+        assert len(set(made)) == 48
+        assert aws.cloud.state()["most_instances"] == 48
+
+
+def _signed(aws: Aws) -> dict[str, str]:
+    scope = f"Credential={aws.cloud.env['AWS_ACCESS_KEY_ID']}/20260701/us-east-1/ec2/aws4_request"
+    return {
+        "Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+
+
+class TestPermissions:
+    def test_a_dry_run_does_nothing_and_says_so(self, aws: Aws) -> None:
+        net = aws.net()
+        for attempt in (
+            lambda: aws.run(net, DryRun=True),
+            lambda: aws.ec2.create_vpc(CidrBlock="10.9.0.0/16", DryRun=True),
+            lambda: aws.ec2.create_placement_group(GroupName="g", Strategy="cluster", DryRun=True),
+            lambda: aws.ec2.describe_instances(DryRun=True),
+        ):
+            with refused("DryRunOperation", 412, "DryRun flag is set"):
+                attempt()
+        assert aws.cloud.state()["instances"] == []
+        assert [entry["kind"] for entry in aws.cloud.state()["resources"]].count("vpc") == 2
+        assert not [call for call in aws.cloud.calls("RunInstances") if call["mutating"]]
+
+    def test_what_is_denied_is_denied_in_a_dry_run_too(self, aws: Aws) -> None:
+        aws.cloud.settings(denied=["RunInstances", "Delete*", "GetParameter"])
+        for dry in (True, False):
+            with refused("UnauthorizedOperation", 403, "ec2:RunInstances"):
+                aws.ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, DryRun=dry)
+        with refused("UnauthorizedOperation", 403):
+            aws.ec2.delete_vpc(VpcId="vpc-1")
+        with refused("AccessDeniedException"):
+            aws.client("ssm").get_parameter(Name="x")
+        assert aws.ec2.describe_vpcs()["Vpcs"]
+
+    def test_settings_that_only_this_fake_has(self, aws: Aws) -> None:
+        assert aws.cloud.settings(denied=["X"], launch_s=3)["denied"] == ["X"]
+        with pytest.raises(AssertionError, match="no nonsense"):
+            aws.cloud.settings(nonsense=1)
+        aws.cloud.reset()
+        assert aws.cloud.settings()["denied"] == []
+
+
+class TestFaults:
+    def test_an_error_in_the_words_of_each_service(self, aws: Aws) -> None:
+        aws.cloud.fault(
+            operation="*", times=0, status=400, code="RequestExpired", message="Request has expired."
+        )
+        for client, operation in (
+            ("ec2", "describe_vpcs"),
+            ("sts", "get_caller_identity"),
+            ("ssm", "describe_parameters"),
+        ):
+            with refused("RequestExpired", 400, "expired"):
+                getattr(aws.client(client), operation)()
+
+    def test_a_reply_that_is_lost_was_performed(self, aws: Aws) -> None:
+        aws.cloud.fault(operation="CreateVpc", kind="drop_after")
+        with pytest.raises(botocore.exceptions.ConnectionClosedError):
+            aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
+        aws.cloud.fault(operation="CreateVpc", kind="drop_before")
+        with pytest.raises(botocore.exceptions.ConnectionClosedError):
+            aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
+        assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 2
+
+    def test_a_call_that_arrives_twice(self, aws: Aws) -> None:
+        aws.cloud.fault(operation="CreateVpc", kind="duplicate")
+        aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
+        assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 3
+        aws.cloud.fault(operation="RunInstances", kind="duplicate")
+        aws.run(ClientToken="one")
+        assert len(aws.instances()) == 1
+
+    def test_a_held_launch_that_is_released_never_was(self, aws: Aws) -> None:
+        aws.cloud.fault(operation="RunInstances", kind="hold_before")
+        with ThreadPoolExecutor(1) as pool:
+            launch = pool.submit(aws.run, ImageId=aws.image)
+            held = aws.cloud.held(wait_s=10)
+            assert held and (held["operation"], held["phase"]) == ("RunInstances", "before")
+            assert aws.cloud.release() == 1
+            assert isinstance(launch.exception(10), botocore.exceptions.ConnectionClosedError)
+        assert aws.instances() == []
+
+    def test_the_log_has_what_was_answered(self, aws: Aws) -> None:
+        aws.cloud.forget_calls()
+        with refused("InvalidVpcID.NotFound"):
+            aws.ec2.delete_vpc(VpcId="vpc-0")
+        (call,) = aws.cloud.calls()
+        assert (call["operation"], call["mutating"], call["status"], call["code"]) == (
+            "DeleteVpc",
+            True,
+            400,
+            "InvalidVpcID.NotFound",
+        )
+
+
+class TestImages:
+    def test_the_parameter_names_an_image_that_exists(self, aws: Aws) -> None:
+        (image,) = aws.ec2.describe_images(ImageIds=[aws.image])["Images"]
+        assert image["Name"].startswith("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 2026")
+        assert image["ImageOwnerAlias"] == "amazon"
+        elsewhere = aws.client("ssm", region_name="us-west-2").get_parameters(Names=["x", *_names()])
+        assert elsewhere["InvalidParameters"] == ["x"]
+        assert elsewhere["Parameters"][0]["Value"] != aws.image
+        with refused("ParameterNotFound"):
+            aws.client("ssm").get_parameter(Name="/aws/service/deeplearning/none")
+
+    def test_the_newest_by_owner_and_name(self, aws: Aws) -> None:
+        pattern = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
+        filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
+        found = aws.ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
+        assert len(found) == 3
+        assert max(found, key=lambda image: image["CreationDate"])["ImageId"] == aws.image
+        # Anybody can give an image this name.
+        assert len(aws.ec2.describe_images(Filters=filters)["Images"]) == 4
+        ubuntu = aws.ec2.describe_images(Owners=["099720109477"])["Images"]
+        assert len(ubuntu) == 2
+
+    def test_unknown_images(self, aws: Aws) -> None:
+        with refused("InvalidAMIID.NotFound", text="The image id '[ami-0123]' does not exist"):
+            aws.ec2.describe_images(ImageIds=["ami-0123"])
+
+
+def _names() -> list[str]:
+    return ["/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"]
+
+
+class TestOtherServices:
+    def test_who_am_i(self, aws: Aws) -> None:
+        assert aws.client("sts").get_caller_identity()["Account"] == "123456789012"
+
+    def test_quotas(self, aws: Aws) -> None:
+        quotas = aws.client("service-quotas")
+        aws.cloud.settings(quotas={"L-DB2E81BA": 96})
+        found = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
+        assert (found["QuotaName"], found["Value"]) == ("Running On-Demand G and VT instances", 96.0)
+        for code in ("L-417A185B", "L-3819A6DF", "L-7212CCBC"):
+            assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"] > 96
+        with refused("NoSuchResourceException"):
+            quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-0")
+        with refused("VcpuLimitExceeded", text="limit of 96"):
+            aws.run(count=3)
+        assert len(aws.run(count=2)) == 2
+
+    def test_prices(self, aws: Aws) -> None:
+        fields = [{"Type": "TERM_MATCH", "Field": "instanceType", "Value": "p5.48xlarge"}]
+        (product,) = aws.client("pricing").get_products(ServiceCode="AmazonEC2", Filters=fields)["PriceList"]
+        assert "55.04" in product
+
+    def test_instance_types(self, aws: Aws) -> None:
+        found = aws.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge", "p5.48xlarge"])["InstanceTypes"]
+        gpus = {entry["InstanceType"]: entry["GpuInfo"]["Gpus"][0] for entry in found}
+        assert (gpus["p3.8xlarge"]["Count"], gpus["p3.8xlarge"]["Name"]) == (4, "V100")
+        assert gpus["p5.48xlarge"]["Count"] == 8
+
+
+class TestCommandLine:
+    def test_the_aws_command_line(self, aws: Aws) -> None:
+        folder = os.environ.get("GPUCTL_CLOUD_CLIENTS", "")
+        program = shutil.which(
+            "aws", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")]))
+        )
+        if program is None:
+            pytest.skip("there is no `aws` on PATH or in $GPUCTL_CLOUD_CLIENTS")
+        net = aws.net()
+        launch = f"run-instances --image-id {aws.image} --instance-type g5.xlarge --subnet-id {net.subnet}"
+        tags = "ResourceType=instance,Tags=[{Key=gpuctl,Value=c}]"
+        made = _aws(aws, program, *launch.split(), "--count", "2", "--tag-specifications", tags)
+        ids = [entry["InstanceId"] for entry in made["Instances"]]
+        found = _aws(aws, program, "describe-instances", "--filters", "Name=tag:gpuctl,Values=c")
+        assert {entry["InstanceId"] for entry in found["Reservations"][0]["Instances"]} == set(ids)
+        ended = _aws(aws, program, "terminate-instances", "--instance-ids", *ids)
+        assert {entry["CurrentState"]["Name"] for entry in ended["TerminatingInstances"]} == {"shutting-down"}
+
+
+def _aws(aws: Aws, program: str, *words: str) -> Any:
+    command = [program, "ec2", *words, "--output", "json", "--endpoint-url", aws.cloud.url]
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")} | aws.cloud.env
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_ends_when_it_is_told(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.fakes.aws_proxy", "--home", str(tmp_path), "--die-with-stdin"]
+    process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    ready = json.loads(process.stdout.readline())
+    assert ready["pid"] == process.pid
+    process.terminate()
+    assert process.wait(5) == 0
+    process.stdin.close()
+    process.stdout.close()

@@ -1,0 +1,319 @@
+"""The fake EC2: launches, their client tokens, the room there is for them, and what they may ask for."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.aws_proxy.user import Aws, Net, refused, until
+
+pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
+
+
+def ids(instances: list[dict[str, Any]]) -> list[str]:
+    return [instance["InstanceId"] for instance in instances]
+
+
+class TestClientTokens:
+    def test_the_same_request_is_the_same_launch(self, aws: Aws, net: Net) -> None:
+        first = aws.run(net, 2, ClientToken="t")
+        until(lambda: aws.state(first[0]["InstanceId"]) == "running")
+        again = aws.run(net, 2, ClientToken="t")
+        assert ids(again) == ids(first)
+        assert {entry["State"]["Name"] for entry in again} == {"running"}
+        assert ids(aws.run(net, 2, ClientToken="T")) != ids(first)
+        assert ids(aws.instances(Filters=[{"Name": "client-token", "Values": ["t"]}])) == ids(first)
+        assert [entry["AmiLaunchIndex"] for entry in aws.instances()] == [0, 1, 0, 1]
+
+    def test_another_request_is_refused(self, aws: Aws, net: Net) -> None:
+        aws.run(net, ClientToken="t")
+        for change in ({"InstanceType": "g5.xlarge"}, {"UserData": "x"}, {"MinCount": 2, "MaxCount": 2}):
+            with refused("IdempotentParameterMismatch"):
+                aws.run(net, ClientToken="t", **change)
+        assert len(aws.instances()) == 1
+
+    def test_a_token_counts_for_each_zone(self, aws: Aws, net: Net) -> None:
+        other = aws.subnet(net.vpc, "us-east-1b", "10.7.1.0/24")
+        assert ids(aws.run(net, ClientToken="t")) != ids(aws.run(net, ClientToken="t", SubnetId=other))
+
+    def test_after_its_instances_are_gone(self, aws: Aws, net: Net) -> None:
+        made = ids(aws.run(net, 2, ClientToken="t"))
+        aws.end(made[0])
+        assert ids(aws.run(net, 2, ClientToken="t")) == made
+        aws.end(made[1])
+        with refused("IdempotentInstanceTerminated"):
+            aws.run(net, 2, ClientToken="t")
+
+    def test_after_there_was_no_capacity(self, aws: Aws, net: Net) -> None:
+        aws.cloud.settings(capacity={"g5.12xlarge": {"*": 0}})
+        with refused("InsufficientInstanceCapacity", 500):
+            aws.run(net, ClientToken="t")
+        with refused("IdempotentParameterMismatch"):
+            aws.run(net, ClientToken="t", InstanceType="g5.xlarge")
+        aws.cloud.settings(capacity={})
+        assert aws.run(net, ClientToken="t")
+
+    def test_it_was_bad_or_only_a_dry_run(self, aws: Aws, net: Net) -> None:
+        with refused("InvalidAMIID.NotFound"):
+            aws.run(net, ClientToken="t", ImageId="ami-0")
+        with refused("DryRunOperation", 412):
+            aws.run(net, ClientToken="t", DryRun=True)
+        assert aws.run(net, ClientToken="t", InstanceType="g5.xlarge")
+        with refused("InvalidParameterValue", text="64"):
+            aws.run(net, ClientToken="t" * 65)
+
+    def test_other_calls_with_tokens(self, aws: Aws) -> None:
+        made = [
+            aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9, ClientToken="t") for _ in range(2)
+        ]
+        assert made[0]["VolumeId"] == made[1]["VolumeId"]
+        with refused("IdempotentParameterMismatch"):
+            aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=10, ClientToken="t")
+        assert len(aws.ec2.describe_volumes()["Volumes"]) == 1
+        vpc = aws.ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+        tables = [aws.ec2.create_route_table(VpcId=vpc, ClientToken="t")["RouteTable"] for _ in range(2)]
+        assert tables[0]["RouteTableId"] == tables[1]["RouteTableId"]
+
+
+class TestCapacity:
+    def test_all_or_nothing_and_as_many_as_there_are(self, aws: Aws, net: Net) -> None:
+        aws.cloud.settings(capacity={"g5.12xlarge": {"us-east-1a": 3}})
+        with refused("InsufficientInstanceCapacity", 500, "g5.12xlarge capacity in the Availability Zone"):
+            aws.run(net, 4)
+        assert aws.instances() == []
+        assert len(aws.run(net, MinCount=1, MaxCount=5)) == 3
+        with refused("InsufficientInstanceCapacity", 500):
+            aws.run(net)
+        aws.end(*ids(aws.instances()))
+        assert len(aws.run(net, 3)) == 3
+        assert aws.cloud.state()["most_instances"] == 3
+
+    def test_quotas(self, aws: Aws, net: Net) -> None:
+        aws.cloud.settings(quota={"g5.12xlarge": 2})
+        with refused("VcpuLimitExceeded", text="limit of 96"):
+            aws.run(net, 3)
+        spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+        assert aws.run(net, 2) and aws.run(net, 2, **spot)
+        with refused("MaxSpotInstanceCountExceeded"):
+            aws.run(net, **spot)
+
+    def test_a_type_that_a_zone_does_not_have(self, aws: Aws, net: Net) -> None:
+        assert "us-east-1a" in _offered(aws, "g5.12xlarge")
+        aws.cloud.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
+        assert "us-east-1a" not in _offered(aws, "g5.12xlarge")
+        assert "us-east-1b" in _offered(aws, "g5.12xlarge")
+        with refused("Unsupported", text="is not supported in your requested Availability Zone (us-east-1a)"):
+            aws.run(net)
+        with refused("Unsupported", text="choosing us-east-1c."):
+            aws.run(net, InstanceType="p6-b200.48xlarge")
+
+    def test_no_capacity_for_spot(self, aws: Aws, net: Net) -> None:
+        aws.cloud.settings(capacity={"*": {"*": 0}})
+        with refused("InsufficientInstanceCapacity", 500, "Spot"):
+            aws.run(net, InstanceMarketOptions={"MarketType": "spot"})
+
+    def test_a_subnet_that_is_full(self, aws: Aws, net: Net) -> None:
+        tiny = Net(net.vpc, aws.subnet(net.vpc, "us-east-1a", "10.7.9.0/28"), net.group)
+        with refused("InsufficientFreeAddressesInSubnet", text=tiny.subnet):
+            aws.run(tiny, 12)
+        assert len(aws.run(tiny, 11)) == 11
+        (shown,) = aws.ec2.describe_subnets(SubnetIds=[tiny.subnet])["Subnets"]
+        assert shown["AvailableIpAddressCount"] == 0
+
+    @pytest.mark.parametrize(
+        ("message", "code"),
+        [
+            ("Server.InsufficientInstanceCapacity", "Server.InsufficientInstanceCapacity"),
+            ("boom", "Server.InternalError"),
+        ],
+    )
+    def test_a_launch_that_fails_late(self, aws: Aws, net: Net, message: str, code: str) -> None:
+        aws.cloud.settings(late_failure={"us-east-1a": message})
+        (name,) = ids(aws.run(net, ClientToken="t"))
+        assert aws.state(name) == "pending"
+        until(lambda: aws.state(name) == "terminated")
+        found = aws.instance(name)
+        assert (found["StateReason"]["Code"], found["StateTransitionReason"]) == (code, code)
+        with refused("IdempotentInstanceTerminated"):
+            aws.run(net, ClientToken="t")
+
+
+def _offered(aws: Aws, name: str) -> set[str]:
+    filters = [{"Name": "instance-type", "Values": [name]}]
+    found = aws.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
+    return {entry["Location"] for entry in found["InstanceTypeOfferings"]}
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("change", "code", "text"),
+        [
+            ({"ImageId": "ami-0123"}, "InvalidAMIID.NotFound", "'[ami-0123]'"),
+            ({"ImageId": "image"}, "InvalidAMIID.Malformed", "image"),
+            ({"ImageId": None}, "MissingParameter", "ImageId"),
+            ({"KeyName": "nobody"}, "InvalidKeyPair.NotFound", "'nobody'"),
+            ({"SecurityGroupIds": ["sg-0"]}, "InvalidGroup.NotFound", "'sg-0'"),
+            ({"SubnetId": "subnet-0"}, "InvalidSubnetID.NotFound", "'subnet-0'"),
+            ({"Placement": {"AvailabilityZone": "us-east-1b"}}, "InvalidParameterValue", "us-east-1a"),
+            ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
+            ({"Placement": {"GroupName": "none"}}, "InvalidPlacementGroup.Unknown", "'none'"),
+            ({"MinCount": 2}, "InvalidParameterValue", "minCount"),
+            (
+                {"NetworkInterfaces": [{"DeviceIndex": 0}]},
+                "InvalidParameterCombination",
+                "Network interfaces",
+            ),
+            ({"UserData": "x" * 16385}, "InvalidParameterValue", "16384"),
+            ({"InstanceMarketOptions": {"MarketType": "capacity-block"}}, "UnsupportedOperation", "spot"),
+            (
+                {"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}]},
+                "InvalidBlockDeviceMapping",
+                "expect size >= 75GB",
+            ),
+            (
+                {
+                    "BlockDeviceMappings": [
+                        {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 8, "Throughput": 9}}
+                    ]
+                },
+                "InvalidParameterCombination",
+                "throughput",
+            ),
+        ],
+    )
+    def test_bad_requests(self, aws: Aws, net: Net, change: dict[str, Any], code: str, text: str) -> None:
+        with refused(code, text=text):
+            aws.run(net, **change)
+        assert aws.cloud.state()["instances"] == []
+
+    def test_a_group_of_another_network(self, aws: Aws, net: Net) -> None:
+        vpc = aws.ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
+        other = aws.ec2.create_security_group(VpcId=vpc, GroupName="o", Description="o")["GroupId"]
+        with refused("InvalidParameter", text="belong to different networks"):
+            aws.run(net, SecurityGroupIds=[other])
+
+    def test_what_was_asked_for_is_shown(self, aws: Aws, net: Net) -> None:
+        aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
+        data = base64.b64encode(b"#cloud-config\n").decode()
+        (made,) = aws.run(
+            net,
+            UserData="#cloud-config\n",
+            EbsOptimized=True,
+            Placement={"GroupName": "tight"},
+            InstanceInitiatedShutdownBehavior="terminate",
+            MetadataOptions={"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+            BlockDeviceMappings=[
+                {
+                    "DeviceName": "/dev/sda1",
+                    "Ebs": {"VolumeSize": 200, "VolumeType": "gp3", "Encrypted": True, "Throughput": 250},
+                }
+            ],
+            TagSpecifications=[
+                {"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": kind}]}
+                for kind in ("instance", "volume", "network-interface")
+            ],
+        )
+        found = aws.instance(made["InstanceId"])
+        assert (found["EbsOptimized"], found["Placement"]["GroupName"]) == (True, "tight")
+        assert found["MetadataOptions"]["HttpTokens"] == "required"
+        assert found["Tags"] == [{"Key": "gpuctl", "Value": "instance"}]
+        attribute = aws.ec2.describe_instance_attribute(
+            InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+        )
+        assert attribute["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+        (volume,) = aws.ec2.describe_volumes(Filters=[{"Name": "tag:gpuctl", "Values": ["volume"]}])[
+            "Volumes"
+        ]
+        assert (volume["Size"], volume["VolumeType"], volume["Encrypted"]) == (200, "gp3", True)
+        assert (volume["Iops"], volume["Throughput"]) == (3000, 250)
+        assert volume["Attachments"][0]["DeleteOnTermination"] is True
+        (nic,) = aws.ec2.describe_network_interfaces(
+            Filters=[{"Name": "attachment.instance-id", "Values": [made["InstanceId"]]}]
+        )["NetworkInterfaces"]
+        assert nic["TagSet"] == [{"Key": "gpuctl", "Value": "network-interface"}]
+        (state,) = aws.cloud.state()["instances"]
+        assert state["request"]["UserData"] == data
+        assert (state["shape"], state["place"], state["tags"]) == (
+            "g5.12xlarge",
+            "us-east-1a",
+            {"gpuctl": "instance"},
+        )
+        assert {entry["kind"] for entry in aws.cloud.owned() if "kind" in entry} == {
+            "volume",
+            "network-interface",
+        }
+
+    def test_efa(self, aws: Aws, net: Net) -> None:
+        nics = [_efa(net, card) for card in range(4)]
+        (made,) = aws.run(InstanceType="p4d.24xlarge", NetworkInterfaces=nics)
+        shown = [
+            (nic["InterfaceType"], nic["Attachment"]["NetworkCardIndex"]) for nic in made["NetworkInterfaces"]
+        ]
+        assert shown == [("efa", 0), ("efa", 1), ("efa", 2), ("efa", 3)]
+        for change, code, text in (
+            ({"InstanceType": "g5.xlarge", "NetworkInterfaces": nics[:1]}, "Unsupported", "EFA"),
+            (
+                {"InstanceType": "p4d.24xlarge", "NetworkInterfaces": nics + nics[:1]},
+                "InvalidParameterValue",
+                "unique",
+            ),
+            (
+                {"InstanceType": "p4d.24xlarge", "NetworkInterfaces": [*nics, _efa(net, 4)]},
+                "InvalidParameterCombination",
+                "network cards",
+            ),
+            (
+                {
+                    "InstanceType": "p4d.24xlarge",
+                    "NetworkInterfaces": [nics[0] | {"AssociatePublicIpAddress": True}, nics[1]],
+                },
+                "InvalidParameterCombination",
+                "multiple network interfaces",
+            ),
+        ):
+            with refused(code, text=text):
+                aws.run(**change)  # type: ignore[arg-type]
+
+    def test_filters_and_pages(self, aws: Aws, net: Net) -> None:
+        tags = [{"ResourceType": "instance", "Tags": [{"Key": "gpuctl", "Value": "a"}]}]
+        ours = ids(aws.run(net, 7, TagSpecifications=tags))
+        aws.run(net)
+        for name, values, expected in (
+            ("tag:gpuctl", ["a"], 7),
+            ("tag:gpuctl", ["b", "a*"], 7),
+            ("tag-key", ["gpuctl"], 7),
+            ("instance-state-name", ["pending", "running"], 8),
+            ("vpc-id", [net.vpc], 8),
+            ("instance-type", ["p5.48xlarge"], 0),
+            ("network-interface.subnet-id", [net.subnet], 8),
+        ):
+            assert len(aws.instances(Filters=[{"Name": name, "Values": values}])) == expected
+        with refused("InvalidParameterValue", text="'nonsense' is invalid"):
+            aws.instances(Filters=[{"Name": "nonsense", "Values": ["x"]}])
+        pages = list(aws.ec2.get_paginator("describe_instances").paginate(MaxResults=5))
+        assert len(pages) == 2
+        assert len(aws.instances()) == 8
+        aws.cloud.settings(reply_page_size=3)
+        assert len(aws.instances()) == 3
+        with refused("InvalidParameterCombination"):
+            aws.ec2.describe_instances(InstanceIds=ours, MaxResults=5)
+
+
+def _efa(net: Net, card: int) -> dict[str, Any]:
+    return {
+        "DeviceIndex": min(card, 1),
+        "NetworkCardIndex": card,
+        "InterfaceType": "efa",
+        "SubnetId": net.subnet,
+        "Groups": [net.group],
+    }
+
+
+def test_the_most_there_were_by_cluster(aws: Aws, net: Net) -> None:
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "gpuctl-cluster-id", "Value": "c1"}]}]
+    aws.end(*ids(aws.run(net, 2, TagSpecifications=tags)))
+    aws.run(net, 1, TagSpecifications=tags)
+    state = aws.cloud.state()
+    assert (state["most_instances"], state["most_by_cluster"]) == (2, {"c1": 2})
+    assert json.dumps(state)

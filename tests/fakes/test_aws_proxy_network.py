@@ -1,0 +1,216 @@
+"""The fake EC2: networks, what keeps them from being deleted, and what they can't be."""
+
+from typing import Any
+
+import pytest
+
+from provision.keys import new_key
+from tests.fakes.aws_proxy.user import Aws, Net, refused, until
+
+pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
+
+
+def gateway(aws: Aws, vpc: str) -> str:
+    name: str = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    aws.ec2.attach_internet_gateway(InternetGatewayId=name, VpcId=vpc)
+    return name
+
+
+def nic(net: Net, **fields: Any) -> dict[str, Any]:
+    return {"DeviceIndex": 0, "SubnetId": net.subnet, "Groups": [net.group]} | fields
+
+
+class TestDeletion:
+    def test_in_order_and_not_before_the_interfaces_are_gone(self, aws: Aws, net: Net) -> None:
+        igw = gateway(aws, net.vpc)
+        (made,) = aws.run(NetworkInterfaces=[nic(net, AssociatePublicIpAddress=True)])
+        name = made["InstanceId"]
+        until(lambda: aws.state(name) == "running")
+        with refused("DependencyViolation", text=f"Network {net.vpc} has some mapped public address"):
+            aws.ec2.detach_internet_gateway(InternetGatewayId=igw, VpcId=net.vpc)
+        _still_in_use(aws, net)
+        aws.cloud.settings(terminate_s=600, speed=1000)
+        aws.end(name)
+        aws.cloud.settings(speed=1)
+        # The instance is gone, and what it was attached to can't be deleted for a while.
+        _still_in_use(aws, net)
+        aws.cloud.settings(speed=1000)
+        until(lambda: not aws.ec2.describe_network_interfaces()["NetworkInterfaces"])
+        aws.ec2.delete_subnet(SubnetId=net.subnet)
+        aws.ec2.delete_security_group(GroupId=net.group)
+        with refused("DependencyViolation", text=net.vpc):
+            aws.ec2.delete_vpc(VpcId=net.vpc)
+        with refused("DependencyViolation", text=igw):
+            aws.ec2.delete_internet_gateway(InternetGatewayId=igw)
+        aws.ec2.detach_internet_gateway(InternetGatewayId=igw, VpcId=net.vpc)
+        aws.ec2.delete_internet_gateway(InternetGatewayId=igw)
+        aws.ec2.delete_vpc(VpcId=net.vpc)
+        assert all(entry.get("default") for entry in aws.cloud.state()["resources"])
+
+    def test_groups_that_name_each_other(self, aws: Aws, net: Net) -> None:
+        other = aws.ec2.create_security_group(VpcId=net.vpc, GroupName="o", Description="o")["GroupId"]
+        own = _rule(net.group)
+        aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[own])
+        aws.ec2.authorize_security_group_egress(GroupId=other, IpPermissions=[own])
+        with refused("DependencyViolation", text=f"resource {net.group} has a dependent object"):
+            aws.ec2.delete_security_group(GroupId=net.group)
+        aws.ec2.revoke_security_group_egress(GroupId=other, IpPermissions=[own])
+        aws.ec2.delete_security_group(GroupId=net.group)
+
+    def test_route_tables(self, aws: Aws, net: Net) -> None:
+        table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
+        loose = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        for name, code in ((loose, "InvalidParameterValue"), ("igw-0", "InvalidGatewayID.NotFound")):
+            with refused(code, text=name):
+                aws.ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=name)
+        igw = gateway(aws, net.vpc)
+        aws.ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=igw)
+        with refused("InvalidParameterValue", text="already has an internet gateway"):
+            aws.ec2.attach_internet_gateway(InternetGatewayId=loose, VpcId=net.vpc)
+        association = aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)["AssociationId"]
+        with refused("DependencyViolation", text=table):
+            aws.ec2.delete_route_table(RouteTableId=table)
+        aws.ec2.disassociate_route_table(AssociationId=association)
+        aws.ec2.delete_route_table(RouteTableId=table)
+
+    def test_a_route_table_is_free_when_its_subnet_is_gone(self, aws: Aws, net: Net) -> None:
+        table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
+        aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)
+        aws.ec2.delete_subnet(SubnetId=net.subnet)
+        aws.ec2.delete_route_table(RouteTableId=table)
+
+    def test_placement_groups(self, aws: Aws, net: Net) -> None:
+        aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
+        with refused("InvalidPlacementGroup.Duplicate", text="'tight'"):
+            aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
+        (made,) = aws.run(net, Placement={"GroupName": "tight"})
+        with refused("InvalidPlacementGroup.InUse", text="'tight'"):
+            aws.ec2.delete_placement_group(GroupName="tight")
+        aws.end(made["InstanceId"])
+        aws.ec2.delete_placement_group(GroupName="tight")
+        with refused("InvalidPlacementGroup.Unknown"):
+            aws.ec2.delete_placement_group(GroupName="tight")
+
+    def test_volumes_and_interfaces_of_their_own(self, aws: Aws, net: Net) -> None:
+        volume = aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9)["VolumeId"]
+        own = aws.ec2.create_network_interface(SubnetId=net.subnet)["NetworkInterface"]
+        with refused("DependencyViolation", text=net.subnet):
+            aws.ec2.delete_subnet(SubnetId=net.subnet)
+        (made,) = aws.run(net)
+        disk = made["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+        with refused("VolumeInUse", text=disk):
+            aws.ec2.delete_volume(VolumeId=disk)
+        with refused("InvalidParameterValue", text="in use"):
+            aws.ec2.delete_network_interface(
+                NetworkInterfaceId=made["NetworkInterfaces"][0]["NetworkInterfaceId"]
+            )
+        aws.ec2.delete_volume(VolumeId=volume)
+        aws.ec2.delete_network_interface(NetworkInterfaceId=own["NetworkInterfaceId"])
+        aws.end(made["InstanceId"])
+        assert not [entry for entry in aws.cloud.state()["resources"] if entry["kind"] == "volume"]
+
+
+def _still_in_use(aws: Aws, net: Net) -> None:
+    with refused("DependencyViolation", text=net.group):
+        aws.ec2.delete_security_group(GroupId=net.group)
+    with refused("DependencyViolation", text=net.subnet):
+        aws.ec2.delete_subnet(SubnetId=net.subnet)
+    with refused("DependencyViolation", text=net.vpc):
+        aws.ec2.delete_vpc(VpcId=net.vpc)
+
+
+def _rule(group: str) -> dict[str, Any]:
+    return {"IpProtocol": "tcp", "FromPort": 1, "ToPort": 9, "UserIdGroupPairs": [{"GroupId": group}]}
+
+
+class TestLimits:
+    def test_five_networks_a_region(self, aws: Aws) -> None:
+        for index in range(4):
+            aws.ec2.create_vpc(CidrBlock=f"10.{index}.0.0/16")
+        with refused("VpcLimitExceeded"):
+            aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
+        assert aws.client("ec2", region_name="us-west-2").create_vpc(CidrBlock="10.9.0.0/16")
+
+    def test_duplicates(self, aws: Aws, net: Net) -> None:
+        with refused("InvalidGroup.Duplicate", text="nodes"):
+            aws.ec2.create_security_group(VpcId=net.vpc, GroupName="nodes", Description="n")
+        aws.ec2.import_key_pair(KeyName="k", PublicKeyMaterial=_key())
+        with refused("InvalidKeyPair.Duplicate", text="k"):
+            aws.ec2.import_key_pair(KeyName="k", PublicKeyMaterial=_key())
+        rule = _rule(net.group)
+        aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[rule])
+        with refused("InvalidPermission.Duplicate"):
+            aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[rule])
+        with refused("InvalidSubnet.Conflict"):
+            aws.subnet(net.vpc, "us-east-1b", "10.7.0.0/25")
+
+
+def _key() -> bytes:
+    return f"{new_key().public} somebody@somewhere".encode()
+
+
+class TestWording:
+    @pytest.mark.parametrize(
+        ("fields", "text"),
+        [
+            ({"GroupName": "sg-mine"}, "sg-*"),
+            ({"Description": "the cluster's"}, "GroupDescription"),
+            ({"Description": "café"}, "ASCII"),
+            ({"GroupName": "n" * 256}, "256"),
+        ],
+    )
+    def test_what_a_group_can_be_called(self, aws: Aws, net: Net, fields: dict[str, str], text: str) -> None:
+        with refused("InvalidParameterValue", text=text):
+            aws.ec2.create_security_group(**{"VpcId": net.vpc, "GroupName": "n", "Description": "d"} | fields)
+
+    def test_what_a_rule_can_be_called(self, aws: Aws, net: Net) -> None:
+        rule = _rule(net.group)
+        rule["UserIdGroupPairs"][0]["Description"] = "it's"
+        with refused("InvalidParameterValue", text="rule description"):
+            aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[rule])
+
+    def test_the_size_of_a_subnet(self, aws: Aws, net: Net) -> None:
+        with refused("InvalidSubnet.Range", text="10.7.1.0/29"):
+            aws.subnet(net.vpc, "us-east-1b", "10.7.1.0/29")
+
+
+class TestUnknown:
+    @pytest.mark.parametrize(
+        ("operation", "asked", "name", "code"),
+        [
+            ("describe_vpcs", "VpcIds", "vpc-01", "InvalidVpcID.NotFound"),
+            ("describe_subnets", "SubnetIds", "subnet-01", "InvalidSubnetID.NotFound"),
+            ("describe_security_groups", "GroupIds", "sg-01", "InvalidGroup.NotFound"),
+            (
+                "describe_internet_gateways",
+                "InternetGatewayIds",
+                "igw-01",
+                "InvalidInternetGatewayID.NotFound",
+            ),
+            ("describe_route_tables", "RouteTableIds", "rtb-01", "InvalidRouteTableID.NotFound"),
+            ("describe_key_pairs", "KeyNames", "nobody", "InvalidKeyPair.NotFound"),
+            ("describe_placement_groups", "GroupNames", "none", "InvalidPlacementGroup.Unknown"),
+            ("describe_volumes", "VolumeIds", "vol-01", "InvalidVolume.NotFound"),
+            (
+                "describe_network_interfaces",
+                "NetworkInterfaceIds",
+                "eni-01",
+                "InvalidNetworkInterfaceID.NotFound",
+            ),
+        ],
+    )
+    def test_ids(self, aws: Aws, operation: str, asked: str, name: str, code: str) -> None:
+        with refused(code, text=f"'{name}'"):
+            getattr(aws.ec2, operation)(**{asked: [name]})
+
+    def test_what_nobody_here_can_do(self, aws: Aws) -> None:
+        with refused("UnsupportedOperation", text="moto"):
+            aws.ec2.describe_capacity_reservations()
+
+
+def test_the_default_network_is_there_and_not_ours(aws: Aws) -> None:
+    (vpc,) = aws.ec2.describe_vpcs()["Vpcs"]
+    assert vpc["IsDefault"] and len(aws.ec2.describe_subnets()["Subnets"]) == 6
+    assert {entry["default"] for entry in aws.cloud.state()["resources"]} == {True}
+    (made,) = aws.run()
+    assert made["VpcId"] == vpc["VpcId"]

@@ -1,0 +1,298 @@
+"""What is the same for all operations: bodies, queries, pages, retry tokens, injected faults."""
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import oci
+import pytest
+from oci.core.models import CreateVcnDetails, UpdateVcnDetails
+from oci.pagination import list_call_get_all_results as every
+
+from tests.fakes.oci.account import DOMAINS
+from tests.fakes.oci.models import model
+from tests.fakes.oci.router import _table
+
+pytest_plugins = ["tests.fakes.oci.fixtures"]
+AD = DOMAINS[0]
+
+VCNS = "/20160918/vcns"
+
+
+def body(world, **fields):
+    return {"compartmentId": world.compartment, "cidrBlocks": ["10.0.0.0/16"], **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"cidr": "10.0.0.0/8"}, "InvalidParameter", "cidr is not a field of CreateVcnDetails"),
+        ({"compartmentId": None}, "MissingParameter", "compartmentId is required"),
+        ({"cidrBlocks": "10.0.0.0/16"}, "InvalidParameter", "cidrBlocks must be of type list[str]"),
+        ({"cidrBlocks": [10]}, "InvalidParameter", "cidrBlocks[0] must be of type str"),
+        ({"isIpv6Enabled": 1}, "InvalidParameter", "isIpv6Enabled must be of type bool"),
+        ({"freeformTags": {"a": 1}}, "InvalidParameter", "freeformTags.a must be of type str"),
+        ({"freeformTags": {str(n): "" for n in range(11)}}, "InvalidParameter", "11 entries"),
+        ({"dnsLabel": "not-a-label"}, "InvalidParameter", "dnsLabel"),
+        ({"cidrBlocks": []}, "MissingParameter", "cidrBlocks is required"),
+    ],
+)
+def test_bodies_are_what_the_sdks_models_say(world, fields, code, words):
+    answer = world.raw("POST", VCNS, json=body(world, **fields))
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert words in answer.json()["message"]
+    assert world.control.state()["resources"] == []
+
+
+def launch(world, **fields):
+    subnet = world.subnet(world.vcn())
+    details = world.compute.base_client.sanitize_for_serialization(world.details(subnet))
+    return world.raw("POST", "/20160918/instances", json={**details, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"sourceDetails": {"imageId": "i"}}, "MissingParameter", "sourceDetails.sourceType is required"),
+        ({"sourceDetails": {"sourceType": "tape"}}, "InvalidParameter", "known types: tape"),
+        (
+            {"sourceDetails": {"sourceType": "image", "bootVolumeId": "b"}},
+            "InvalidParameter",
+            "sourceDetails.bootVolumeId is not a field of InstanceSourceViaImageDetails",
+        ),
+        (
+            {"sourceDetails": {"sourceType": "bootVolume"}},
+            "MissingParameter",
+            "sourceDetails.bootVolumeId is required",
+        ),
+        (
+            {"preemptibleInstanceConfig": {"preemptionAction": {"type": "STOP"}}},
+            "InvalidParameter",
+            "preemptibleInstanceConfig.preemptionAction.type",
+        ),
+        (
+            {"launchOptions": {"networkType": "E2"}},
+            "InvalidParameter",
+            "launchOptions.networkType is 'E2', not one of: E1000",
+        ),
+    ],
+)
+def test_bodies_are_checked_in_depth(world, fields, code, words):
+    answer = launch(world, **fields)
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert words in answer.json()["message"]
+
+
+def test_a_body_has_to_be_an_object_of_json(world):
+    for data in (b"{", b"[]", b"\xff"):
+        answer = world.raw("POST", VCNS, data=data)
+        assert (answer.status_code, answer.json()["code"]) == (400, "CannotParseRequest")
+    answer = world.raw("POST", VCNS, data=b"")
+    assert answer.json()["code"] == "MissingParameter"
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "words"),
+    [
+        ({}, "MissingParameter", "compartmentId is required"),
+        ({"colour": "red"}, "InvalidParameter", "takes no query parameter colour"),
+        ({"limit": "many"}, "InvalidParameter", "limit must be a whole number"),
+        ({"sortBy": "SIZE"}, "InvalidParameter", "sortBy is 'SIZE', not one of: TIMECREATED"),
+        ({"page": "x"}, "InvalidParameter", "page is no token"),
+        ({"limit": "0"}, "InvalidParameter", "between 1 and 1000"),
+    ],
+)
+def test_queries_are_checked(world, query, code, words):
+    if query:
+        query["compartmentId"] = world.compartment
+    answer = world.raw("GET", VCNS, params=query)
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert words in answer.json()["message"]
+
+
+def test_what_this_does_not_have_is_said(world):
+    answer = world.raw("GET", "/20160918/volumes", params={"compartmentId": world.compartment})
+    assert (answer.status_code, answer.json()["code"]) == (501, "NotImplemented")
+    assert "GET /20160918/volumes" in answer.json()["message"]
+
+
+def test_lists_come_in_pages(world):
+    vcns = [world.vcn(f"10.{n}.0.0/16", display_name=f"v{n % 3}") for n in range(7)]
+    first = world.network.list_vcns(world.compartment)
+    assert [vcn.id for vcn in first.data] == [vcn.id for vcn in vcns[:3]]
+    world.vcn("10.99.0.0/16")  # does not shift what follows
+    world.network.delete_vcn(vcns[0].id)
+    world.until_gone(lambda: world.network.get_vcn(vcns[0].id))
+    second = world.network.list_vcns(world.compartment, page=first.next_page)
+    assert [vcn.id for vcn in second.data] == [vcn.id for vcn in vcns[3:6]]
+    assert len(every(world.network.list_vcns, world.compartment).data) == 7
+    assert len(every(world.network.list_vcns, world.compartment, limit=2).data) == 7
+    assert len(world.network.list_vcns(world.compartment, limit=2).data) == 2
+    named = every(world.network.list_vcns, world.compartment, display_name="v1").data
+    assert [vcn.id for vcn in named] == [vcns[1].id, vcns[4].id]
+    newest = every(world.network.list_vcns, world.compartment, sort_by="TIMECREATED").data
+    assert [vcn.cidr_block for vcn in newest][:2] == ["10.99.0.0/16", "10.6.0.0/16"]
+    assert every(world.network.list_vcns, world.cloud.account.tenancy).data == []
+
+
+def test_retry_tokens(world, refused):
+    details = CreateVcnDetails(compartment_id=world.compartment, cidr_block="10.0.0.0/16")
+    create = world.network.create_vcn
+    first = create(details, opc_retry_token="t1").data
+    world.until(lambda: world.network.get_vcn(first.id).data, "AVAILABLE")
+    again = create(details, opc_retry_token="t1").data
+    assert (again.id, again.lifecycle_state) == (first.id, "AVAILABLE")
+    other = CreateVcnDetails(compartment_id=world.compartment, cidr_block="10.1.0.0/16")
+    refused(409, "InvalidatedRetryToken", create, other, opc_retry_token="t1")
+    assert create(details, opc_retry_token="t2").data.id != first.id
+    assert create(details).data.id != create(details).data.id
+    world.network.delete_vcn(first.id)
+    refused(409, "InvalidatedRetryToken", create, details, opc_retry_token="t1")
+    world.until_gone(lambda: world.network.get_vcn(first.id))
+    refused(409, "InvalidatedRetryToken", create, details, opc_retry_token="t1")
+
+
+def test_retry_tokens_of_launches(world, refused):
+    subnet = world.subnet(world.vcn())
+    world.settings(capacity={"*": {"*": 0}})
+    refused(500, "InternalError", world.launch, subnet, token="t")
+    world.settings(capacity={})
+    first, again = world.launch(subnet, token="t"), world.launch(subnet, token="t")
+    assert first.data.id == again.data.id
+    assert first.headers["opc-work-request-id"] == again.headers["opc-work-request-id"]
+    assert world.control.state()["most_instances"] == 1
+    refused(409, "InvalidatedRetryToken", world.launch, subnet, token="t", display_name="other")
+    world.compute.terminate_instance(first.data.id)
+    refused(409, "InvalidatedRetryToken", world.launch, subnet, token="t")
+
+
+def test_an_operation_without_a_token_ignores_it(world):
+    vcn = world.vcn()
+    update = world.network.base_client.sanitize_for_serialization(UpdateVcnDetails(display_name="a"))
+    for name in ("a", "b"):
+        answer = world.raw(
+            "PUT", f"{VCNS}/{vcn.id}", json={**update, "displayName": name}, headers={"opc-retry-token": "t"}
+        )
+        assert answer.json()["displayName"] == name
+
+
+def test_lists_may_lag(world):
+    world.settings(list_lag_s=2)
+    vcn = world.vcn()
+    assert world.network.list_vcns(world.compartment).data == []
+    assert world.network.get_vcn(vcn.id).data.id == vcn.id
+    world.settings(list_lag_s=0)
+    other = world.vcn()
+    assert [one.id for one in world.network.list_vcns(world.compartment).data] == [other.id]
+
+
+def test_injected_errors_and_duplicates(world, refused):
+    world.control.add_faults(
+        [
+            {"operation": "CreateVcn", "status": 429, "code": "TooManyRequests", "message": "Slow down."},
+            {"operation": "CreateVcn", "nth": 2, "kind": "duplicate"},
+            {"operation": "ListVcns", "kind": "drop_before"},
+            {"operation": "ListVcns", "kind": "drop_after", "nth": 2},
+        ]
+    )
+    assert "Slow down." in refused(429, "TooManyRequests", world.vcn)
+    world.vcn()
+    for _ in range(2):
+        with pytest.raises(oci.exceptions.RequestException):
+            world.network.list_vcns(world.compartment)
+    assert len(world.network.list_vcns(world.compartment).data) == 2
+    calls = world.control.calls()["calls"]
+    assert [(call["operation"], call["status"], call["code"]) for call in calls] == [
+        ("CreateVcn", 429, "TooManyRequests"),
+        ("CreateVcn", 200, None),
+        ("ListVcns", None, "Dropped"),
+        ("ListVcns", None, "Dropped"),
+        ("ListVcns", 200, None),
+    ]
+    assert [call["mutating"] for call in calls] == [True, True, False, False, False]
+
+
+def test_what_the_server_sends_is_checked_too(world, refused):
+    vcn = world.vcn()
+    world.cloud.change(world.cloud.get("vcn", vcn.id), colour="red")
+    assert "colour is not a field of Vcn" in refused(500, "FakeIsWrong", world.network.get_vcn, vcn.id)
+
+
+def test_request_ids_begin_with_the_clients(world):
+    answer = world.raw("GET", VCNS, headers={"opc-request-id": "MINE"})
+    assert answer.headers["opc-request-id"].split("/")[0] == "MINE"
+
+
+def test_identity_and_limits(world, refused):
+    tenancy = world.cloud.account.tenancy
+    domains = every(world.identity.list_availability_domains, tenancy).data
+    assert [domain.name for domain in domains] == list(DOMAINS)
+    faults = world.identity.list_fault_domains(tenancy, AD).data
+    assert [fault.name for fault in faults] == [f"FAULT-DOMAIN-{n}" for n in (1, 2, 3)]
+    compartments = every(world.identity.list_compartments, tenancy).data
+    assert {one.name: one.lifecycle_state for one in compartments} == {
+        "gpu": "ACTIVE",
+        "network": "ACTIVE",
+        "old": "DELETED",
+    }
+    assert world.identity.get_compartment(world.compartment).data.name == "gpu"
+    assert world.identity.get_compartment(tenancy).data.id == tenancy
+    assert world.identity.get_tenancy(tenancy).data.home_region_key == "FRA"
+    assert world.identity.get_user(world.cloud.account.user).data.lifecycle_state == "ACTIVE"
+    regions = world.identity.list_region_subscriptions(tenancy).data
+    assert [one.region_name for one in regions if one.is_home_region] == ["eu-frankfurt-1"]
+    assert "us-ashburn-1" in [region.name for region in world.identity.list_regions().data]
+
+    world.settings(quota={"VM.GPU.A10.2": 2})
+    world.launch(world.subnet(world.vcn()), shape="VM.GPU.A10.2")
+    ask = world.limits.get_resource_availability
+    found = ask("compute", "gpu-a10-count", tenancy, availability_domain=AD).data
+    assert (found.used, found.available) == (2, 2)
+    refused(400, "MissingParameter", ask, "compute", "gpu-a10-count", tenancy)
+    refused(404, "NotAuthorizedOrNotFound", ask, "compute", "gpu-x-count", tenancy, availability_domain=AD)
+    values = every(world.limits.list_limit_values, tenancy, "compute", name="gpu-a10-count").data
+    assert [(value.availability_domain, value.value) for value in values] == [(name, 4) for name in DOMAINS]
+    definitions = every(world.limits.list_limit_definitions, tenancy, service_name="compute").data
+    assert "gpu-h100-count" in [definition.name for definition in definitions]
+
+
+def test_the_sdks_own_retries_send_a_token(world):
+    """Without one, its second attempt would make a second VCN."""
+    strategy = oci.retry.RetryStrategyBuilder(
+        max_attempts=2, retry_base_sleep_time_seconds=0.01, service_error_retry_on_any_5xx=True
+    ).get_retry_strategy()
+    client = world.client(oci.core.VirtualNetworkClient, retry_strategy=strategy)
+    world.control.add_faults([{"operation": "CreateVcn", "kind": "drop_after"}])
+    details = CreateVcnDetails(compartment_id=world.compartment, cidr_block="10.0.0.0/16")
+    client.create_vcn(details)
+    assert len(world.network.list_vcns(world.compartment).data) == 1
+
+
+def test_every_operation_that_is_routed_has_models(world):
+    names = [
+        (operation.service, name.removeprefix("list[").rstrip("]"))
+        for entries in _table().values()
+        for operation, _ in entries
+        for name in (operation.body, operation.response)
+        if name and name != "bytes"
+    ]
+    assert len(names) > 100
+    for service, name in names:
+        assert model(service, name).fields, name
+
+
+def test_tokens_of_pages_are_of_one_operation(world, refused):
+    token = base64.urlsafe_b64encode(json.dumps(["ListSubnets", "", 1]).encode()).decode()
+    found = refused(400, "InvalidParameter", world.network.list_vcns, world.compartment, page=token)
+    assert "ListSubnets" in found
+
+
+def test_clients_at_once(world):
+    """64 of them, each with its own connection."""
+    query = {"compartmentId": world.compartment}
+
+    def ask(_):
+        return world.raw("GET", "/20160918/instances", params=query).json()
+
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(ask, range(128))) == [[]] * 128

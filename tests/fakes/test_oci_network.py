@@ -1,0 +1,252 @@
+"""Networks through the SDK: what a VCN brings, what goes before what, what the rules may say."""
+
+import pytest
+from oci.core import models
+from oci.pagination import list_call_get_all_results as every
+
+GROUP_RULES = models.AddNetworkSecurityGroupSecurityRulesDetails
+WORLD = "0.0.0.0/0"
+pytest_plugins = ["tests.fakes.oci.fixtures"]
+
+
+def tcp(**fields):
+    ports = models.PortRange(min=22, max=22)
+    options = models.TcpOptions(destination_port_range=ports)
+    return models.AddSecurityRuleDetails(protocol="6", tcp_options=options, **fields)
+
+
+def test_vcn_brings_defaults_that_go_with_it(world, refused):
+    vcn = world.vcn(dns_label="train", freeform_tags={"gpuctl": "1"})
+    assert vcn.lifecycle_state == "PROVISIONING"
+    assert world.until(lambda: world.network.get_vcn(vcn.id).data, "AVAILABLE").freeform_tags == {
+        "gpuctl": "1"
+    }
+    rules = world.network.get_security_list(vcn.default_security_list_id).data.ingress_security_rules
+    assert (rules[0].source, rules[0].tcp_options.destination_port_range.min) == (WORLD, 22)
+    assert world.network.get_dhcp_options(vcn.default_dhcp_options_id).data.vcn_id == vcn.id
+    found = refused(409, "Conflict", world.network.delete_route_table, vcn.default_route_table_id)
+    assert "default" in found
+    world.network.delete_vcn(vcn.id)
+    world.until_gone(lambda: world.network.get_vcn(vcn.id))
+    world.until_gone(lambda: world.network.get_security_list(vcn.default_security_list_id))
+
+
+def test_delete_order(world, refused):
+    net = world.network
+    vcn = world.vcn()
+    gateway = world.gateway(vcn)
+    route = models.RouteRule(destination=WORLD, network_entity_id=gateway.id)
+    table = net.create_route_table(
+        models.CreateRouteTableDetails(compartment_id=world.compartment, vcn_id=vcn.id, route_rules=[route])
+    ).data
+    rules = models.CreateSecurityListDetails(
+        compartment_id=world.compartment,
+        vcn_id=vcn.id,
+        ingress_security_rules=[],
+        egress_security_rules=[models.EgressSecurityRule(protocol="all", destination=WORLD)],
+    )
+    own_list = net.create_security_list(rules).data
+    subnet = world.subnet(vcn, route_table_id=table.id, security_list_ids=[own_list.id])
+    group = world.group(vcn)
+    instance = world.running(subnet, vnic={"nsg_ids": [group.id]})
+    vnic = every(net.list_network_security_group_vnics, group.id).data[0].vnic_id
+
+    assert vnic in refused(409, "Conflict", net.delete_subnet, subnet.id)
+    assert "vnics attached" in refused(409, "IncorrectState", net.delete_network_security_group, group.id)
+    assert gateway.id in refused(409, "Conflict", net.delete_internet_gateway, gateway.id)
+    assert subnet.id in refused(409, "Conflict", net.delete_route_table, table.id)
+    assert subnet.id in refused(409, "Conflict", net.delete_security_list, own_list.id)
+    assert "Subnet" in refused(409, "IncorrectState", net.delete_vcn, vcn.id)
+
+    world.settings(terminate_s=2)
+    world.compute.terminate_instance(instance.id)
+    world.until(lambda: world.compute.get_instance(instance.id).data, "TERMINATED")
+    refused(409, "Conflict", net.delete_subnet, subnet.id)  # the VNIC lingers
+    world.until_gone(lambda: net.get_vnic(vnic))
+    net.delete_subnet(subnet.id)
+    assert net.get_subnet(subnet.id).data.lifecycle_state == "TERMINATING"
+    world.until_gone(lambda: net.get_subnet(subnet.id))
+    net.delete_network_security_group(group.id)
+    net.update_route_table(table.id, models.UpdateRouteTableDetails(route_rules=[]))
+    net.delete_internet_gateway(gateway.id)
+    world.until_gone(lambda: net.get_internet_gateway(gateway.id))
+    assert "Route Table" in refused(409, "IncorrectState", net.delete_vcn, vcn.id)
+    net.delete_route_table(table.id)
+    net.delete_security_list(own_list.id)
+    world.until_gone(lambda: net.get_route_table(table.id))
+    world.until_gone(lambda: net.get_security_list(own_list.id))
+    world.until_gone(lambda: net.get_network_security_group(group.id))
+    net.delete_vcn(vcn.id)
+    world.until_gone(lambda: net.get_vcn(vcn.id))
+    assert [entry for entry in world.control.state()["resources"] if entry["kind"] != "bootvolume"] == []
+
+
+def test_subnets_are_in_their_vcn_and_do_not_overlap(world, refused):
+    vcn = world.vcn()
+    first = world.subnet(vcn)
+    assert first.id in refused(400, "InvalidParameter", world.subnet, vcn, "10.0.0.0/22")
+    assert "not in" in refused(400, "InvalidParameter", world.subnet, vcn, "10.1.0.0/24")
+    assert "CIDR" in refused(400, "InvalidParameter", world.subnet, vcn, "10.0.2.1/24")
+    assert "dnsLabel" in refused(400, "InvalidParameter", world.subnet, vcn, "10.0.2.0/24", dns_label="a")
+    other = world.vcn("10.9.0.0/16")
+    refused(
+        400, "InvalidParameter", world.subnet, vcn, "10.0.2.0/24", route_table_id=other.default_route_table_id
+    )
+    assert first.route_table_id == vcn.default_route_table_id
+    assert first.security_list_ids == [vcn.default_security_list_id]
+
+
+def test_groups_add_change_and_remove_rules(world, refused):
+    net, vcn = world.network, world.vcn()
+    group, peers = world.group(vcn), world.group(vcn)
+    rules = [
+        tcp(direction="INGRESS", source="192.0.2.1/32", source_type="CIDR_BLOCK"),
+        tcp(direction="INGRESS", source=peers.id, source_type="NETWORK_SECURITY_GROUP"),
+        models.AddSecurityRuleDetails(direction="EGRESS", protocol="all", destination=WORLD),
+    ]
+    for _ in range(2):  # no token: they add up
+        added = net.add_network_security_group_security_rules(
+            group.id, GROUP_RULES(security_rules=rules)
+        ).data
+    listed = every(net.list_network_security_group_security_rules, group.id).data
+    assert [rule.id for rule in listed][3:] == [rule.id for rule in added.security_rules]
+    ingress = every(net.list_network_security_group_security_rules, group.id, direction="INGRESS").data
+    assert {rule.source for rule in ingress} == {"192.0.2.1/32", peers.id}
+    net.delete_network_security_group(peers.id)
+    listed = every(net.list_network_security_group_security_rules, group.id).data
+    assert [rule.is_valid for rule in listed] == [True, False, True] * 2
+    changed = models.UpdateSecurityRuleDetails(
+        id=listed[0].id, direction="INGRESS", protocol="all", source="10.0.0.0/16"
+    )
+    update = models.UpdateNetworkSecurityGroupSecurityRulesDetails(security_rules=[changed])
+    net.update_network_security_group_security_rules(group.id, update)
+    remove = models.RemoveNetworkSecurityGroupSecurityRulesDetails(
+        security_rule_ids=[rule.id for rule in listed[1:]]
+    )
+    net.remove_network_security_group_security_rules(group.id, remove)
+    left = every(net.list_network_security_group_security_rules, group.id).data
+    assert [(rule.id, rule.protocol) for rule in left] == [(listed[0].id, "all")]
+    refused(
+        404, "NotAuthorizedOrNotFound", net.remove_network_security_group_security_rules, group.id, remove
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"direction": "INGRESS"}, "source is required"),
+        ({"direction": "INGRESS", "source": WORLD, "destination": WORLD}, "destination must not"),
+        ({"direction": "EGRESS", "destination": "10.0.0.1/8"}, "no valid CIDR"),
+    ],
+)
+def test_a_wrong_rule_of_a_group_is_named(world, refused, rule, words):
+    group = world.group(world.vcn())
+    details = GROUP_RULES(security_rules=[tcp(direction="EGRESS", destination=WORLD), tcp(**rule)])
+    code = "MissingParameter" if "required" in words else "InvalidParameter"
+    found = refused(400, code, world.network.add_network_security_group_security_rules, group.id, details)
+    assert "securityRules[1]" in found
+    assert words in found
+    assert every(world.network.list_network_security_group_security_rules, group.id).data == []
+
+
+def test_options_of_rules_go_with_their_protocol(world, refused):
+    group = world.group(world.vcn())
+    wrong = tcp(direction="INGRESS", source=WORLD)
+    wrong.protocol = "17"
+    found = refused(
+        400,
+        "InvalidParameter",
+        world.network.add_network_security_group_security_rules,
+        group.id,
+        GROUP_RULES(security_rules=[wrong]),
+    )
+    assert "securityRules[0].tcpOptions" in found
+
+
+def test_private_networks_have_nat_and_service_gateways(world, refused):
+    net, vcn = world.network, world.vcn()
+    services = every(net.list_services).data
+    everything = next(service for service in services if service.cidr_block.startswith("all-"))
+    nat = net.create_nat_gateway(
+        models.CreateNatGatewayDetails(compartment_id=world.compartment, vcn_id=vcn.id)
+    ).data
+    service = net.create_service_gateway(
+        models.CreateServiceGatewayDetails(
+            compartment_id=world.compartment,
+            vcn_id=vcn.id,
+            services=[models.ServiceIdRequestDetails(service_id=everything.id)],
+        )
+    ).data
+    routes = [
+        models.RouteRule(destination=WORLD, network_entity_id=nat.id),
+        models.RouteRule(
+            destination=everything.cidr_block,
+            destination_type="SERVICE_CIDR_BLOCK",
+            network_entity_id=service.id,
+        ),
+    ]
+    details = models.UpdateRouteTableDetails(route_rules=routes)
+    table = net.update_route_table(vcn.default_route_table_id, details).data
+    assert [rule.network_entity_id for rule in table.route_rules] == [nat.id, service.id]
+    assert table.id in refused(409, "Conflict", net.delete_nat_gateway, nat.id)
+    assert "one" not in refused(
+        400,
+        "InvalidParameter",
+        net.update_route_table,
+        vcn.default_route_table_id,
+        models.UpdateRouteTableDetails(
+            route_rules=[models.RouteRule(destination=WORLD, network_entity_id=vcn.id)]
+        ),
+    )
+    subnet = world.subnet(vcn, prohibit_public_ip_on_vnic=True)
+    found = refused(400, "InvalidParameter", world.launch, subnet, vnic={"assign_public_ip": True})
+    assert "assignPublicIp" in found
+    instance = world.running(subnet)
+    attachment = every(world.compute.list_vnic_attachments, world.compartment, instance_id=instance.id).data[
+        0
+    ]
+    vnic = net.get_vnic(attachment.vnic_id).data
+    assert (vnic.private_ip, vnic.public_ip) == ("10.0.1.2", None)
+
+
+def test_one_internet_gateway_a_vcn(world, refused):
+    vcn = world.vcn()
+    world.gateway(vcn)
+    assert "maximum limit of 1" in refused(400, "InvalidParameter", world.gateway, vcn)
+
+
+def test_vcn_limit(world, refused):
+    world.settings(quota={"vcn": 1})
+    world.vcn()
+    assert "vcn-count" in refused(400, "LimitExceeded", world.vcn, "10.1.0.0/16")
+
+
+def test_addresses_of_a_vnic(world):
+    subnet = world.subnet(world.vcn(dns_label="v"), dns_label="s")
+    instance = world.running(subnet, vnic={"private_ip": "10.0.1.77", "hostname_label": "node-0"})
+    attachments = every(world.compute.list_vnic_attachments, world.compartment).data
+    vnic = world.network.get_vnic(attachments[0].vnic_id).data
+    assert (vnic.private_ip, vnic.is_primary, vnic.hostname_label) == ("10.0.1.77", True, "node-0")
+    private = every(world.network.list_private_ips, vnic_id=vnic.id).data
+    assert [one.ip_address for one in private] == ["10.0.1.77"]
+    wanted = models.GetPublicIpByPrivateIpIdDetails(private_ip_id=private[0].id)
+    public = world.network.get_public_ip_by_private_ip_id(wanted).data
+    assert public.ip_address == vnic.public_ip
+    assert attachments[0].instance_id == instance.id
+
+
+def test_what_is_not_there_is_404(world, refused):
+    missing = "ocid1.vcn.oc1.eu-frankfurt-1.aaaa"
+    refused(404, "NotAuthorizedOrNotFound", world.network.get_vcn, missing)
+    refused(404, "NotAuthorizedOrNotFound", world.network.delete_vcn, missing)
+    refused(404, "NotAuthorizedOrNotFound", world.network.list_vcns, "ocid1.compartment.oc1..other")
+
+
+def test_if_match(world, refused):
+    net = world.network
+    vcn = world.vcn()
+    world.until(lambda: net.get_vcn(vcn.id).data, "AVAILABLE")
+    etag = net.get_vcn(vcn.id).headers["etag"]
+    update = models.UpdateVcnDetails(display_name="new")
+    assert net.update_vcn(vcn.id, update, if_match=etag).data.display_name == "new"
+    refused(412, "NoEtagMatch", net.update_vcn, vcn.id, update, if_match=etag)

@@ -1,0 +1,291 @@
+"""`gpuctl shapes`: what is listed, in which order, and today's prices from real web servers."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from price_pages import (
+    AWS_FILES,
+    AWS_PATH,
+    OCI_PATH,
+    Page,
+    aws_file,
+    aws_index,
+    environment,
+    oci_page,
+    oci_product,
+    served,
+)
+
+from gpuctl import cli
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.tables import shapes_table
+from provision.catalog import SHAPES
+
+Shapes = Callable[..., tuple[int, str, str]]
+PAGES: dict[str, Page] = {
+    OCI_PATH: oci_page(oci_product("B95909", 2.5)),
+    AWS_PATH: aws_index("us-east-1", "eu-west-1"),
+    f"{AWS_FILES}us-east-1/index.csv": aws_file({"PricePerUnit": "1.1000000000"}),
+    f"{AWS_FILES}eu-west-1/index.csv": aws_file({"Region Code": "eu-west-1", "PricePerUnit": "1.2"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, 80 columns, and nobody who could be asked for prices."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, value in environment("http://127.0.0.1:1").items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def shapes(capsys: pytest.CaptureFixture[str]) -> Shapes:
+    """`gpuctl shapes`, in this process: status, stdout, stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = cli.main(["shapes", *words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def names(out: str) -> list[str]:
+    return [row["name"] for row in json.loads(out)["shapes"]]
+
+
+def listed(shapes: Shapes, *words: str) -> list[str]:
+    status, out, _ = shapes("--json", *words)
+    assert status == 0
+    return names(out)
+
+
+def test_the_table_and_where_its_prices_are_from(shapes: Shapes) -> None:
+    assert shapes("--gpu", "v100", "--min-gpus", "8") == (
+        0,
+        """\
+shape        provider  GPUs      GB    Gbps  RDMA/EFA     $/h  $/GPU-h
+BM.GPU3.8    oci       8 x V100  16  2 x 25         -  23.600    2.950
+p3.16xlarge  aws       8 x V100  16      25         -  24.480    3.060
+
+list prices on demand of 2026-07: OCI, AWS us-east-1 (shipped with gpuctl)
+""",
+        "",
+    )
+
+
+def test_everything_fits_into_80_columns(shapes: Shapes) -> None:
+    status, out, err = shapes()
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == len(SHAPES) + 3
+    assert max(map(len, lines)) <= 80
+    assert "…" not in out
+    for name in SHAPES:
+        assert sum(line.split()[:1] == [name] for line in lines) == 1
+    assert "BM.GPU.A100-v2.8  oci       8 x A100    80   2 x 50  16 x 100   32.000    4.000\n" in out
+    assert "p5.48xlarge       aws       8 x H100    80     3200    32 EFA   55.040    6.880\n" in out
+
+
+def test_the_document(shapes: Shapes) -> None:
+    status, out, err = shapes("--gpu", "A10", "--min-gpus", "4", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {
+        "shapes": [
+            {
+                "name": "BM.GPU.A10.4",
+                "provider": "oci",
+                "gpus": 4,
+                "gpu": "A10",
+                "gpu_memory_gb": 24,
+                "network": "2 x 50",
+                "network_gbps": 100.0,
+                "rdma": None,
+                "rdma_gbps": 0.0,
+                "efa": 0,
+                "placement_group": False,
+                "bare_metal": True,
+                "compute_cluster": False,
+                "usd_per_hour": 8.0,
+                "usd_per_gpu_hour": 2.0,
+                "priced_at": "2026-07",
+                "price_region": None,
+                "price_source": "shipped with gpuctl",
+            }
+        ],
+        "prices": {"date": "2026-07", "source": "shipped with gpuctl"},
+    }
+
+
+def test_only_what_was_asked_for(shapes: Shapes) -> None:
+    assert set(listed(shapes)) == set(SHAPES)
+    assert listed(shapes, "--gpu", "a10") == ["VM.GPU.A10.1", "VM.GPU.A10.2", "BM.GPU.A10.4"]
+    assert listed(shapes, "--gpu", "H100", "--provider", "aws") == ["p5.4xlarge", "p5.48xlarge"]
+    assert listed(shapes, "--min-gpus", "8", "--max-price", "16.288") == [
+        "g4dn.metal",
+        "g6.48xlarge",
+        "g5.48xlarge",
+    ]
+    assert listed(shapes, "--gpu", "T4", "--provider", "oci") == []
+    status, out, err = shapes("--gpu", "T4", "--provider", "oci")
+    assert (status, out, err) == (0, "", "No shape that gpuctl knows is like that.\n")
+
+
+def test_a_gpu_that_nobody_has(shapes: Shapes) -> None:
+    status, out, err = shapes("--gpu", "A1")
+    assert status == 0
+    assert err == "No GPU is called A1; shown are A10, A100, A10G.\n"
+    assert "VM.GPU.A10.1" in out
+    for typed, hint in (
+        ("B10", "; did you mean 'A10'?"),
+        ("RTX4090", "."),
+        ("", "."),
+        ("a10-g", "; did you mean 'A10G'?"),
+    ):
+        status, out, err = shapes("--gpu", typed)
+        assert (status, out) == (2, "")
+        assert f"No shape has a GPU called {typed!r}{hint} Known are A10, A100, A10G, B200," in err
+
+
+def test_the_order(shapes: Shapes) -> None:
+    by_price = listed(shapes, "--sort", "price")
+    assert by_price == listed(shapes)
+    usd = [SHAPES[name].usd_per_hour for name in by_price]
+    assert usd == sorted(usd, key=float)  # type: ignore[arg-type]
+    a_gpu = [
+        (SHAPES[name].usd_per_hour or 0) / SHAPES[name].gpus
+        for name in listed(shapes, "--sort", "price-per-gpu")
+    ]
+    assert a_gpu == sorted(a_gpu)
+    assert listed(shapes, "--sort", "name") == sorted(SHAPES, key=str.casefold)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--provider", "local"],
+        ["--sort", "gpus"],
+        ["--min-gpus", "0"],
+        ["--max-price", "-1"],
+        ["--max-price", "nan"],
+        ["--max-price", "cheap"],
+        ["A10"],
+    ],
+)
+def test_wrong_usage(shapes: Shapes, words: list[str]) -> None:
+    status, out, err = shapes(*words)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+
+
+def test_a_region_whose_prices_nobody_asked_for(shapes: Shapes) -> None:
+    status, out, err = shapes("--gpu", "L4", "--region", "eu-west-1")
+    assert status == 0
+    assert "g6.xlarge    aws       1 x L4  24   2.5         -    -        -\n" in out
+    assert "list prices" not in out
+    assert err == (
+        "AWS's prices in eu-west-1 are not known here. "
+        "Ask for them: gpuctl shapes --refresh-prices --provider aws --region eu-west-1\n"
+    )
+    status, out, err = shapes("--max-price", "3", "--region", "eu-west-1", "--json")
+    assert names(out) == ["VM.GPU2.1", "VM.GPU.A10.1", "VM.GPU3.1"]
+    assert "are not known here. --max-price leaves 22 shapes out. Ask" in err
+    by_name = listed(shapes, "--region", "eu-west-1")
+    assert [SHAPES[name].provider for name in by_name] == ["oci"] * 16 + ["aws"] * 22
+
+
+def test_today_s_prices(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(PAGES) as address:
+        for name, value in environment(address).items():
+            monkeypatch.setenv(name, value)
+        status, out, err = shapes("--refresh-prices", "--gpu", "A10G", "--max-price", "2")
+        assert status == 0
+        assert "g5.xlarge  aws       1 x A10G  24   2.5         -  1.100    1.100\n" in out
+        assert f"{address}{AWS_FILES}us-east-1/index.csv" in out.replace("\n", "")
+        assert err.splitlines() == [
+            "asking OCI for its prices …",
+            "asking AWS for its prices in us-east-1 …",
+            "OCI: 3 prices",
+            "AWS: 1 price in us-east-1",
+        ]
+        status, out, err = shapes("--refresh-prices", "--provider", "aws", "--region", "eu-west-1", "--json")
+        assert status == 0
+        rows = {row["name"]: row for row in json.loads(out)["shapes"]}
+        assert rows["g5.xlarge"]["usd_per_hour"] == 1.2
+        assert rows["g5.xlarge"]["price_region"] == "eu-west-1"
+        assert rows["p5.4xlarge"]["usd_per_hour"] is None
+        assert "AWS lists no price in eu-west-1 of g4dn.xlarge," in err
+        assert err.startswith("asking AWS")
+    # They are kept, each with its date; the oldest is the document's.
+    status, out, _ = shapes("--json")
+    document: dict[str, Any] = json.loads(out)
+    rows = {row["name"]: row for row in document["shapes"]}
+    assert (rows["VM.GPU.A10.2"]["usd_per_hour"], rows["g5.xlarge"]["usd_per_hour"]) == (5.0, 1.1)
+    assert rows["VM.GPU.A10.2"]["priced_at"] > rows["p5.48xlarge"]["priced_at"] == "2026-07"
+    assert document["prices"]["date"] == "2026-07"
+    assert {"shipped with gpuctl", f"{address}{AWS_FILES}us-east-1/index.csv"} < set(
+        document["prices"]["source"].split("; ")
+    )
+
+
+def test_a_provider_that_can_t_be_asked(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(PAGES | {OCI_PATH: 503}) as address:
+        for name, value in environment(address).items():
+            monkeypatch.setenv(name, value)
+        status, out, err = shapes("--refresh-prices", "--json")
+    assert status == 4
+    assert {row["name"]: row["usd_per_hour"] for row in json.loads(out)["shapes"]}["g5.xlarge"] == 1.1
+    assert err.splitlines()[-1].startswith("error: OCI's price list could not be read from http://")
+    assert err.endswith("503 Service Unavailable. The other prices were refreshed.\n")
+
+
+def test_without_a_network_the_shipped_prices_stay(shapes: Shapes, tmp_path: Path) -> None:
+    status, out, err = shapes("--refresh-prices", "--gpu", "A10")
+    assert status == 1
+    assert "VM.GPU.A10.1  oci" in out
+    assert "list prices on demand of 2026-07: OCI (shipped with gpuctl)\n" in out
+    assert err.count("Connection refused") == 2
+    assert err.endswith("The prices are the ones that were known before; their date is shown with them.\n")
+    assert not (tmp_path / "home").exists()
+    status, out, _ = shapes("--refresh-prices", "--json")
+    assert status == 1
+    assert json.loads(out)["prices"]["date"] == "2026-07"
+
+
+def test_a_torn_file_of_prices_is_refused(shapes: Shapes, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "prices.json").write_text('{"format": 1, "li')
+    status, out, err = shapes()
+    assert (status, out) == (2, "")
+    assert "gpuctl shapes --refresh-prices" in err
+
+
+def test_a_narrow_table_folds_names_and_cuts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    row = {
+        "name": "BM.GPU.A100-v2.8",
+        "provider": "oci",
+        "gpus": 8,
+        "gpu": "A100",
+        "gpu_memory_gb": 80,
+        "network": "2 x 50",
+        "rdma": "16 x 100",
+        "efa": 0,
+        "usd_per_hour": 1234.5,
+        "usd_per_gpu_hour": 154.3125,
+        "priced_at": "2026-07",
+        "price_region": None,
+        "price_source": "x",
+    }
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(shapes_table([row]))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "1,234.500  154.312" in text
+    first = [line.split()[0] for line in text.splitlines()[1:-2]]
+    assert "".join(first) == "BM.GPU.A100-v2.8"

@@ -1,0 +1,358 @@
+"""OCI and AWS from end to end, over fakes of their APIs: what is made, what it costs, and that it goes away."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from support import wait_for
+
+pytestmark = pytest.mark.slow
+
+LATE_FAILURES = {
+    "oci": "Out of host capacity.",
+    "aws": "Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request",
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def gpuctl(kind: Kind, tmp_path: Path) -> Iterator[CloudGpuctl]:
+    """gpuctl with an account in which nothing is running; nothing of ours may be left there at the end."""
+    with cloud_gpuctl(kind, tmp_path) as command:
+        yield command
+        command.cloud.clear_faults()
+        for cluster in sorted((command.home / "clusters").glob("*")):
+            command.ok("down", "--yes", "--cluster", cluster.name)
+        assert command.cloud.owned() == []
+
+
+def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
+    with cloud_gpuctl(kind, tmp_path, hosts=True) as gpuctl:
+        spec = {
+            "shape": kind.shape,
+            "count": COUNT,
+            "ssh_cidr": "127.0.0.1/32",
+            "python": sys.executable,
+            "network": {"ssh_port": gpuctl.cloud.settings()["ssh_port"]},
+        }
+        gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
+        up = gpuctl.ok("up", "-f", "cloud.yaml", "--yes", "--json").json
+        assert [machine["rank"] for machine in up["machines"]] == [0, 1]
+        assert up["provider"] == kind.provider
+        assert up["region"] == kind.region
+        assert up["hourly_usd"] > 0
+        again = gpuctl.ok("up", "-f", "cloud.yaml", "--yes", "--json")
+        assert again.json["machines"] == up["machines"]
+        assert "nothing changed" in again.err
+
+        trained = gpuctl.ok("train", "--mode", "torchrun", "--json", timeout_s=170).json
+        assert trained["status"] == "succeeded"
+        assert trained["world_size"] == COUNT
+        assert trained["train"]["accuracy"] >= 0.95
+        assert trained["cost_usd"] > 0
+        assert gpuctl.ok("results", "--json").json == {"runs": [trained]}
+
+        down = gpuctl.ok("down", "--yes", "--json").json
+        assert down["leftovers"] == []
+        assert gpuctl.cloud.owned() == []
+        assert gpuctl.ok("down").status == 0
+
+
+def test_up_again_makes_what_is_missing_and_refuses_what_it_can_not_do(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    made = len(gpuctl.cloud.calls(mutating=True))
+    again = gpuctl.ok(*gpuctl.up_words)
+    assert "nothing changed" in again.err
+    assert len(gpuctl.cloud.calls(mutating=True)) == made
+    more = gpuctl.ok("up", "--count", "3", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", "--json").json
+    assert [machine["rank"] for machine in more["machines"]] == [0, 1, 2]
+    assert len({instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()}) == 1
+    other = "VM.GPU.A10.1" if gpuctl.kind.provider == "oci" else "g5.xlarge"
+    for words, named in (
+        (("--count", "1"), "gpuctl down"),
+        (("--shape", other), "--shape"),
+        (("--image", "another"), "--image"),
+    ):
+        refused = gpuctl("up", *words, "--ssh-cidr", "127.0.0.1/32", "--yes")
+        assert refused.status == 2, refused.err
+        assert named in refused.err
+    assert len(gpuctl.cloud.live_instances()) == 3
+
+
+def test_a_machine_that_was_ended_from_outside_is_replaced(gpuctl: CloudGpuctl) -> None:
+    first = gpuctl.ok(*gpuctl.up_words).json["machines"]
+    end_from_outside(gpuctl, first[1]["id"])
+    shown = gpuctl.ok("status", "--json").json["machines"]
+    assert [machine["state"] for machine in shown] == ["running", "gone"]
+    second = gpuctl.ok(*gpuctl.up_words).json["machines"]
+    assert second[0]["id"] == first[0]["id"]
+    assert second[1]["id"] != first[1]["id"]
+    assert gpuctl.cloud.state()["most_instances"] == COUNT
+
+
+def test_no_capacity_in_the_first_place(gpuctl: CloudGpuctl) -> None:
+    first, second, _ = gpuctl.kind.places
+    gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {first: 0}})
+    up = gpuctl.ok(*gpuctl.up_words)
+    launches = [
+        call for call in gpuctl.cloud.calls() if call["operation"] in ("LaunchInstance", "RunInstances")
+    ]
+    # OCI is asked for its capacity report before, so that not even that one call is lost there.
+    refused = [call["code"] for call in launches if call["status"] >= 400]
+    assert refused == {"oci": [], "aws": ["InsufficientInstanceCapacity"]}[gpuctl.kind.provider]
+    assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {second}
+    assert (first in up.err) == bool(refused)
+
+
+def test_only_some_of_them_are_there(gpuctl: CloudGpuctl) -> None:
+    gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {"*": COUNT - 1}})
+    up = gpuctl(*gpuctl.up_words)
+    assert up.status == 3, up.err
+    for place in gpuctl.kind.places:
+        assert place in up.err
+    assert gpuctl.cloud.owned() == []
+    assert gpuctl.cloud.state()["most_instances"] <= COUNT
+    assert not (gpuctl.home / "clusters" / "default").exists()
+
+
+def test_a_quota_ends_it_at_once(gpuctl: CloudGpuctl) -> None:
+    gpuctl.cloud.settings(quota={gpuctl.kind.shape: COUNT - 1})
+    up = gpuctl(*gpuctl.up_words)
+    assert up.status == 3, up.err
+    assert gpuctl.cloud.owned() == []
+    tried = {call["operation"] for call in gpuctl.cloud.calls()} & {"LaunchInstance", "RunInstances"}
+    refused = [
+        call for call in gpuctl.cloud.calls() if call["operation"] in tried and (call["status"] or 0) >= 400
+    ]
+    assert len(refused) <= 1
+
+
+def test_a_launch_that_fails_late(gpuctl: CloudGpuctl) -> None:
+    gpuctl.cloud.settings(late_failure={gpuctl.kind.places[0]: LATE_FAILURES[gpuctl.kind.provider]})
+    gpuctl.ok(*gpuctl.up_words)
+    assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {
+        gpuctl.kind.places[1]
+    }
+
+
+@pytest.mark.parametrize("fault", ["drop_before", "drop_after", "duplicate"])
+def test_every_reply_is_lost_or_every_request_comes_twice(gpuctl: CloudGpuctl, fault: str) -> None:
+    """The first try of each call that changes something."""
+    gpuctl.cloud.settings(list_lag_s=0.3)
+    total = calls_of_a_good_run(gpuctl)
+    for nth in range(1, total + 1, 2):
+        gpuctl.cloud.fault(operation="*", mutating=True, nth=nth, kind=fault)
+    gpuctl.ok(*gpuctl.up_words)
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    assert gpuctl.cloud.state()["most_instances"] == COUNT
+
+
+def calls_of_a_good_run(gpuctl: CloudGpuctl) -> int:
+    gpuctl.ok(*gpuctl.up_words)
+    total = len(gpuctl.cloud.calls(mutating=True))
+    gpuctl.ok("down", "--yes")
+    assert gpuctl.cloud.owned() == []
+    return total
+
+
+def test_a_storm_of_throttling(gpuctl: CloudGpuctl) -> None:
+    throttled = {
+        "oci": {"status": 429, "code": "TooManyRequests"},
+        "aws": {"status": 503, "code": "RequestLimitExceeded"},
+    }[gpuctl.kind.provider]
+    for nth in (2, 3, 7, 8, 12, 13, 14):
+        gpuctl.cloud.fault(operation="*", nth=nth, kind="error", message="Slow down.", **throttled)
+    gpuctl.ok(*gpuctl.up_words)
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+
+
+def test_credentials_that_expire_in_the_middle(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    expired = {
+        "oci": {"status": 401, "code": "NotAuthenticated"},
+        "aws": {"status": 400, "code": "RequestExpired"},
+    }[gpuctl.kind.provider]
+    gpuctl.cloud.fault(operation="Terminate*", nth=1, times=0, kind="error", message="Expired.", **expired)
+    down = gpuctl("down", "--yes")
+    assert down.status not in (0, 130), down.err
+    for instance in gpuctl.cloud.live_instances():
+        assert instance["id"] in down.err, "what is live is listed"
+
+
+def test_what_is_not_ours_stays(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
+    """Things that others made, with names like ours, outlive `down` and `reap`."""
+    gpuctl.ok(*gpuctl.up_words)
+    foreign = make_foreign_network(gpuctl)
+    gpuctl.ok("down", "--yes")
+    gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--yes")
+    assert gpuctl.cloud.owned() == []
+    assert foreign in {part["id"] for part in gpuctl.cloud.state()["resources"]}
+
+
+def test_two_clusters_share_the_network_and_the_last_one_takes_it(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
+    networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
+    assert len(networks) == 1
+    first = gpuctl.ok("down", "--yes")
+    assert "second" in first.err, "it says for whom the network stays"
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    gpuctl.ok("down", "--yes", "--cluster", "second")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_reap_lists_and_removes_with_no_local_state(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    shutil.rmtree(gpuctl.home)
+    words = ("reap", "--provider", gpuctl.kind.provider)
+    (found,) = gpuctl.ok(*words, "--dry-run", "--json").json["clusters"]
+    assert found["cluster"] == "default"
+    assert len(found["machines"]) == COUNT
+    assert found["hourly_usd"] > 0
+    assert found["age_s"] >= 0
+    assert len(gpuctl.cloud.live_instances()) == COUNT, "a dry run"
+    expired = gpuctl.ok(*words, "--expired", "--yes", "--json").json
+    assert expired["removed"] == []
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    assert gpuctl(*words).status == 2, "without a terminal it needs --yes"
+    gpuctl.ok(*words, "--yes")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_limits(gpuctl: CloudGpuctl) -> None:
+    refused = gpuctl(*gpuctl.up_words, "--max-cost", "1", "--ttl", "4h")
+    assert refused.status == 2
+    assert "--max-cost" in refused.err
+    assert gpuctl.cloud.calls(mutating=True) == []
+    gpuctl.ok(*gpuctl.up_words, "--max-cost", "1000", "--ttl", "4h")
+    (found,) = gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--dry-run", "--json").json["clusters"]
+    assert found["expires_at"] is not None
+    shown = gpuctl.ok("status", "--json").json
+    assert shown["hourly_usd"] > 0
+    assert shown["cost_usd"] is not None
+    gpuctl.ok(*gpuctl.up_words, "--max-cost", "1000", "--ttl", "4h")
+
+
+def test_a_dry_run_makes_nothing_and_says_everything(gpuctl: CloudGpuctl) -> None:
+    plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
+    assert len(plan["create"]) == COUNT
+    told = " ".join(plan["actions"])
+    assert "RunInstances" in told or "LaunchInstance" in told
+    assert "127.0.0.1/32" in told
+    assert "PRIVATE KEY" not in told
+    assert gpuctl.cloud.calls(mutating=True) == []
+    assert gpuctl.cloud.owned() == []
+
+
+def test_no_private_key_leaves_its_file(gpuctl: CloudGpuctl) -> None:
+    up = gpuctl.ok(*gpuctl.up_words, "--verbose")
+    assert "PRIVATE KEY" not in up.out + up.err
+    holders = [
+        path.relative_to(gpuctl.home)
+        for path in gpuctl.home.rglob("*")
+        if path.is_file() and b"PRIVATE KEY" in path.read_bytes()
+    ]
+    assert holders == [Path("clusters/default/keys/id_ed25519")], "a host's key is forgotten once it is there"
+
+
+def test_the_clouds_own_client_agrees(gpuctl: CloudGpuctl) -> None:
+    client = find_client(gpuctl.kind)
+    made = {machine["id"] for machine in gpuctl.ok(*gpuctl.up_words).json["machines"]}
+    assert listed_by(client, gpuctl) == made
+    gpuctl.ok("down", "--yes")
+    assert listed_by(client, gpuctl) == set()
+
+
+def test_doctor(gpuctl: CloudGpuctl) -> None:
+    found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--json")
+    document = found.json
+    assert any("credential" in finding["what"].lower() for finding in document["findings"]), document
+    assert gpuctl.cloud.owned() == []
+    bad = gpuctl("doctor", "--shape", gpuctl.kind.shape, env=broken_credentials(gpuctl.kind))
+    assert bad.status == 1
+    assert "✗" in bad.err
+
+
+def broken_credentials(kind: Kind) -> dict[str, str]:
+    return {
+        "oci": {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"},
+        "aws": {"AWS_ACCESS_KEY_ID": "AKIAWRONG", "AWS_SECRET_ACCESS_KEY": "wrong"},
+    }[kind.provider]
+
+
+def find_client(kind: Kind) -> str:
+    folder = os.environ.get("GPUCTL_CLOUD_CLIENTS", "")
+    found = shutil.which(kind.client, path=folder) or shutil.which(kind.client)
+    if found is None:
+        pytest.skip(f"there is no `{kind.client}` command, in $GPUCTL_CLOUD_CLIENTS or on the PATH")
+    return found
+
+
+def client_json(client: str, gpuctl: CloudGpuctl, *words: str) -> Any:
+    """What the cloud's own command line answers."""
+    env = {
+        **gpuctl.env,
+        "OCI_CLI_SUPPRESS_FILE_PERMISSIONS_WARNING": "True",
+        "SUPPRESS_LABEL_WARNING": "True",
+    }
+    endpoint = ["--endpoint", gpuctl.cloud.url] if gpuctl.kind.client == "oci" else ["--output", "json"]
+    config = ["--config-file", env["OCI_CONFIG_FILE"]] if gpuctl.kind.client == "oci" else []
+    done = subprocess.run(
+        [client, *words, *endpoint, *config], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout or "null")
+
+
+def compartment_of(gpuctl: CloudGpuctl) -> str:
+    text = Path(gpuctl.cloud.env["OCI_CONFIG_FILE"]).read_text()
+    return next(line.split("=", 1)[1].strip() for line in text.splitlines() if line.startswith("tenancy"))
+
+
+def listed_by(client: str, gpuctl: CloudGpuctl) -> set[str]:
+    """Ids of the machines that are not gone."""
+    if gpuctl.kind.client == "aws":
+        answer = client_json(client, gpuctl, "ec2", "describe-instances")
+        machines = [i for group in answer["Reservations"] for i in group["Instances"]]
+        return {i["InstanceId"] for i in machines if i["State"]["Name"] != "terminated"}
+    words = ("compute", "instance", "list", "--all", "--compartment-id", compartment_of(gpuctl))
+    answer = client_json(client, gpuctl, *words) or {"data": []}
+    return {i["id"] for i in answer["data"] if i["lifecycle-state"] != "TERMINATED"}
+
+
+def end_from_outside(gpuctl: CloudGpuctl, instance: str) -> None:
+    """End a machine as somebody in the console would, and wait until it has ended."""
+    client = find_client(gpuctl.kind)
+    if gpuctl.kind.client == "aws":
+        client_json(client, gpuctl, "ec2", "terminate-instances", "--instance-ids", instance)
+    else:
+        client_json(client, gpuctl, "compute", "instance", "terminate", "--force", "--instance-id", instance)
+    wait_for(
+        lambda: instance not in {i["id"] for i in gpuctl.cloud.live_instances()}, what="the machine's end"
+    )
+
+
+def make_foreign_network(gpuctl: CloudGpuctl) -> str:
+    """A network of somebody else, named like ours; returns its id."""
+    client = find_client(gpuctl.kind)
+    if gpuctl.kind.client == "aws":
+        named = "ResourceType=vpc,Tags=[{Key=Name,Value=gpuctl}]"
+        words = ("ec2", "create-vpc", "--cidr-block", "10.9.0.0/16", "--tag-specifications", named)
+        made: str = client_json(client, gpuctl, *words)["Vpc"]["VpcId"]
+        return made
+    words = ("network", "vcn", "create", "--cidr-block", "10.9.0.0/16", "--display-name", "gpuctl")
+    answer = client_json(client, gpuctl, *words, "--compartment-id", compartment_of(gpuctl))
+    return str(answer["data"]["id"])

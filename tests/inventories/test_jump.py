@@ -1,0 +1,32 @@
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.jump import Jump, read_jump
+
+
+@pytest.mark.parametrize(
+    ("text", "jump"),
+    [
+        ("opc@203.0.113.7", Jump(user="opc", host="203.0.113.7", port=None)),
+        ("opc@b.example:2222", Jump(user="opc", host="b.example", port=2222)),
+        ("opc@[2001:db8::7]:22", Jump(user="opc", host="2001:db8::7", port=22)),
+        ("[::1]", Jump(user=None, host="::1", port=None)),
+        ("work", Jump(user=None, host="work", port=None)),
+    ],
+)
+def test_jump_hosts(text, jump):
+    assert read_jump(text) == jump
+    assert str(jump) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "@b", "a@", "a@b:", "a@b:0", "a@b:65536", "a@b:x", "a b", "a@b c", "-oProxyCommand=x", "a@-b", "a@b\n",
+        "a@2001:db8::7", "a@[zz]", "a@[1.2.3.4]", "a@b,c@d", "ssh://a@b", "a@b;ls", "$(ls)", "a'@b", "a%h@b", "ä@b",
+        None, 7, ["a@b"],
+    ],
+)  # fmt: skip
+def test_no_jump_hosts(text):
+    with pytest.raises(InvalidInput, match=r"^Jump host .* can't be used: it is written as in ubuntu@"):
+        read_jump(text)

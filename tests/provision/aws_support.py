@@ -1,0 +1,109 @@
+"""A fake AWS for tests of `provision.aws`, a clock that runs fast, and what they ask it for."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inventories.store import Journal
+from provision.aws.cloud import AwsCloud
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place, Target
+from provision.ensure import JournaledEnsure
+from tests.fakes.client import FakeCloud, start_fake
+
+SPEED = 50.0
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFv0qXc9z2z5vqXbI1m0Zk3oW1m1m1m1m1m1m1m1m1m1"
+USER_DATA = "#cloud-config\n{}\n"
+
+
+class FastClock:
+    """Real time, SPEED times as fast."""
+
+    def now(self) -> float:
+        return time.monotonic() * SPEED
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / SPEED)
+
+
+@contextmanager
+def running_fake(home: Path) -> Iterator[FakeCloud]:
+    """The fake, in the environment of this process as well."""
+    with start_fake("aws_proxy", home) as fake, pytest.MonkeyPatch.context() as patch:
+        for name, value in fake.env.items():
+            patch.setenv(name, value)
+        patch.setenv("GPUCTL_CONSISTENCY_S", "5")
+        yield fake
+
+
+def a_cluster(shape: str = "g5.12xlarge", **changes: Any) -> CloudCluster:
+    """A cluster as it was asked for."""
+    plain = CloudCluster(
+        name="demo",
+        id="a1b2c3d4e5f60718",
+        owner="somebody@somewhere",
+        created_at="2026-11-21T09:00:00Z",
+        target=Target(provider="aws", region="us-east-1"),
+        shape=shape,
+        ssh_cidrs=("198.51.100.7/32",),
+    )
+    return replace(plain, **changes)
+
+
+class User:
+    """Somebody with a home of their own who uses the fake account."""
+
+    def __init__(self, home: Path, cloud: AwsCloud | None = None) -> None:
+        self.clock = FastClock()
+        # botocore takes half a second to read what it knows of EC2.
+        self.cloud = cloud or AwsCloud(Target(provider="aws"), clock=self.clock)
+        home.mkdir(parents=True, exist_ok=True)
+        self.ensure = JournaledEnsure(
+            Journal(home / "cluster.jsonl"),
+            Journal(home / "network.jsonl"),
+            clock=self.clock,
+            consistency_s=self.cloud.consistency_s,
+        )
+
+    def ground(self, cluster: CloudCluster, offer: Offer, place: Place | None = None) -> Ground:
+        ground = self.cloud.prepare(cluster, offer, PUBLIC_KEY, self.ensure)
+        return self.cloud.prepare_place(cluster, offer, ground, place or offer.places[0], self.ensure)
+
+    def launch(
+        self, cluster: CloudCluster, count: int = 2, *, token: str = "t" * 32, place: Place | None = None
+    ) -> tuple[str, ...]:
+        """Ground, request, send; the ids."""
+        offer = self.cloud.offer(cluster)
+        ground = self.ground(cluster, offer, place)
+        machines = [
+            NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data=USER_DATA) for rank in range(count)
+        ]
+        where = place or offer.places[0]
+        (request,) = self.cloud.requests(cluster, offer, ground, where, token, machines)
+        return self.cloud.send(request)
+
+    def remove_all(self) -> None:
+        """Machines, then parts by their stages."""
+        self.cloud.terminate([machine.id for machine in self.cloud.instances() if machine.alive])
+        self.wait(lambda: all(machine.state == "ended" for machine in self.cloud.instances()))
+        self.wait(self._delete_parts)
+
+    def _delete_parts(self) -> bool:
+        from provision.errors import Blocked
+
+        for part in sorted(self.cloud.parts(), key=lambda part: part.stage):
+            try:
+                self.cloud.delete(part)
+            except Blocked:
+                return False
+        return not self.cloud.parts()
+
+    def wait(self, done: Callable[[], bool], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            time.sleep(0.02)

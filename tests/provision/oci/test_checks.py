@@ -1,0 +1,40 @@
+"""What `doctor` finds on OCI."""
+
+from pathlib import Path
+
+from provision.oci.cloud import OciCloud
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import Builder, operations
+
+
+def test_check_finds_nothing(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    found = cloud.check(builder.cluster, 2)
+    assert [finding.what for finding in found if finding.ok is False] == []
+    assert {"OCI SDK", "credentials", "clock", "region", "permission to read", "service limits"} <= {
+        finding.what for finding in found if finding.ok
+    }
+    assert operations(fake, mutating=True) == []
+
+
+def test_check_names_what_is_missing(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
+    fake.fault(operation="ListNetworkSecurityGroups", **fault)
+    fake.settings(quota={"VM.GPU.A10.2": 1})
+    bad = {finding.what: finding for finding in cloud.check(builder.cluster, 2) if finding.ok is False}
+    assert set(bad) == {"permission to list network security groups", "service limits"}
+    assert "manage network-security-groups" in bad["permission to list network security groups"].fix
+    assert "gpu-a10-count" in bad["service limits"].fix
+
+
+def test_check_with_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    fake.fault(kind="error", status=401, code="NotAuthenticated", message="The clock is off", times=0)
+    found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
+    assert found["credentials"].ok is False
+    assert found["clock"].ok is True  # the refusal tells the time as well
+    assert "service limits" not in found
+
+
+def test_check_of_a_shape_that_is_not_there(cloud: OciCloud, tmp_path: Path) -> None:
+    found = {f.what: f for f in cloud.check(Builder(cloud, tmp_path, shape="VM.GPU.A10.3").cluster, 2)}
+    assert found["shape and image"].ok is False
+    assert "VM.GPU.A10" in found["shape and image"].detail

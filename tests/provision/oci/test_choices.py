@@ -1,0 +1,118 @@
+"""Which image, which disk, which places, at which price: pure choices from what OCI lists."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inventories.errors import InvalidInput
+from provision.oci import images, offers
+
+
+def image(name: str, version: str, created: str, **more: Any) -> dict[str, Any]:
+    view = {"displayName": name, "operatingSystemVersion": version, "timeCreated": created, "id": name}
+    return {"operatingSystem": "Canonical Ubuntu", "sizeInMBs": 47694, **view, **more}
+
+
+OLD = image("Canonical-Ubuntu-22.04-2026.06.27-0", "22.04", "2026-06-27")
+NEW = image("Canonical-Ubuntu-24.04-2026.05.29-0", "24.04", "2026-05-29")
+NEWER = image("Canonical-Ubuntu-24.04-2026.06.26-0", "24.04", "2026-06-26")
+MINIMAL = image("Canonical-Ubuntu-24.04-Minimal-2026.06.28-0", "24.04 Minimal", "2026-06-28")
+ARM = image("Canonical-Ubuntu-24.04-aarch64-2026.06.28-0", "24.04", "2026-06-28")
+ARM_MINIMAL = image(
+    "Canonical-Ubuntu-24.04-Minimal-aarch64-2026.06.28-0", "24.04 Minimal aarch64", "2026-06-28"
+)
+
+
+def test_newest_ubuntu() -> None:
+    assert images.newest_ubuntu([OLD, NEW, MINIMAL, NEWER, ARM, ARM_MINIMAL]) is NEWER
+    assert images.newest_ubuntu([ARM_MINIMAL, ARM]) is ARM  # all that runs on an Arm shape
+    assert images.newest_ubuntu([MINIMAL]) is None
+    assert images.newest_ubuntu([{**NEWER, "lifecycleState": "DELETED"}, OLD]) is OLD
+
+
+def test_image_by_name() -> None:
+    every = [OLD, NEW, MINIMAL, NEWER, ARM]
+    assert images.by_name(every, str(NEW["displayName"]), "VM.GPU.A10.2") is NEW
+    assert images.by_name(every, "Canonical-Ubuntu-24.04", "VM.GPU.A10.2") is NEWER
+    assert images.by_name(every, "Canonical-Ubuntu-24.04-Minimal", "VM.GPU.A10.2") is MINIMAL
+    with pytest.raises(InvalidInput, match=r"Near it: .*Ubuntu-22\.04"):
+        images.by_name(every, "Canonical-Ubuntu-22.04-2026", "VM.GPU.A10.2")
+
+
+def test_image_with_drivers_for_shapes_with_gpus() -> None:
+    plain = image("Oracle-Linux-8.10-2026.06.30-0", "8", "2026-06-30")
+    gpu = image("Oracle-Linux-8.10-Gen2-GPU-2026.05.30-0", "8", "2026-05-30")
+    assert images.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.GPU.A10.2") is gpu
+    assert images.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.Standard.E4.Flex") is plain
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        ("Canonical Ubuntu Canonical-Ubuntu-24.04-2026.06.26-0", "ubuntu"),
+        ("Oracle Linux Oracle-Linux-8.10-Gen2-GPU-2026.06.30-0", "opc"),
+        ("Custom NVIDIA GPU-Optimized VMI 26.04.1", "ubuntu"),
+        ("Custom my image", "opc"),
+    ],
+)
+def test_who_logs_in(text: str, user: str) -> None:
+    assert images.user_of(text) == user
+
+
+def test_boot_volume() -> None:
+    small, large = images.as_image(NEWER), replace(images.as_image(NEWER), size_gb=256)
+    assert small.size_gb == 47
+    assert images.disk_gb(None, small) == 200
+    assert images.disk_gb(None, large) == 256
+    assert images.disk_gb(50, small) == 50
+    for asked, one in ((49, small), (255, large), (32_769, small)):
+        with pytest.raises(InvalidInput, match="--disk-gb"):
+            images.disk_gb(asked, one)
+
+
+def test_price() -> None:
+    assert offers.hourly_usd("VM.GPU.A10.2", spot=False) == 4.0
+    assert offers.hourly_usd("VM.GPU.A10.2", spot=True) == 2.0
+    assert offers.hourly_usd("VM.GPU.B1.1", spot=False) is None
+
+
+def zone(name: str, **more: Any) -> offers.Zone:
+    known: dict[str, Any] = {"shape": {"shape": "S"}, "capacity": None, "allowed": None}
+    return offers.Zone(name=name, fault_domains=("F1", "F2"), **(known | more))
+
+
+def test_places_that_are_likelier_come_first() -> None:
+    zones = [
+        zone("none", allowed=False, capacity=True),
+        zone("silent"),
+        zone("other", shape=None, capacity=True),
+        zone("full", capacity=False),
+        zone("free", capacity=True),
+    ]
+    told = [str(place) for place in offers.ordered_places(zones)]
+    assert told[:4] == ["free", "silent", "full", "none"]
+    assert told[4:8] == ["free/F1", "free/F2", "silent/F1", "silent/F2"]
+    assert len(told) == 12
+
+
+def test_facts_of_shapes() -> None:
+    fitting = images.as_image({**NEWER, "launchOptions": {"bootVolumeType": "PARAVIRTUALIZED"}})
+    facts = offers.facts_of("VM.GPU.A10.2", {"quotaNames": ["gpu-a10-count"]}, fitting)
+    assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (True, False)
+    assert facts["limits"] == ["gpu-a10-count"]
+    facts = offers.facts_of("BM.GPU.H100.8", {"rdmaPorts": 16}, fitting)
+    assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (False, True)
+    # Not in the catalog: the API's own word.
+    assert offers.facts_of("BM.GPU.NEW.8", {"rdmaPorts": 8}, fitting)["compute_cluster"] is True
+    assert offers.facts_of("BM.GPU.A10.4", {"rdmaPorts": 8}, fitting)["compute_cluster"] is False  # TCP
+
+
+def test_flexible_shapes_get_a_size() -> None:
+    shape = {
+        "isFlexible": True,
+        "ocpuOptions": {"min": 1.0, "max": 64.0},
+        "memoryOptions": {"defaultPerOcpuInGBs": 16.0},
+    }
+    assert offers.shape_config(shape) == {"ocpus": 2.0, "memoryInGBs": 32.0}
+    assert offers.shape_config({"isFlexible": False}) is None

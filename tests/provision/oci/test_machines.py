@@ -1,0 +1,153 @@
+"""Launching and ending machines on OCI, and what is said where that does not work."""
+
+from pathlib import Path
+
+import pytest
+
+from provision.cloud import Place
+from provision.errors import (
+    Blocked,
+    Capacity,
+    CloudError,
+    Denied,
+    Gone,
+    Quota,
+)
+from provision.oci.cloud import OciCloud
+from provision.parallel import run_all, values
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import AD, Builder, delete_all, operations
+
+
+def test_machines(builder: Builder, fake: FakeCloud) -> None:
+    machines = builder.cloud.with_addresses(builder.machines(3))
+    assert sorted(machine.rank or 0 for machine in machines) == [0, 1, 2]
+    assert all(machine.public_ip and machine.private_ip for machine in machines)
+    assert len({machine.private_ip for machine in machines}) == 3
+    assert {machine.place for machine in machines} == {Place(zone=f"{AD}1")}
+    assert {machine.tags["gpuctl-launch"] for machine in machines} == {"a" * 32}
+    assert builder.cloud.instances() == builder.cloud.instances("id-demo")
+    assert builder.cloud.instances("id-other") == ()
+    one = builder.cloud.with_addresses(machines[:1])
+    assert one == machines[:1]
+
+
+def test_a_request_that_is_sent_again_makes_no_second_machine(builder: Builder, fake: FakeCloud) -> None:
+    (request,) = builder.requests()
+    fake.fault(operation="LaunchInstance", kind="drop_after")
+    first = builder.cloud.send(request)
+    fake.fault(operation="LaunchInstance", kind="duplicate")
+    assert builder.cloud.send(request) == first
+    assert len(fake.live_instances()) == 1
+
+
+def test_machines_launched_side_by_side(builder: Builder, fake: FakeCloud) -> None:
+    ids = values(run_all(builder.cloud.send, builder.requests(32)))
+    assert len(set(ids)) == 32
+    machines = builder.wait("running")
+    assert sorted(machine.rank or 0 for machine in builder.cloud.with_addresses(machines)) == list(range(32))
+    builder.cloud.terminate([machine.id for machine in machines])
+    builder.wait("ended")
+
+
+def test_no_capacity_is_told_by_one_call(builder: Builder, fake: FakeCloud) -> None:
+    (request,) = builder.requests()
+    fake.settings(capacity={"*": {"*": 0}})
+    with pytest.raises(Capacity, match=r"Out of host capacity\."):
+        builder.cloud.send(request)
+    assert operations(fake).count("LaunchInstance") == 1
+
+
+def test_quota(builder: Builder, fake: FakeCloud) -> None:
+    (request,) = builder.requests()
+    fake.settings(quota={"VM.GPU.A10.2": 0})
+    with pytest.raises(Quota, match=r"gpu-a10-count.*Limits, Quotas and Usage") as caught:
+        builder.cloud.send(request)
+    assert caught.value.code == "LimitExceeded"
+    assert operations(fake).count("LaunchInstance") == 1
+
+
+def test_domains_without_limit_come_last(builder: Builder, fake: FakeCloud) -> None:
+    fake.settings(quota={"VM.GPU.A10.2": 0})
+    assert len(builder.offer().places) == 12  # a hint only: none is left out
+
+
+def test_late_failure(builder: Builder, fake: FakeCloud) -> None:
+    fake.settings(late_failure={f"{AD}1": "Out of host capacity."})
+    (request,) = builder.requests()
+    builder.cloud.send(request)
+    (machine,) = builder.wait("ended")
+    found = builder.cloud.failure(machine)
+    assert isinstance(found, Capacity)
+    fake.settings(late_failure={})
+    (request,) = builder.requests(launch="b" * 32)
+    builder.cloud.send(request)
+    ran = next(one for one in builder.wait("running", "ended") if one.state == "running")
+    assert builder.cloud.failure(ran) is None
+
+
+def test_ground_that_is_gone(builder: Builder, cloud: OciCloud) -> None:
+    (request,) = builder.requests()
+    delete_all(cloud)
+    with pytest.raises((Gone, CloudError)) as caught:
+        cloud.send(request)
+    assert "LaunchInstance" in str(caught.value)
+    assert "cloud-config" not in str(caught.value)
+
+
+def test_compute_cluster_of_a_place(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    builder = Builder(cloud, tmp_path, shape="BM.GPU4.8")
+    builder.machines(2)
+    first, second = (builder.ground(place=Place(zone=f"{AD}{n}")).ids["compute_cluster"] for n in (1, 2))
+    assert first != second
+    assert builder.ground().ids["compute_cluster"] == first
+    assert operations(fake).count("CreateComputeCluster") == 2
+    part = next(part for part in cloud.parts() if part.id == first)
+    with pytest.raises(Blocked, match=r"compute-cluster .* is still used by instance "):
+        cloud.delete(part)
+
+
+def test_marketplace_is_subscribed_to_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    builder = Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI")
+    builder.machines()
+    builder.ground()
+    assert operations(fake).count("CreateAppCatalogSubscription") == 1
+
+
+def test_ending_machines(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    ids = [machine.id for machine in builder.machines(2)]
+    cloud.terminate(ids)
+    cloud.terminate([*ids, "ocid1.instance.oc1..none"])
+    builder.wait("ended")
+    cloud.terminate(ids)
+    boot = [one for one in fake.state()["resources"] if one["kind"] == "bootvolume"]
+    assert not [one for one in boot if one["state"] not in ("TERMINATED", "TERMINATING")]
+
+
+def test_a_machine_that_refuses_to_end_at_first(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    (machine,) = builder.machines()
+    fake.fault(
+        operation="TerminateInstance",
+        kind="error",
+        status=409,
+        code="IncorrectState",
+        message="busy",
+        times=3,
+    )
+    cloud.terminate([machine.id])
+    builder.wait("ended")
+
+
+def test_not_found_is_not_gone_while_a_list_has_it(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
+    (machine,) = builder.machines()
+    hidden = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
+    fake.fault(operation="TerminateInstance", **hidden)
+    with pytest.raises(Denied, match="manage instance-family"):
+        cloud.terminate([machine.id])
+    vcn = next(part for part in cloud.parts() if part.kind == "vcn")
+    fake.fault(operation="DeleteVcn", **hidden)
+    with pytest.raises(Denied, match="manage virtual-network-family"):
+        cloud.delete(vcn)
+    assert len(fake.live_instances()) == 1

@@ -1,0 +1,188 @@
+"""The shared network, a private one, a given subnet: made once, mended, whatever is lost on the way."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from provision import tags
+from provision.errors import (
+    Gone,
+)
+from provision.oci import requests
+from provision.oci.cloud import OciCloud
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import PUBLIC_KEY, Builder, delete_all, group_rules, kinds, operations
+
+
+def test_network_is_made_once_and_used_again(builder: Builder, fake: FakeCloud, tmp_path: Path) -> None:
+    first = builder.ground()
+    made = operations(fake, mutating=True)
+    assert sorted(made) == [
+        "AddNetworkSecurityGroupSecurityRules",
+        "CreateInternetGateway",
+        "CreateNetworkSecurityGroup",
+        "CreateRouteTable",
+        "CreateSecurityList",
+        "CreateSubnet",
+        "CreateVcn",
+    ]
+    assert builder.ground() == first
+    other = Builder(builder.cloud, tmp_path, name="other").ground()
+    assert (other.ids["vcn"], other.ids["subnet"]) == (first.ids["vcn"], first.ids["subnet"])
+    assert other.ids["nsg"] != first.ids["nsg"]
+    assert len(operations(fake, mutating=True)) == len(made) + 2
+    assert {part.kind for part in builder.cloud.parts() if tags.is_shared(part.tags)} == {
+        "internet-gateway",
+        "route-table",
+        "security-list",
+        "subnet",
+        "vcn",
+    }
+    delete_all(builder.cloud)
+    assert fake.owned() == []
+
+
+def test_private_network(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    builder = Builder(cloud, tmp_path, public_ip=False)
+    (machine,) = cloud.with_addresses(builder.machines())
+    assert machine.public_ip is None
+    assert (machine.private_ip or "").startswith("10.78.128.")
+    assert sorted(kinds(cloud)) == [
+        "nat-gateway",
+        "nsg",
+        "route-table",
+        "security-list",
+        "service-gateway",
+        "subnet",
+        "vcn",
+    ]
+    # A public cluster beside it uses the same VCN, with a subnet of its own.
+    beside = Builder(cloud, tmp_path, name="beside").ground()
+    assert kinds(cloud).count("vcn") == 1
+    assert kinds(cloud).count("subnet") == 2
+    assert kinds(cloud).count("security-list") == 1
+    assert beside.ids["subnet"] != builder.ground().ids["subnet"]
+
+
+def test_given_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    subnet = builder.ground().ids["subnet"]
+    fake.forget_calls()
+    guest = Builder(cloud, tmp_path, name="guest", subnet_id=subnet)
+    assert guest.ground().ids["subnet"] == subnet
+    assert sorted(operations(fake, mutating=True)) == [
+        "AddNetworkSecurityGroupSecurityRules",
+        "CreateNetworkSecurityGroup",
+    ]
+    with pytest.raises(InvalidInput, match="no subnet"):
+        Builder(cloud, tmp_path, subnet_id="ocid1.subnet.oc1..none").offer()
+    private = Builder(cloud, tmp_path, name="private", public_ip=False).ground().ids["subnet"]
+    with pytest.raises(InvalidInput, match="private one"):
+        Builder(cloud, tmp_path, subnet_id=private).offer()
+
+
+def test_rules_follow_what_is_asked_for(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:
+    nsg = builder.ground().ids["nsg"]
+    moved = Builder(cloud, tmp_path, ssh_cidrs=("198.51.100.0/24", "2001:db8::/64"), ssh_port=2222)
+    assert moved.ground().ids["nsg"] == nsg
+    assert group_rules(cloud, nsg) == [
+        ("EGRESS", "0.0.0.0/0", None),
+        ("INGRESS", "198.51.100.0/24", 2222),
+        ("INGRESS", nsg, None),
+    ]
+    with pytest.raises(InvalidInput, match="IPv4"):
+        Builder(cloud, tmp_path, ssh_cidrs=("2001:db8::/64",)).ground()
+
+
+def test_many_sources_of_ssh(cloud: OciCloud, tmp_path: Path) -> None:
+    cidrs = tuple(f"203.0.113.{host}/32" for host in range(60))
+    ground = Builder(cloud, tmp_path, ssh_cidrs=cidrs).ground()
+    assert len(group_rules(cloud, ground.ids["nsg"])) == 62
+
+
+def test_lost_reply_to_added_rules_does_not_add_them_twice(builder: Builder, fake: FakeCloud) -> None:
+    fake.fault(operation="AddNetworkSecurityGroupSecurityRules", kind="drop_after")
+    nsg = builder.ground().ids["nsg"]
+    assert len(group_rules(builder.cloud, nsg)) == 3
+    fake.fault(operation="AddNetworkSecurityGroupSecurityRules", kind="duplicate")
+    other = replace(builder.cluster, ssh_cidrs=("198.51.100.0/24",))
+    builder.cloud.prepare(other, builder.offer(), PUBLIC_KEY, builder.ensure)
+    builder.cloud.prepare(other, builder.offer(), PUBLIC_KEY, builder.ensure)
+    assert len(group_rules(builder.cloud, nsg)) == 3
+
+
+def test_routes_are_mended(builder: Builder, fake: FakeCloud) -> None:
+    builder.ground()
+    table = next(part for part in builder.cloud.parts() if part.kind == "route-table")
+    builder.cloud._api.call("network.update_route_table", table.id, {"routeRules": []}, again=True)
+    builder.ground()
+    view = builder.cloud._api.call("network.get_route_table", table.id)
+    assert [route["destination"] for route in view["routeRules"]] == ["0.0.0.0/0"]
+
+
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "duplicate"])
+def test_every_call_that_makes_the_network_may_lose_its_reply(
+    builder: Builder, fake: FakeCloud, kind: str
+) -> None:
+    for nth in range(1, 8):
+        fake.fault(mutating=True, nth=nth, kind=kind)
+    builder.ground()
+    assert sorted(kinds(builder.cloud)) == [
+        "internet-gateway",
+        "nsg",
+        "route-table",
+        "security-list",
+        "subnet",
+        "vcn",
+    ]
+
+
+def test_lists_that_lag_behind(builder: Builder, fake: FakeCloud) -> None:
+    fake.settings(list_lag_s=0.5)
+    first = builder.ground()
+    assert operations(fake).count("CreateVcn") == 1
+    time.sleep(0.5)
+    assert builder.ground() == first
+
+
+def test_a_cluster_stays_in_the_vcn_that_it_began_with(
+    builder: Builder, cloud: OciCloud, tmp_path: Path
+) -> None:
+    where = cloud.target.compartment or ""
+    made = [cloud._api.call("network.create_vcn", requests.vcn("bob@desk", where))["id"] for _ in range(2)]
+    nsg = requests.nsg(builder.cluster, where, max(made))
+    cloud._api.call("network.create_network_security_group", nsg)
+    assert builder.ground().ids["vcn"] == max(made)
+    # Another one takes the lowest, as everybody does.
+    assert Builder(cloud, tmp_path, name="other").ground().ids["vcn"] == min(made)
+
+
+def test_what_is_being_changed_is_waited_for(builder: Builder, fake: FakeCloud) -> None:
+    for operation in ("CreateSubnet", "CreateInternetGateway", "AddNetworkSecurityGroupSecurityRules"):
+        fake.fault(
+            operation=operation, kind="error", status=409, code="IncorrectState", message="busy", times=2
+        )
+    builder.ground()
+    assert operations(fake).count("CreateSubnet") == 3
+
+
+def test_what_was_just_made_may_not_be_found_for_a_moment(builder: Builder, fake: FakeCloud) -> None:
+    fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no VCN"}
+    fake.fault(operation="CreateSubnet", times=2, **fault)
+    builder.ground()
+    fake.fault(operation="CreateNetworkSecurityGroup", times=0, **fault)
+    with pytest.raises(Gone, match="manage network-security-groups"):
+        Builder(builder.cloud, builder.home, name="other").ground()
+
+
+def test_strangers_are_not_ours(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    body = {"compartmentId": cloud.target.compartment, "cidrBlocks": ["10.0.0.0/16"], "displayName": "gpuctl"}
+    stranger = cloud._api.call("network.create_vcn", body)
+    assert cloud.parts() == ()
+    assert builder.ground().ids["vcn"] != stranger["id"]
+    delete_all(cloud)
+    assert [
+        one["id"] for one in fake.state()["resources"] if one["kind"] == "vcn" and one["state"] == "AVAILABLE"
+    ] == [stranger["id"]]

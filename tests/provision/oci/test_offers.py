@@ -1,0 +1,112 @@
+"""What OCI says of a cluster before anything is made: shape, image, places, price."""
+
+from pathlib import Path
+
+import pytest
+
+from inventories.errors import InvalidInput
+from provision.cloud import Cloud
+from provision.errors import (
+    UnknownShape,
+)
+from provision.oci.cloud import OciCloud, connect
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import AD, Builder, FastClock, operations
+
+
+def test_it_is_a_cloud(cloud: OciCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_protocol: Cloud = cloud
+    assert (as_protocol.name, as_protocol.one_user_data, as_protocol.all_or_none) == ("oci", False, False)
+    assert cloud.target.region == "eu-frankfurt-1"
+    assert cloud.target.compartment is not None
+    assert cloud.consistency_s == 20.0
+    monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "2.5")
+    assert connect(cloud.target, clock=FastClock()).consistency_s == 2.5
+
+
+def test_offer(builder: Builder, fake: FakeCloud) -> None:
+    offer = builder.offer()
+    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (2, "ubuntu", 200, 4.0)
+    assert offer.image_name == "Canonical-Ubuntu-24.04-2026.06.26-0"
+    assert [str(place) for place in offer.places[:4]] == [
+        f"{AD}1",
+        f"{AD}2",
+        f"{AD}3",
+        f"{AD}1/FAULT-DOMAIN-1",
+    ]
+    assert len(offer.places) == 12
+    assert operations(fake, mutating=True) == []
+
+
+def test_offer_tries_what_is_reported_to_be_free_first(builder: Builder, fake: FakeCloud) -> None:
+    fake.settings(capacity={"*": {f"{AD}1": 0, f"{AD}2": 0}})
+    assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}1", f"{AD}2"]
+
+
+def test_a_capacity_report_is_a_hint_only(builder: Builder, fake: FakeCloud) -> None:
+    for status, code in ((404, "NotAuthorizedOrNotFound"), (500, "InternalError"), (429, "TooManyRequests")):
+        fake.clear_faults()
+        fake.forget_calls()
+        fault = {"kind": "error", "status": status, "code": code, "message": "no reports", "times": 0}
+        fake.fault(operation="CreateComputeCapacityReport", **fault)
+        offer = builder.offer()
+        assert [str(place) for place in offer.places[:3]] == [f"{AD}1", f"{AD}2", f"{AD}3"]
+        assert "no reports" in offer.facts["no_capacity_report"]
+        assert len(fake.calls("CreateComputeCapacityReport")) == 3
+
+
+def test_offer_only_where_the_shape_is(cloud: OciCloud, tmp_path: Path) -> None:
+    offer = Builder(cloud, tmp_path, shape="BM.GPU4.8").offer()
+    assert {place.zone for place in offer.places} == {f"{AD}1", f"{AD}2"}
+    assert offer.facts["compute_cluster"] is True
+    assert offer.billed_when_stopped is True
+
+
+def test_shape_that_no_catalog_knows(cloud: OciCloud, tmp_path: Path) -> None:
+    offer = Builder(cloud, tmp_path, shape="VM.GPU.B1.1").offer()
+    assert (offer.gpus, offer.hourly_usd) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [("VM.GPU.A10.3", "Near it: VM.GPU.A10"), ("BM.GPU.GB300.4", "not for your account in eu-frankfurt-1")],
+)
+def test_shape_that_is_not_there(cloud: OciCloud, tmp_path: Path, shape: str, said: str) -> None:
+    with pytest.raises(UnknownShape, match=said):
+        Builder(cloud, tmp_path, shape=shape).offer()
+
+
+def test_preemptible(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    builder = Builder(cloud, tmp_path, spot=True)
+    assert builder.offer().hourly_usd == 2.0
+    builder.machines()
+    with pytest.raises(InvalidInput, match="--spot"):
+        Builder(cloud, tmp_path, shape="BM.GPU.A10.4", spot=True).offer()
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "user"),
+    [
+        ("Canonical-Ubuntu-22.04", "Canonical-Ubuntu-22.04-2026.06.26-0", "ubuntu"),
+        ("Oracle-Linux-8", "Oracle-Linux-8-Gen2-GPU-2026.06.30-0", "opc"),
+        ("Canonical-Ubuntu-24.04-2026.04.30-0", "Canonical-Ubuntu-24.04-2026.04.30-0", "ubuntu"),
+        ("marketplace:nvidia gpu-optimized vmi", "NVIDIA GPU-Optimized VMI 26.04.1", "ubuntu"),
+    ],
+)
+def test_images(cloud: OciCloud, tmp_path: Path, image: str, name: str, user: str) -> None:
+    offer = Builder(cloud, tmp_path, image=image).offer()
+    assert (offer.image_name, offer.user) == (name, user)
+    if not image.startswith("marketplace:"):
+        again = Builder(cloud, tmp_path, image=offer.image_id).offer()
+        assert again.image_name == name
+
+
+def test_image_for_an_arm_shape(cloud: OciCloud, tmp_path: Path) -> None:
+    offer = Builder(cloud, tmp_path, shape="BM.GPU.GB200.4").offer()
+    assert offer.image_name == "Canonical-Ubuntu-24.04-aarch64-2026.06.27-0"
+
+
+@pytest.mark.parametrize("image", ["Canonical-Ubuntu-26.04", "ocid1.image.oc1..none", "marketplace:None"])
+def test_image_that_is_not_there(cloud: OciCloud, tmp_path: Path, image: str) -> None:
+    with pytest.raises(InvalidInput, match="no image"):
+        Builder(cloud, tmp_path, image=image).offer()

@@ -1,0 +1,261 @@
+"""The bodies that are sent to OCI, word for word, and against the SDK's own model classes."""
+
+import base64
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place, Target
+from provision.oci import preview, requests, rules
+from provision.oci.network import all_services, mended_routes
+from tests.fakes.oci.models import check
+
+COMPARTMENT = "ocid1.compartment.oc1..c"
+CLUSTER = CloudCluster(
+    name="demo",
+    id="0123456789abcdef",
+    owner="ann@desk",
+    created_at="2026-11-21T08:00:00+00:00",
+    target=Target(provider="oci", region="eu-frankfurt-1", compartment=COMPARTMENT),
+    shape="VM.GPU.A10.2",
+    ssh_cidrs=("203.0.113.7/32",),
+)
+PLACE = Place(zone="Uocm:EU-FRANKFURT-1-AD-1")
+OFFER = Offer(
+    shape="VM.GPU.A10.2",
+    gpus=2,
+    image_id="ocid1.image.oc1..i",
+    image_name="Canonical-Ubuntu-24.04-2026.06.26-0",
+    user="ubuntu",
+    disk_gb=200,
+    places=(PLACE,),
+    hourly_usd=4.0,
+    billed_when_stopped=False,
+    facts={"encrypts_in_transit": True, "compute_cluster": False, "shape_config": None, "listing": None},
+)
+GROUND = Ground(ids={"vcn": "v", "subnet": "s", "nsg": "n", "public_key": "ssh-ed25519 AAAA"})
+MACHINE = NewMachine(name="demo-3", rank=3, user_data="#cloud-config\n")
+
+OWN = {"gpuctl": "demo", "gpuctl-cluster-id": "0123456789abcdef", "gpuctl-owner": "ann@desk"}
+SHARED = {"gpuctl": "@network", "gpuctl-owner": "ann@desk"}
+
+
+def launch(
+    cluster: CloudCluster = CLUSTER, offer: Offer = OFFER, ground: Ground = GROUND, place: Place = PLACE
+) -> dict[str, Any]:
+    request = requests.launch(cluster, offer, ground, place, "f" * 32, MACHINE, COMPARTMENT)
+    json.dumps(request)
+    check("core", request["details"], "LaunchInstanceDetails")
+    return request
+
+
+def test_launch() -> None:
+    of = {**OWN, "gpuctl-launch": "f" * 32, "gpuctl-ranks": "3"}
+    assert launch() == {
+        "token": "f" * 32 + "-3",
+        "details": {
+            "compartmentId": COMPARTMENT,
+            "availabilityDomain": "Uocm:EU-FRANKFURT-1-AD-1",
+            "displayName": "demo-3",
+            "shape": "VM.GPU.A10.2",
+            "freeformTags": of,
+            "sourceDetails": {
+                "sourceType": "image",
+                "imageId": "ocid1.image.oc1..i",
+                "bootVolumeSizeInGBs": 200,
+            },
+            "createVnicDetails": {
+                "subnetId": "s",
+                "nsgIds": ["n"],
+                "assignPublicIp": True,
+                "displayName": "demo-3",
+                "freeformTags": of,
+            },
+            "metadata": {
+                "ssh_authorized_keys": "ssh-ed25519 AAAA",
+                "user_data": base64.b64encode(b"#cloud-config\n").decode(),
+            },
+            "instanceOptions": {"areLegacyImdsEndpointsDisabled": True},
+            "isPvEncryptionInTransitEnabled": True,
+        },
+    }
+
+
+def test_launch_of_a_preemptible_private_machine_in_a_fault_domain() -> None:
+    cluster = replace(
+        CLUSTER, spot=True, public_ip=False, image="Ubuntu", expires_at="2026-11-21T12:00:00+00:00"
+    )
+    details = launch(cluster, place=replace(PLACE, fault_domain="FAULT-DOMAIN-2"))["details"]
+    assert details["preemptibleInstanceConfig"] == {
+        "preemptionAction": {"type": "TERMINATE", "preserveBootVolume": False}
+    }
+    assert details["faultDomain"] == "FAULT-DOMAIN-2"
+    assert details["createVnicDetails"]["assignPublicIp"] is False
+    assert details["freeformTags"]["gpuctl-image"] == "Ubuntu"
+    assert details["freeformTags"]["gpuctl-expires"] == "2026-11-21T12:00:00+00:00"
+    assert len(details["freeformTags"]) <= 10  # what OCI takes
+
+
+def test_launch_on_an_rdma_network() -> None:
+    ground = Ground(ids={**GROUND.ids, "compute_cluster": "c"})
+    offer = replace(OFFER, shape="BM.GPU4.8", facts={"encrypts_in_transit": False})
+    details = launch(replace(CLUSTER, shape="BM.GPU4.8"), offer, ground)["details"]
+    assert details["computeClusterId"] == "c"
+    assert details["agentConfig"] == {
+        "pluginsConfig": [
+            {"name": "Compute HPC RDMA Authentication", "desiredState": "ENABLED"},
+            {"name": "Compute HPC RDMA Auto-Configuration", "desiredState": "ENABLED"},
+        ]
+    }
+    assert "isPvEncryptionInTransitEnabled" not in details
+
+
+def test_launch_of_a_flexible_shape() -> None:
+    facts = {"shape_config": {"ocpus": 2.0, "memoryInGBs": 32.0}}
+    details = launch(replace(CLUSTER, shape="VM.Standard.E4.Flex"), replace(OFFER, facts=facts))["details"]
+    assert details["shapeConfig"] == {"ocpus": 2.0, "memoryInGBs": 32.0}
+
+
+def test_network_bodies_are_what_the_sdk_knows_and_are_tagged() -> None:
+    owner, where = "ann@desk", COMPARTMENT
+    routes = requests.private_routes("nat", "sgw", "all-fra-services-in-oracle-services-network")
+    bodies = {
+        "CreateVcnDetails": requests.vcn(owner, where),
+        "CreateInternetGatewayDetails": requests.internet_gateway(owner, where, "v"),
+        "CreateNatGatewayDetails": requests.nat_gateway(owner, where, "v"),
+        "CreateServiceGatewayDetails": requests.service_gateway(owner, where, "v", "svc"),
+        "CreateRouteTableDetails": requests.route_table(owner, where, "v", "private", routes),
+        "CreateSecurityListDetails": requests.security_list(owner, where, "v"),
+        "CreateSubnetDetails": requests.subnet(owner, where, "v", "private", "rt", "sl"),
+    }
+    for model, body in bodies.items():
+        check("core", body, model)
+        assert body["freeformTags"] == SHARED
+        assert body["compartmentId"] == COMPARTMENT
+    check("core", requests.nsg(CLUSTER, where, "v"), "CreateNetworkSecurityGroupDetails")
+    check("core", requests.compute_cluster(CLUSTER, where, PLACE.zone), "CreateComputeClusterDetails")
+    check("core", requests.capacity_report(where, PLACE.zone, "S"), "CreateComputeCapacityReportDetails")
+    assert requests.nsg(CLUSTER, where, "v")["freeformTags"] == OWN
+
+
+@pytest.mark.parametrize(
+    ("kind", "cidr", "private"), [("public", "10.78.0.0/17", False), ("private", "10.78.128.0/17", True)]
+)
+def test_subnet(kind: str, cidr: str, private: bool) -> None:
+    body = requests.subnet("ann@desk", COMPARTMENT, "v", kind, "rt", "sl")
+    assert body["cidrBlock"] == cidr
+    assert body["prohibitPublicIpOnVnic"] is private
+    assert body["securityListIds"] == ["sl"]
+    assert "availabilityDomain" not in body  # regional
+
+
+def test_security_list_lets_in_nothing_but_path_mtu_discovery() -> None:
+    body = requests.security_list("ann@desk", COMPARTMENT, "v")
+    (ingress,) = body["ingressSecurityRules"]
+    assert (ingress["protocol"], ingress["icmpOptions"]) == ("1", {"type": 3, "code": 4})
+
+
+def test_rules_of_the_group() -> None:
+    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 2222)
+    check("core", {"securityRules": wanted}, "AddNetworkSecurityGroupSecurityRulesDetails")
+    assert [(rule["direction"], rule["protocol"]) for rule in wanted] == [
+        ("INGRESS", "6"),
+        ("INGRESS", "all"),
+        ("EGRESS", "all"),
+    ]
+    assert wanted[0]["source"] == "203.0.113.7/32"
+    assert wanted[0]["tcpOptions"] == {"destinationPortRange": {"min": 2222, "max": 2222}}
+    assert (wanted[1]["source"], wanted[1]["sourceType"]) == ("n", "NETWORK_SECURITY_GROUP")
+    assert wanted[2]["destination"] == "0.0.0.0/0"
+
+
+def shown(rule: dict[str, Any], identifier: str) -> dict[str, Any]:
+    """A rule as the service lists it, with the fields that nobody gave."""
+    full: dict[str, Any] = {
+        "udpOptions": None,
+        "icmpOptions": None,
+        "id": identifier,
+        "isValid": True,
+        **rule,
+    }
+    if "tcpOptions" in rule:
+        full["tcpOptions"] = {**rule["tcpOptions"], "sourcePortRange": None}
+    return full
+
+
+def test_rules_that_are_there_are_left_alone() -> None:
+    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
+    found = [shown(rule, str(at)) for at, rule in enumerate(wanted)]
+    del found[2]["destinationType"]  # CIDR_BLOCK is the default
+    assert rules.changes(wanted, found) == ([], [])
+
+
+def test_rules_are_brought_to_what_is_asked_for() -> None:
+    wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
+    old = requests.nsg_rules("n", ["198.51.100.1/32"], 22)
+    found = [shown(rule, str(at)) for at, rule in enumerate([*old, old[2]])]
+    found[1]["isValid"] = False
+    add, remove = rules.changes(wanted, found)
+    assert [rule.get("source") for rule in add] == ["203.0.113.7/32", "n"]
+    assert remove == ["0", "1", "3"]  # the other source, the invalid one, the one that is there twice
+
+
+def test_routes_are_mended_and_others_kept() -> None:
+    wanted = requests.public_routes("igw")
+    theirs = {"destination": "192.0.2.0/24", "networkEntityId": "drg", "destinationType": "CIDR_BLOCK"}
+    right = {**wanted[0], "cidrBlock": "0.0.0.0/0", "routeType": "STATIC"}
+    assert mended_routes([right, theirs], wanted) is None
+    stale = {**right, "networkEntityId": "gone"}
+    assert mended_routes([stale, {**theirs, "cidrBlock": "192.0.2.0/24"}], wanted) == [theirs, *wanted]
+
+
+def test_all_services_is_the_entry_for_all() -> None:
+    some, every = {"cidrBlock": "oci-fra-objectstorage"}, {"cidrBlock": "all-fra-services-in-osn"}
+    assert all_services([some, every]) is every
+
+
+def test_preview_shows_the_real_requests() -> None:
+    told = preview.lines(CLUSTER, OFFER, 2, COMPARTMENT)
+    assert [line.split(" ", 1)[0] for line in told] == [
+        "CreateVcn",
+        "CreateInternetGateway",
+        "CreateSecurityList",
+        "CreateRouteTable",
+        "CreateSubnet",
+        "CreateNetworkSecurityGroup",
+        "AddNetworkSecurityGroupSecurityRules",
+        "LaunchInstance",
+        "LaunchInstance",
+    ]
+    body = json.loads(told[-1].split(" ", 1)[1])
+    assert body["metadata"] == {"ssh_authorized_keys": "<public key>", "user_data": "<user data>"}
+    assert body["freeformTags"]["gpuctl-launch"] == "<launch>"
+    real = launch()["details"]
+    assert set(body) == set(real)
+
+
+def test_preview_of_a_private_cluster_on_an_rdma_network() -> None:
+    cluster = replace(CLUSTER, public_ip=False)
+    offer = replace(OFFER, facts={"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]})
+    told = [line.split(" ", 1)[0] for line in preview.lines(cluster, offer, 1, COMPARTMENT)]
+    assert told[0] == "CreateAppCatalogSubscription"
+    assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(told)
+    with_subnet = preview.lines(replace(cluster, subnet_id="ocid1.subnet"), OFFER, 1, COMPARTMENT)
+    assert not any(line.startswith(("CreateVcn", "CreateSubnet")) for line in with_subnet)
+    assert '"subnetId": "ocid1.subnet"' in with_subnet[-1]
+
+
+def test_subscription_takes_what_the_agreements_say() -> None:
+    agreements = {
+        "listingId": "l",
+        "listingResourceVersion": "1",
+        "oracleTermsOfUseLink": "https://a",
+        "eulaLink": None,
+        "timeRetrieved": "2026-11-21T08:00:00.000Z",
+        "signature": "s",
+    }
+    body = requests.subscription(COMPARTMENT, agreements)
+    check("core", body, "CreateAppCatalogSubscriptionDetails")
+    assert "eulaLink" not in body

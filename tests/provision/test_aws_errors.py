@@ -1,0 +1,84 @@
+"""AWS's error codes in our words."""
+
+import pytest
+
+from provision import errors
+from provision.aws.errors import kind_of, of_state_reason, translate
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("InsufficientInstanceCapacity", 500, errors.Capacity),
+        ("InsufficientFreeAddressesInSubnet", 400, errors.Capacity),
+        ("Unsupported", 400, errors.Capacity),
+        ("VcpuLimitExceeded", 400, errors.Quota),
+        ("VpcLimitExceeded", 400, errors.Quota),
+        ("RulesPerSecurityGroupLimitExceeded", 400, errors.Quota),
+        ("RequestLimitExceeded", 503, errors.Throttled),
+        ("InternalError", 500, errors.Unclear),
+        ("Unavailable", 503, errors.Unclear),
+        ("InvalidInstanceID.NotFound", 400, errors.Gone),
+        ("InvalidPlacementGroup.Unknown", 400, errors.Gone),
+        ("InvalidPlacementGroup.InUse", 400, errors.Blocked),
+        ("DependencyViolation", 400, errors.Blocked),
+        ("InvalidGroup.Duplicate", 400, errors.Exists),
+        ("InvalidPermission.Duplicate", 400, errors.Exists),
+        ("InvalidSubnet.Conflict", 400, errors.Exists),
+        ("IdempotentParameterMismatch", 400, errors.TokenSpent),
+        ("IdempotentInstanceTerminated", 400, errors.TokenSpent),
+        ("UnauthorizedOperation", 403, errors.Denied),
+        ("ExpiredToken", 400, errors.BadCredentials),
+        ("AuthFailure", 401, errors.BadCredentials),
+        ("OperationNotPermitted", 400, errors.CloudError),
+        ("IncorrectInstanceState", 400, errors.CloudError),
+        ("SomethingNew", 400, errors.CloudError),
+        ("SomethingNew", 500, errors.Unclear),
+    ],
+)
+def test_kinds(code: str, status: int, kind: type[errors.CloudError]) -> None:
+    assert kind_of(code, status) is kind
+
+
+def told(code: str, message: str, status: int = 400) -> errors.CloudError:
+    response = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return translate(response, service="ec2", operation="RunInstances", region="us-east-1")
+
+
+def test_a_message_has_awss_own_words_its_code_and_what_to_do() -> None:
+    message = "You are not authorized. Encoded authorization failure message: " + "x" * 500
+    error = told("UnauthorizedOperation", message, 403)
+    assert str(error) == (
+        "RunInstances in us-east-1: You are not authorized (UnauthorizedOperation). "
+        "Ask whoever runs the account to allow ec2:RunInstances."
+    )
+    assert (error.operation, error.code) == ("RunInstances", "UnauthorizedOperation")
+
+
+def test_an_answer_without_a_body() -> None:
+    error = translate({}, service="ec2", operation="RunInstances", region="us-east-1")
+    assert str(error) == "RunInstances in us-east-1: AWS gave no reason (Unknown)."
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Server.InsufficientInstanceCapacity: There is no capacity", errors.Capacity),
+        ("Server.SpotInstanceTermination: Spot Instance was terminated", errors.Capacity),
+        ("Client.VolumeLimitExceeded: Volume limit exceeded", errors.Quota),
+        ("Client.InvalidSnapshot.NotFound: The specified snapshot was not found", errors.CloudError),
+        ("Server.InternalError", errors.CloudError),
+        ("Client.UserInitiatedShutdown: User initiated shutdown", errors.CloudError),
+    ],
+)
+def test_why_a_machine_ended(reason: str, kind: type[errors.CloudError]) -> None:
+    error = of_state_reason(reason, zone="us-east-1b")
+    assert type(error) is kind
+    assert "us-east-1b" in str(error)
+
+
+def test_no_reason_is_made_up() -> None:
+    assert of_state_reason("pending", zone="us-east-1b") is None

@@ -1,0 +1,398 @@
+"""The requests to AWS, compared as they are, and what decides about them."""
+
+import json
+from typing import Any
+
+import pytest
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
+from inventories.errors import InvalidInput
+from provision.aws import access, cloud, images, instances, quotas, requests, shapes
+from provision.cloud import Ground, NewMachine, Offer, Place
+from tests.provision.aws_support import USER_DATA, a_cluster
+
+GROUND = Ground(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})
+ZONE = Place(zone="us-east-1b")
+ONE_EFA = {"efa_cards": [0], "first_card_interfaces": 15}
+NO_EFA = {"efa_cards": [], "first_card_interfaces": 4}
+P4D = {"efa_cards": [0, 1, 2, 3], "first_card_interfaces": 15}
+P6_B300 = {"efa_cards": list(range(1, 17)), "first_card_interfaces": 4}
+
+
+def an_offer(shape: str = "g5.12xlarge", **facts: Any) -> Offer:
+    return Offer(
+        shape=shape,
+        gpus=4,
+        image_id="ami-1",
+        image_name="an image",
+        user="ubuntu",
+        disk_gb=200,
+        places=(ZONE,),
+        hourly_usd=5.672,
+        billed_when_stopped=False,
+        facts={"root_device": "/dev/sda1", "other_devices": [], "placement_group": True, **ONE_EFA, **facts},
+    )
+
+
+def machines(*ranks: int) -> list[NewMachine]:
+    return [NewMachine(name=f"demo-{rank}", rank=rank, user_data=USER_DATA) for rank in ranks]
+
+
+def pairs(**tags: str) -> list[dict[str, str]]:
+    return [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
+
+
+def test_a_launch_whole() -> None:
+    cluster = a_cluster(image="Deep Learning *", expires_at="2026-11-21T13:00:00Z")
+    ground = Ground(ids={**GROUND.ids, "placement_group": "a-group"})
+    tags = pairs(
+        gpuctl="demo",
+        gpuctl_cluster_id="a1b2c3d4e5f60718",
+        gpuctl_owner="somebody@somewhere",
+        gpuctl_expires="2026-11-21T13:00:00Z",
+        gpuctl_launch="token",
+        gpuctl_ranks="0-1,3",
+        gpuctl_image="Deep Learning *",
+        Name="demo",
+    )
+    kinds = ("instance", "volume", "network-interface")
+    assert requests.run_instances(cluster, an_offer(), ground, ZONE, "token", machines(0, 1, 3)) == {
+        "ImageId": "ami-1",
+        "InstanceType": "g5.12xlarge",
+        "MinCount": 3,
+        "MaxCount": 3,
+        "ClientToken": "token",
+        "KeyName": "a-key",
+        "Placement": {"AvailabilityZone": "us-east-1b", "GroupName": "a-group"},
+        "NetworkInterfaces": [
+            {
+                "NetworkCardIndex": 0,
+                "DeviceIndex": 0,
+                "InterfaceType": "efa",
+                "SubnetId": "subnet-1",
+                "Groups": ["sg-1"],
+                "DeleteOnTermination": True,
+                "AssociatePublicIpAddress": True,
+            }
+        ],
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                    "VolumeSize": 200,
+                },
+            }
+        ],
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+        },
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
+        "UserData": USER_DATA,
+    }
+
+
+def test_spot_is_one_time_and_its_request_is_tagged() -> None:
+    cluster = a_cluster(spot=True)
+    request = requests.run_instances(cluster, an_offer(), GROUND, ZONE, "token", machines(0))
+    assert request["InstanceMarketOptions"] == {
+        "MarketType": "spot",
+        "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+    }
+    assert [entry["ResourceType"] for entry in request["TagSpecifications"]] == [
+        "instance",
+        "volume",
+        "network-interface",
+        "spot-instances-request",
+    ]
+
+
+def test_one_machine_is_called_by_its_own_name() -> None:
+    request = requests.run_instances(a_cluster(), an_offer(), GROUND, ZONE, "token", machines(3))
+    tags = request["TagSpecifications"][0]["Tags"]
+    assert tags[-1] == {"Key": "Name", "Value": "demo-3"}
+    assert {"Key": "gpuctl-ranks", "Value": "3"} in tags
+
+
+def test_disks_that_an_image_brings_end_with_the_machine() -> None:
+    offer = an_offer(other_devices=["/dev/sdb"])
+    request = requests.run_instances(a_cluster(), offer, GROUND, ZONE, "token", machines(0))
+    assert request["BlockDeviceMappings"][1] == {
+        "DeviceName": "/dev/sdb",
+        "Ebs": {"VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
+    }
+
+
+def test_a_long_image_name_fits_into_its_tag() -> None:
+    cluster = a_cluster(image="/aws/service/" + "x" * 300)
+    request = requests.run_instances(cluster, an_offer(), GROUND, ZONE, "token", machines(0))
+    (image,) = [t for t in request["TagSpecifications"][0]["Tags"] if t["Key"] == "gpuctl-image"]
+    assert len(image["Value"]) == requests.MAX_TAG_VALUE
+
+
+def card(index: int, device: int, kind: str | None = None) -> dict[str, Any]:
+    place = {"NetworkCardIndex": index, "DeviceIndex": device}
+    return place | ({"InterfaceType": kind} if kind else {})
+
+
+@pytest.mark.parametrize(
+    ("facts", "public", "expected"),
+    [
+        (NO_EFA, True, [card(0, 0)]),
+        (NO_EFA, False, [card(0, 0)]),
+        (ONE_EFA, True, [card(0, 0, "efa")]),
+        (ONE_EFA, False, [card(0, 0, "efa")]),
+        # With a public address there can be only one interface.
+        (P4D, True, [card(0, 0, "efa")]),
+        (P6_B300, True, [card(0, 0)]),
+        (
+            P4D,
+            False,
+            [card(0, 0), card(0, 1, "efa-only"), *(card(index, 0, "efa-only") for index in (1, 2, 3))],
+        ),
+        (P6_B300, False, [card(0, 0), *(card(index, 0, "efa-only") for index in range(1, 17))]),
+        (
+            {"efa_cards": [0, 1], "first_card_interfaces": 1},
+            False,
+            [card(0, 0, "efa"), card(1, 0, "efa-only")],
+        ),
+    ],
+)
+def test_network_cards(facts: dict[str, Any], public: bool, expected: list[dict[str, Any]]) -> None:
+    assert requests.efa_layout(facts, public=public) == expected
+
+
+def test_only_the_first_of_several_interfaces_speaks_of_public_addresses() -> None:
+    cluster = a_cluster("p4d.24xlarge", public_ip=False, subnet_id="subnet-1")
+    request = requests.run_instances(
+        cluster, an_offer("p4d.24xlarge", **P4D), GROUND, ZONE, "token", machines(0)
+    )
+    first, *others = request["NetworkInterfaces"]
+    assert first["AssociatePublicIpAddress"] is False
+    assert all("AssociatePublicIpAddress" not in interface for interface in others)
+    assert all(interface["Groups"] == ["sg-1"] for interface in others)
+
+
+def test_a_zone_has_its_own_part_of_the_network() -> None:
+    assert requests.subnet_cidr("us-east-1a", ()) == "10.77.0.0/20"
+    assert requests.subnet_cidr("us-east-1f", ()) == "10.77.80.0/20"
+    assert requests.subnet_cidr("us-east-1a", ["10.77.0.0/20"]) == "10.77.16.0/20"
+    everything = [f"10.77.{16 * block}.0/20" for block in range(16)]
+    assert requests.subnet_cidr("us-east-1a", everything) == "10.77.0.0/20"
+
+
+def test_rules_are_told_apart_as_aws_joins_them() -> None:
+    cluster = a_cluster(ssh_cidrs=("198.51.100.7/32", "2001:db8::1/128"), ssh_port=2222)
+    wanted = requests.rules_in(cluster, "sg-1")
+    assert wanted == [
+        {"IpProtocol": "tcp", "FromPort": 2222, "ToPort": 2222, "IpRanges": [{"CidrIp": "198.51.100.7/32"}]},
+        {
+            "IpProtocol": "tcp",
+            "FromPort": 2222,
+            "ToPort": 2222,
+            "Ipv6Ranges": [{"CidrIpv6": "2001:db8::1/128"}],
+        },
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]},
+    ]
+    described = [
+        {
+            "IpProtocol": "tcp",
+            "FromPort": 2222,
+            "ToPort": 2222,
+            "IpRanges": [{"CidrIp": "198.51.100.7/32", "Description": "mine"}],
+            "Ipv6Ranges": [{"CidrIpv6": "2001:db8::1/128"}],
+            "UserIdGroupPairs": [],
+            "PrefixListIds": [],
+        },
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1", "UserId": "123456789012"}]},
+    ]
+    assert access.single_rules(described) == wanted
+
+
+def valid(operation: str, request: dict[str, Any]) -> None:
+    """Against botocore's own description of EC2."""
+    model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
+    report = ParamValidator().validate(request, model.operation_model(operation).input_shape)
+    assert not report.has_errors(), report.generate_report()
+
+
+def test_the_preview_shows_valid_requests_and_no_secret() -> None:
+    cluster = a_cluster(spot=True)
+    lines = cloud.preview(cluster, an_offer(), 2)
+    shown = [line.split(" ", 1) for line in lines]
+    assert [operation for operation, _ in shown] == [
+        "CreateVpc",
+        "CreateInternetGateway",
+        "AttachInternetGateway",
+        "CreateRouteTable",
+        "CreateRoute",
+        "CreateSubnet",
+        "AssociateRouteTable",
+        "CreateSecurityGroup",
+        "AuthorizeSecurityGroupIngress",
+        "AuthorizeSecurityGroupEgress",
+        "ImportKeyPair",
+        "CreatePlacementGroup",
+        "RunInstances",
+    ]
+    for operation, text in shown:
+        request = json.loads(text)
+        if operation == "ImportKeyPair":
+            request["PublicKeyMaterial"] = request["PublicKeyMaterial"].encode()
+        valid(operation, request)
+    launch = json.loads(shown[-1][1])
+    assert (launch["MinCount"], launch["MaxCount"], launch["UserData"]) == (2, 2, "<user-data>")
+
+
+def test_the_preview_in_an_existing_subnet() -> None:
+    cluster = a_cluster(subnet_id="subnet-9")
+    facts = {"subnet": {"vpc": "vpc-9", "zone": "us-east-1b"}, "placement_group": False, **NO_EFA}
+    lines = cloud.preview(cluster, an_offer(**facts), 1)
+    assert [line.split(" ")[0] for line in lines] == [
+        "CreateSecurityGroup",
+        "AuthorizeSecurityGroupIngress",
+        "ImportKeyPair",
+        "RunInstances",
+    ]
+    assert '"VpcId": "vpc-9"' in lines[0]
+    assert '"SubnetId": "subnet-9"' in lines[-1]
+
+
+def test_the_preview_says_when_efa_can_not_be_used_in_full() -> None:
+    *_, note = cloud.preview(a_cluster("p4d.24xlarge"), an_offer("p4d.24xlarge", **P4D), 2)
+    assert note.startswith("1 of the 4 EFA interfaces of p4d.24xlarge will be used")
+    private = a_cluster("p4d.24xlarge", public_ip=False, subnet_id="subnet-1")
+    offer = an_offer("p4d.24xlarge", **P4D, subnet={"vpc": "vpc-1", "zone": "us-east-1b"})
+    assert cloud.preview(private, offer, 2)[-1].startswith("RunInstances")
+
+
+def test_cards_with_efa() -> None:
+    cards = [{"NetworkCardIndex": index, "MaximumNetworkInterfaces": 2} for index in range(3)]
+    network = {"EfaSupported": True, "EfaInfo": {"MaximumEfaInterfaces": 3}, "NetworkCards": cards}
+    assert shapes.efa_cards(network) == [0, 1, 2]
+    assert shapes.efa_cards(network | {"EfaInfo": {"MaximumEfaInterfaces": 2}}) == [1, 2]
+    named = [card | {"InterfaceTypes": ["interface", "efa"][: 1 + bool(i)]} for i, card in enumerate(cards)]
+    assert shapes.efa_cards(network | {"NetworkCards": named}) == [1, 2]
+    assert shapes.efa_cards({"EfaSupported": False}) == []
+    assert shapes.efa_cards({}) == []
+
+
+def test_zones_that_are_well_come_first() -> None:
+    states = {"b": "available", "a": "impaired", "c": "available", "d": "unavailable"}
+    assert shapes.in_order(["a", "b", "c", "d", "local-1"], states) == ["b", "c", "a"]
+
+
+def test_prices() -> None:
+    assert shapes.hourly_usd(a_cluster()) == 5.672
+    assert shapes.hourly_usd(a_cluster(spot=True)) is None
+    assert shapes.hourly_usd(a_cluster("g5.2xlarge")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "parameter", "name"),
+    [
+        ("/aws/service/x/ami-id", "/aws/service/x/ami-id", None),
+        ("resolve:ssm:/aws/service/x", "/aws/service/x", None),
+        ("ssm:my-parameter", "my-parameter", None),
+        ("my image", None, "my image"),
+    ],
+)
+def test_what_an_image_is(text: str, parameter: str | None, name: str | None) -> None:
+    assert images.source_of(text) == images.Source(parameter=parameter, name=name)
+
+
+def test_default_images() -> None:
+    deep = images.default("x86_64", gpus=4, old_driver=False)
+    assert deep.parameter == (
+        "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    )
+    assert deep.owners == ("amazon",)
+    assert "arm64" in (images.default("arm64", gpus=1, old_driver=False).parameter or "")
+    assert "Proprietary" in (images.default("x86_64", gpus=8, old_driver=True).name or "")
+    assert images.default("arm64", gpus=0, old_driver=False).owners == (images.CANONICAL,)
+
+
+def test_the_image_of_exactly_that_name_goes_before_a_newer_one() -> None:
+    old = {"ImageId": "ami-1", "Name": "mine", "CreationDate": "2026-01-01"}
+    new = {"ImageId": "ami-2", "Name": "mine too", "CreationDate": "2026-02-01"}
+    assert images.newest([old, new], "mine") == old
+    assert images.newest([old, new], "m*") == new
+    assert images.newest([], "mine") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "user"),
+    [
+        ("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701", "ubuntu"),
+        ("Deep Learning Base Proprietary Nvidia Driver AMI (Amazon Linux 2) Version 71.6", "ec2-user"),
+        ("al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64", "ec2-user"),
+        ("debian-12-amd64-20260101", "admin"),
+        ("something of my own", "ubuntu"),
+    ],
+)
+def test_who_logs_in(name: str, user: str) -> None:
+    assert images.user_of({"Name": name}) == user
+
+
+def test_disk_sizes() -> None:
+    image = {
+        "ImageId": "ami-1",
+        "RootDeviceName": "/dev/xvda",
+        "BlockDeviceMappings": [
+            {"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 75}},
+            {"DeviceName": "/dev/xvdb", "Ebs": {"VolumeSize": 500}},
+            {"DeviceName": "/dev/xvdc", "VirtualName": "ephemeral0"},
+        ],
+    }
+    assert images.disk_gb(image, None) == 200
+    assert images.disk_gb(image, 100) == 100
+    with pytest.raises(InvalidInput, match="Give --disk-gb 75 or more"):
+        images.disk_gb(image, 50)
+    image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] = 300  # type: ignore[index]
+    assert images.disk_gb(image, None) == 300
+    assert images.facts(image) == {"root_device": "/dev/xvda", "other_devices": ["/dev/xvdb"]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "code", "spot_code"),
+    [
+        ("g5.12xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("gr6.4xlarge", "L-DB2E81BA", "L-3819A6DF"),
+        ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
+        ("p5en.48xlarge", "L-417A185B", "L-C4BD4855"),
+        ("t3.micro", "L-1216C47A", "L-34B43A08"),
+    ],
+)
+def test_which_quota(shape: str, code: str, spot_code: str) -> None:
+    family = quotas.family_of(shape)
+    assert family
+    assert (family.on_demand[0], family.spot[0]) == (code, spot_code)
+    assert quotas.family_of("x2idn.large") is None
+
+
+def test_strange_tags_hide_no_machine() -> None:
+    from datetime import UTC, datetime
+
+    item = {
+        "InstanceId": "i-1",
+        "State": {"Name": "shutting-down"},
+        "InstanceType": "g5.xlarge",
+        "LaunchTime": datetime(2026, 11, 21, 9, 0, tzinfo=UTC),
+        "AmiLaunchIndex": 7,
+        "Tags": [{"Key": "gpuctl", "Value": ""}, {"Key": "gpuctl-ranks", "Value": "0-x"}],
+        "StateReason": {
+            "Code": "Client.UserInitiatedShutdown",
+            "Message": "Client.UserInitiatedShutdown: User initiated shutdown",
+        },
+    }
+    instance = instances.read(item)
+    assert (instance.rank, instance.state, instance.alive) == (None, "ending", False)
+    assert instance.reason == "Client.UserInitiatedShutdown: User initiated shutdown"
+    assert instance.launched_at == "2026-11-21T09:00:00+00:00"

@@ -1,0 +1,88 @@
+"""The caller's address, asked of real web servers on loopback."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from inventories.errors import InvalidInput
+from provision import caller
+from provision.caller import caller_cidrs
+
+
+@pytest.fixture
+def service():
+    """Starts a service that answers with the given text, and returns its address."""
+    servers = []
+
+    def start(text: str | bytes, status: int = 200, hang: threading.Event | None = None) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if hang is not None:
+                    hang.wait(20)
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(text.encode() if isinstance(text, str) else text)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}/"
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        caller_cidrs(None, url=url)
+    assert str(caught.value).endswith(
+        "Say who may reach SSH with --ssh-cidr, as in --ssh-cidr 203.0.113.7/32."
+    )
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("asked", ["0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32"])
+def test_what_was_typed_is_taken(asked):
+    assert caller_cidrs(asked, url="http://127.0.0.1:1/") == (asked,)
+
+
+@pytest.mark.parametrize(
+    ("answer", "cidr"), [("203.0.113.7\n", "203.0.113.7/32"), ("2001:db8::7", "2001:db8::7/128")]
+)
+def test_the_address_that_we_are_seen_with(service, answer, cidr, monkeypatch):
+    url = service(answer)
+    assert caller_cidrs(None, url=url) == (cidr,)
+    monkeypatch.setenv("GPUCTL_ADDRESS_URL", url)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1/")
+    assert caller_cidrs(None) == (cidr,)
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "0.0.0.0", "0.0.0.0/0", "10.0.0.0/8", "<html>hello", "224.0.0.1", b"\xff\xfe", "1" * 9999]
+)
+def test_no_address(service, answer):
+    refusal(service(answer))
+
+
+def test_a_service_that_fails(service):
+    assert "does not tell (Forbidden)" in refusal(service("203.0.113.7", status=403))
+    assert "Connection refused" in refusal("http://127.0.0.1:1/")
+    assert "it is no web address" in refusal("file:///etc/hostname")
+
+
+def test_a_service_that_says_nothing(service, monkeypatch):
+    monkeypatch.setattr(caller, "ASK_TIMEOUT_S", 0.2)
+    go = threading.Event()
+    url = service("203.0.113.7", hang=go)
+    try:
+        assert "timed out" in refusal(url)
+    finally:
+        go.set()

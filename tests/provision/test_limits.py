@@ -1,0 +1,80 @@
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from inventories.errors import InvalidInput
+from inventories.validate import parse_duration_s
+from provision.errors import RefusedPlan
+from provision.limits import cost_so_far, expires_at, refuse_over_max_cost
+
+NOW = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+def refusal(hourly_usd, ttl_s, max_cost_usd) -> str:
+    with pytest.raises(RefusedPlan) as caught:
+        refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd)
+    return str(caught.value)
+
+
+def test_when_machines_end():
+    assert expires_at(NOW, 14_400) == "2026-07-01T16:00:00+00:00"
+    assert expires_at(NOW, 0.5) == "2026-07-01T12:00:01+00:00"
+    assert expires_at(NOW.astimezone(timezone(timedelta(hours=9))), 60) == "2026-07-01T12:01:00+00:00"
+
+    with pytest.raises(InvalidInput, match="--ttl 999999999d can't be used: that is after the year 9999"):
+        expires_at(NOW, 999_999_999 * 86_400)
+
+
+@pytest.mark.parametrize(
+    ("hourly_usd", "ttl_s", "max_cost_usd"),
+    [
+        (8.0, 14_400, 32.0),
+        (8.0, None, None),
+        (None, None, None),
+        (0.0, None, 1.0),
+        (0.1, 3600 * 3, 0.3),
+    ],
+)
+def test_plans_within_the_limit(hourly_usd, ttl_s, max_cost_usd):
+    refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd)
+
+
+def test_an_unknown_price_is_refused():
+    assert refusal(None, 3600, 50) == (
+        "--max-cost 50 can't be kept: the price of these machines is not known. Nothing was created. "
+        "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
+    )
+
+
+def test_no_time_limit_is_refused_with_how_long_the_money_lasts():
+    assert refusal(8.0, None, 20) == (
+        "--max-cost 20 can't be kept without a time limit. Nothing was created. At $8 an hour the money "
+        "lasts for 2h30m: add --ttl 2h30m."
+    )
+    assert refusal(600.0, None, 1).endswith("At $600 an hour it lasts for no minute.")
+
+
+def test_too_dear_is_refused_with_the_figures():
+    assert refusal(11.344, 14_400, 40) == (
+        "4h at $11.34 an hour cost $45.38, more than --max-cost 40. Nothing was created. "
+        "Ask for fewer machines, a cheaper shape, --ttl 3h31m or --max-cost 45.38."
+    )
+    assert refusal(600.0, 30, 1) == (
+        "30s at $600 an hour cost $5, more than --max-cost 1. Nothing was created. "
+        "Ask for fewer machines, a cheaper shape or --max-cost 5."
+    )
+
+
+@pytest.mark.parametrize("hourly_usd", [0.526, 3.912, 13.35, 113.93, 911.44])
+def test_what_is_advised_is_accepted(hourly_usd):
+    advised = refusal(hourly_usd, None, 100.0).rsplit(" ", 1)[1].rstrip(".")
+    refuse_over_max_cost(hourly_usd, parse_duration_s(advised), 100.0)
+    dearer = float(refusal(hourly_usd, 10**6, 100.0).rsplit(" ", 1)[1].rstrip("."))
+    refuse_over_max_cost(hourly_usd, 10**6, dearer)
+
+
+def test_cost_so_far():
+    assert cost_so_far(8.0, "2026-07-01T10:30:00+00:00", NOW) == pytest.approx(12.0, abs=0.001)
+    assert cost_so_far(8.0, "2026-07-01T10:30:00", NOW) == pytest.approx(12.0, abs=0.001)
+    assert cost_so_far(8.0, "2026-07-02T10:30:00+00:00", NOW) == 0.0, "a clock that was set back"
+    assert cost_so_far(None, "2026-07-01T10:30:00+00:00", NOW) is None
