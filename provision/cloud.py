@@ -245,6 +245,9 @@ class Cloud(Protocol):
     def regions(self) -> tuple[str, ...]:
         """The regions that the account can use."""
 
+    def compartments(self) -> tuple[str, ...]:
+        """The parts of the account that resources can be in, where the cloud has such: OCI's compartments."""
+
     def check(self, cluster: CloudCluster, count: int) -> "tuple[Finding, ...]":
         """What would make `up` fail: credentials, permissions, quota, clock, image, shape. Read-only."""
 

@@ -7,6 +7,7 @@ and the tokens of what was begun.
 import getpass
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -33,12 +34,12 @@ from provision.cloud import (
     Target,
 )
 from provision.cloud_folder import CloudFolder, Launch, network_name
-from provision.clouds import connect
-from provision.ensure import JournaledEnsure
+from provision.clouds import connect, outline
+from provision.ensure import JournaledEnsure, youngest_intent_s
 from provision.errors import BadCredentials, RefusedPlan, UnknownShape
 from provision.gang import Gang
 from provision.keys import ensure_key
-from provision.limits import expires_at, refuse_over_max_cost
+from provision.limits import ending_sentence, expires_at, refuse_over_max_cost
 from provision.prices import price_of
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.tags import LAUNCH
@@ -130,8 +131,26 @@ class CloudProvider:
             keep=tuple(self._machine(m, offer.gpus, wanted, spec.python) for _, m in sorted(alive.items())),
             hourly_usd=hourly,
             free=False,
-            actions=cloud.preview(wanted, offer, len(create)) if create else (),
+            actions=self._actions(cloud, wanted, offer, len(create)),
             details=_Details(cluster=wanted, offer=offer),
+        )
+
+    def outline(self, spec: Spec) -> Plan:
+        """The plan for an account that can't be asked: as if nothing of ours were there."""
+        wanted = self._wanted(spec, None)
+        wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
+        count = spec.count or 1
+        price = price_of(self._folder.home, wanted.shape, wanted.target.region) if not wanted.spot else None
+        names = [(f"{self._folder.name}-{rank}", rank) for rank in range(count)]
+        return Plan(
+            spec=spec,
+            provider=self.name,
+            region=wanted.target.region,
+            create=tuple(PlannedMachine(name=name, rank=rank, shape=wanted.shape) for name, rank in names),
+            keep=(),
+            hourly_usd=price.usd_per_hour * count if price else None,
+            free=False,
+            actions=outline(wanted, count),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
@@ -139,6 +158,7 @@ class CloudProvider:
         assert isinstance(plan.details, _Details)
         cluster, offer = plan.details.cluster, plan.details.offer
         cloud = self._cloud(cluster.target)
+        before = self._folder.load()
         self._folder.save(cluster)
         public_key = ensure_key(self._folder.cluster_folder.key_path)
         shared = self._folder.network_journal(cluster)
@@ -159,7 +179,13 @@ class CloudProvider:
             clock=self._clock,
             say=say,
         )
+        if plan.keep and before is not None and before.ssh_cidrs != cluster.ssh_cidrs:
+            say(f"letting SSH in from {', '.join(cluster.ssh_cidrs)} …")
+            with self._network(cluster, "up", say):
+                cloud.prepare(cluster, offer, public_key, ensure)
         instances = gang.fill(len(plan.create) + len(plan.keep))
+        if plan.create and cluster.expires_at:
+            say(ending_sentence(self.name, offer, cluster.expires_at))
         return tuple(self._machine(instance, offer.gpus, cluster, plan.spec.python) for instance in instances)
 
     def find(self) -> tuple[Machine, ...]:
@@ -197,6 +223,12 @@ class CloudProvider:
         if removed.network_users:
             say(f"the network stays: it is used by {', '.join(removed.network_users)}")
         return removed.leftovers
+
+    def _actions(self, cloud: Cloud, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+        if not count:
+            return ()
+        end = (ending_sentence(self.name, offer, cluster.expires_at),) if cluster.expires_at else ()
+        return (*cloud.preview(cluster, offer, count), *end)
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
         """What would make `up` fail. Read-only."""
@@ -341,20 +373,23 @@ class CloudProvider:
         return tuple(launch for launch in self._folder.launches() if not launch.settled)
 
     def _watch_s(self, cloud: Cloud, cluster: CloudCluster) -> float:
-        """How long machines may still come up that the cloud does not list yet."""
+        """How long machines and parts may still come up that the cloud does not list yet."""
         try:
             launches = self._open_launches()
         except CorruptFile:
             return cloud.consistency_s
-        if not launches:
-            return 0.0
-        seen = {machine.tags.get(LAUNCH) for machine in cloud.instances(cluster.id)}
-        ages = [
-            (datetime.now(UTC) - datetime.fromisoformat(launch.began_at)).total_seconds()
-            for launch in launches
-            if launch.id not in seen or not cloud.all_or_none
-        ]
-        return max(0.0, cloud.consistency_s - min(ages, default=cloud.consistency_s))
+        ages = [youngest_intent_s(self._folder.cluster_folder.journal)]
+        ages.append(youngest_intent_s(self._folder.network_journal(cluster)))
+        if launches:
+            seen = Counter(machine.tags.get(LAUNCH) for machine in cloud.instances(cluster.id))
+            now = datetime.now(UTC)
+            ages += [
+                (now - datetime.fromisoformat(launch.began_at)).total_seconds()
+                for launch in launches
+                if seen[launch.id] < len(launch.ranks)
+            ]
+        youngest = min((age for age in ages if age is not None), default=cloud.consistency_s)
+        return max(0.0, cloud.consistency_s - youngest)
 
     def _machine(
         self, instance: Instance, gpus: int | None, cluster: CloudCluster, python: str | None
@@ -365,7 +400,9 @@ class CloudProvider:
             name=f"{cluster.name}-{instance.rank}",
             rank=instance.rank,
             state=_STATES[instance.state],
-            host=(instance.private_ip if cluster.bastion else instance.public_ip) or instance.private_ip or "",
+            host=(instance.private_ip if cluster.bastion else instance.public_ip)
+            or instance.private_ip
+            or "",
             port=cluster.ssh_port,
             user=launch.user if launch else "ubuntu",
             private_ip=instance.private_ip or "",

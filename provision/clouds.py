@@ -2,16 +2,19 @@
 
 import importlib
 import importlib.util
+from types import ModuleType
 
 from provision.clock import Clock, SystemClock
-from provision.cloud import Cloud, Target
+from provision.cloud import Cloud, CloudCluster, Target
 from provision.errors import UnknownProvider
 
 CLOUDS: dict[str, tuple[str, str, str]] = {
     "oci": ("provision.oci.cloud", "oci", "Oracle Cloud Infrastructure, as VM.GPU.A10.2"),
     "aws": ("provision.aws.cloud", "boto3", "Amazon Web Services, as g5.12xlarge"),
 }
-"""Name → the module, the SDK that it needs, and what it is. A module has `connect(target, clock=…)`."""
+"""Name → the module, the SDK that it needs, and what it is.
+
+A module has `connect(target, clock=…)` and `outline(cluster, count)`."""
 
 
 def installed(name: str) -> bool:
@@ -21,13 +24,23 @@ def installed(name: str) -> bool:
 
 def connect(target: Target, clock: Clock | None = None) -> Cloud:
     """The account and region of `target`. Raises BadCredentials, and UnknownProvider without its SDK."""
-    if target.provider not in CLOUDS:
-        raise UnknownProvider(f"There is no cloud '{target.provider}'. Give {' or '.join(CLOUDS)}.")
-    module, sdk, _ = CLOUDS[target.provider]
-    if not installed(target.provider):
+    made: Cloud = _module(target.provider).connect(target, clock=clock or SystemClock())
+    return made
+
+
+def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
+    """The requests for `count` machines in an account that nothing is known of, one line each."""
+    lines: tuple[str, ...] = _module(cluster.target.provider).outline(cluster, count)
+    return lines
+
+
+def _module(name: str) -> ModuleType:
+    if name not in CLOUDS:
+        raise UnknownProvider(f"There is no cloud '{name}'. Give {' or '.join(CLOUDS)}.")
+    module, sdk, _ = CLOUDS[name]
+    if not installed(name):
         raise UnknownProvider(
-            f"Provider {target.provider} needs the Python package '{sdk}'. Install it beside gpuctl: "
+            f"Provider {name} needs the Python package '{sdk}'. Install it beside gpuctl: "
             f"`pip install {sdk}`."
         )
-    made: Cloud = importlib.import_module(module).connect(target, clock=clock or SystemClock())
-    return made
+    return importlib.import_module(module)

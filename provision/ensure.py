@@ -79,6 +79,13 @@ class JournaledEnsure:
         return None
 
 
+def youngest_intent_s(journal: Journal) -> float | None:
+    """Age of the last making that was begun and has no end in the journal. None: there is none."""
+    kinds = {str(entry["kind"]) for entry in journal.read() if entry["event"] == "making"}
+    found = [_open_intent(journal, kind) for kind in kinds]
+    return min((age_s for token, age_s in found if token is not None), default=None)
+
+
 def _open_intent(journal: Journal, kind: str) -> tuple[str | None, float]:
     """The token of a making that was begun and has no end in the journal, and its age in seconds."""
     entries = [entry for entry in journal.read() if entry.get("kind") == kind]

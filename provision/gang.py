@@ -27,6 +27,7 @@ from provision.errors import (
 )
 from provision.keys import new_key
 from provision.parallel import run_all
+from provision.progress import Progress
 from provision.provider import Say
 from provision.retry import PollWaits
 from provision.tags import LAUNCH
@@ -210,6 +211,7 @@ class Gang:
         """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
         deadline = self._clock.now() + RUNNING_TIMEOUT_S
         waits = PollWaits()
+        progress = Progress(self._clock, self._say)
         while True:
             states = {machine.id: machine for machine in self._machines(launch)}
             for machine in states.values():
@@ -222,6 +224,7 @@ class Gang:
             waiting = [i for i in ids if i not in states or states[i].state != "running"]
             if not waiting:
                 return
+            progress.tell(f"{len(ids) - len(waiting)} of {len(ids)} machines run")
             if self._clock.now() > deadline:
                 told = ", ".join(
                     f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting
@@ -254,6 +257,7 @@ class Gang:
         self._folder.save_launch(launch)
         began = self._clock.now()
         waits = PollWaits()
+        progress = Progress(self._clock, self._say)
         asked: set[str] = set()
         while True:
             states = {machine.id: machine.state for machine in self._machines(launch)}
@@ -270,6 +274,7 @@ class Gang:
                     f"These machines did not end: {', '.join(sorted(left))}. They may be billed. "
                     f"`gpuctl down --cluster {self._cluster.name}` goes on."
                 )
+            progress.tell(f"{len(left)} machines have still to end")
             to_ask = {i for i in left if states.get(i) != "ending"} - asked
             if to_ask:
                 if not asked:

@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
+from provision.cloud import Offer
 from provision.errors import RefusedPlan
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
@@ -21,6 +22,21 @@ def expires_at(now: datetime, ttl_s: float) -> str:
             f"--ttl {_duration(ttl_s)} can't be used: that is after the year 9999. Leave it out for no limit."
         ) from error
     return end.isoformat(timespec="seconds")
+
+
+def ending_sentence(provider: str, offer: Offer, expires_at: str) -> str:
+    """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
+    if provider == "aws":
+        return f"At {expires_at} the machines shut down, which terminates them: nothing is billed after that."
+    if not offer.billed_when_stopped:
+        return (
+            f"At {expires_at} the machines power off, which ends the bill for {offer.shape}; their boot volumes "
+            "stay until `gpuctl down`, or `gpuctl reap --expired`."
+        )
+    return (
+        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. Run "
+        "`gpuctl reap --expired --yes` from cron, as in `*/10 * * * *`, to end them in time."
+    )
 
 
 def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost_usd: float | None) -> None:

@@ -13,6 +13,7 @@ from provision.clock import Clock
 from provision.cloud import Cloud, Instance, Part
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind
 from provision.parallel import run_all
+from provision.progress import Progress
 from provision.provider import Leftover, Say
 from provision.retry import PollWaits
 
@@ -113,6 +114,7 @@ class _Teardown:
         """End them all and wait. Returns those that did not end."""
         began = self._clock.now()
         waits = PollWaits()
+        progress = Progress(self._clock, self._say)
         refused: dict[str, str] = {}
         watching = False
         while True:
@@ -126,6 +128,7 @@ class _Teardown:
                     Leftover(kind="instance", id=machine.id, reason=refused.get(machine.id, late))
                     for machine in left
                 )
+            progress.tell(f"{len(left)} machines have still to end")
             if to_end := [machine.id for machine in left if machine.alive and machine.id not in refused]:
                 refused |= self._terminate(to_end)
             if not left and not watching:
@@ -156,6 +159,7 @@ class _Teardown:
         """Delete parts stage by stage. What is blocked is tried again until the deadline."""
         deadline = self._clock.now() + self._blocked_timeout_s
         waits = PollWaits()
+        progress = Progress(self._clock, self._say)
         looked_again = False
         while True:
             parts = [part for part in self._cloud.parts() if wanted(part)]
@@ -164,6 +168,8 @@ class _Teardown:
                 return ()
             problems = self._delete_by_stage(parts)
             left = [part for part in parts if part.id in self._live]
+            if problems:
+                progress.tell(f"waiting: {next(iter(problems.values()))}")
             final = any(not isinstance(error, Blocked) for error in problems.values())
             if left and (final or self._clock.now() > deadline):
                 first = next(part for part in left if part.id in problems)

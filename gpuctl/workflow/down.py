@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.text import plural
+from gpuctl.text import dollars, plural
 from gpuctl.workflow.collect import unfinished
+from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
 from gpuctl.workflow.up import provider_name
 from inventories.store import ClusterFolder, RunFolder
@@ -20,7 +22,7 @@ def down(app: App) -> dict[str, Any]:
     name = provider_name(folder)
     if name is None:
         app.output.say(f"There is no cluster {folder.name}: nothing to remove.")
-        return {"cluster": folder.name, "removed": [], "leftovers": [], "seconds": 0.0}
+        return {"cluster": folder.name, "removed": [], "leftovers": [], "cost_usd": None, "seconds": 0.0}
     from provision.providers import load
 
     with folder.lock("down", on_wait=app.output.say):
@@ -31,6 +33,7 @@ def down(app: App) -> dict[str, Any]:
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
         _stop_runs(app, runs)
         count = plural(len(machines), "machine")
+        cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         leftovers = provider.destroy(app.output.say)
@@ -41,11 +44,14 @@ def down(app: App) -> dict[str, Any]:
         app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
     if not leftovers:
         what = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
+        if provider.billed and cost is not None:
+            what += f"; its machines cost about {dollars(cost)}"
         app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
     return {
         "cluster": folder.name,
         "removed": [machine.name for machine in machines],
         "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
+        "cost_usd": cost,
         "seconds": seconds,
     }
 

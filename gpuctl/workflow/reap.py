@@ -134,14 +134,19 @@ def _clouds(app: App, where: Where) -> list[Cloud]:
             target = replace(target, region=where.regions[0])
         try:
             first = connect(target)
-            regions = first.regions() if where.all_regions else where.regions or (first.target.region or "",)
+            regions = first.regions() if where.all_regions else where.regions or (first.target.region,)
+            compartments = first.compartments() if where.compartment is None else ()
         except (BadCredentials, InvalidInput) as error:
             # A cloud that nobody set up here, unless it was asked for.
             if where.providers:
                 raise
             refused.append(error)
             continue
-        found += [first if r == first.target.region else connect(replace(target, region=r)) for r in regions]
+        found += [
+            connect(replace(first.target, region=region, compartment=compartment))
+            for region in regions
+            for compartment in compartments or (first.target.compartment,)
+        ]
     if not found:
         raise BadCredentials(" ".join(str(error) for error in refused))
     for refusal in refused:

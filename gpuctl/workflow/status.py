@@ -7,7 +7,20 @@ from gpuctl.options import App
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.up import describe
+from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
+from provision import limits
+
+
+def cost_so_far(folder: ClusterFolder, now: datetime) -> float | None:
+    """What the cluster's machines have cost since it was made, USD, by list price. None: not known."""
+    try:
+        inventory = folder.load()
+    except InventoryError:
+        return None
+    if inventory.hourly_usd is None:
+        return None
+    return round(limits.cost_so_far(inventory.hourly_usd, inventory.created_at, now) or 0.0, 2)
 
 
 def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
@@ -26,11 +39,11 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     else:
         machines = [*values(fan_out(provider.refresh, {m.name: m for m in inventory.machines})).values()]
     inventory = replace(inventory, machines=tuple(machines))
-    age_s = (datetime.now(UTC) - datetime.fromisoformat(inventory.created_at)).total_seconds()
-    cost = None if inventory.hourly_usd is None else round(inventory.hourly_usd * age_s / 3600, 2)
+    now = datetime.now(UTC)
+    age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
     return describe(inventory) | {
         "created_at": inventory.created_at,
         "age_s": round(age_s),
-        "cost_usd": cost,
+        "cost_usd": cost_so_far(folder, now),
         "runs": [run.id for run in unfinished(app.store, folder.name)],
     }

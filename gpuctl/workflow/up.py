@@ -15,7 +15,7 @@ from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import ProvisionError, RefusedPlan
+from provision.errors import BadCredentials, ProvisionError, RefusedPlan
 from provision.provider import Plan, Provider
 
 BOOT_TIMEOUT_S = 900.0
@@ -66,7 +66,7 @@ def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool, wait: bool =
     folder = app.store.cluster(spec.cluster)
     provider = choose_provider(folder, spec)
     if dry_run:
-        return _show_dry_run(app, provider.plan(spec, _inventory(folder)))
+        return _show_dry_run(app, _plan_or_outline(app, provider, spec, _inventory(folder)))
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
@@ -121,6 +121,19 @@ def _ask(app: App, plan: Plan) -> None:
         price = "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
         if not app.output.confirm(f"Create {len(plan.create)} machines {price}?"):
             raise RefusedPlan("Nothing was created, as you said no.")
+
+
+def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventory | None) -> Plan:
+    """The plan; where the account can't be asked, what would be made if nothing were there."""
+    from provision.cloud_provider import CloudProvider
+
+    try:
+        return provider.plan(spec, current)
+    except BadCredentials as error:
+        if not isinstance(provider, CloudProvider):
+            raise
+        app.output.say(f"{error} So this is what would be made where nothing of gpuctl is yet:")
+        return provider.outline(spec)
 
 
 def _inventory(folder: ClusterFolder) -> Inventory | None:

@@ -1,5 +1,6 @@
 """Calls to AWS: clients, whole lists, patience. The only module that knows botocore's errors."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -189,6 +190,9 @@ class Api:
             return True
 
     def _refuse_unknown_region(self) -> None:
+        """A region is part of a server's name, so that a wrong one would be asked for minutes."""
+        if "AWS_ENDPOINT_URL" in os.environ:
+            return
         known = [
             region
             for partition in self._session.get_available_partitions()

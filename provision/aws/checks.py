@@ -2,18 +2,21 @@
 
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from os import environ
 from pathlib import Path
 from typing import Any
 
 from inventories.errors import InvalidInput
 from provision import tags
-from provision.aws import quotas, requests, shapes
+from provision.aws import instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
-from provision.aws.requests import filters, tagged
+from provision.aws.parts import KINDS, listed
+from provision.aws.requests import filters, tags_in
 from provision.cloud import CloudCluster, Finding, Ground, NewMachine, Offer
 from provision.errors import CloudError, Denied, ProvisionError
-from provision.parallel import run_all, values
+from provision.parallel import run_all
 
 MOST_AHEAD_S = 60.0
 """AWS refuses requests that are more than five minutes off."""
@@ -28,14 +31,23 @@ def check(
     if not identity.ok:
         return (*first, identity)
     offered, finding = _offer(cluster, offer)
-    checks: list[Callable[[], Sequence[Finding]]] = [
-        lambda: [_clock(api)],
-        lambda: [_permissions(api, cluster, offered)],
-        lambda: [_vpcs(api)] if cluster.subnet_id is None else [],
-        lambda: [_quota(api, cluster, count)] if offered else [],
+    checks: dict[str, Callable[[], Finding]] = {
+        "clock": lambda: _clock(api),
+        "permissions to read": lambda: _reading(api),
+        "permissions to change": lambda: _changing(api, cluster, offered),
+    }
+    if cluster.subnet_id is None:
+        checks["VPCs"] = lambda: _vpcs(api)
+    if offered:
+        checks[f"quota for {count} {cluster.shape}"] = lambda: _quota(api, cluster, count)
+    outcomes = run_all(lambda one: one(), list(checks.values()))
+    found = [
+        replace(outcome, what=what)
+        if isinstance(outcome, Finding)
+        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
+        for what, outcome in zip(checks, outcomes, strict=True)
     ]
-    found = values(run_all(lambda one: one(), checks))
-    return (*first, identity, finding, *(one for some in found for one in some))
+    return (*first, identity, finding, *found)
 
 
 def _credentials_file() -> Finding:
@@ -45,7 +57,7 @@ def _credentials_file() -> Finding:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return Finding(what=what, ok=True, detail=f"There is no '{path}'.")
-    if mode & 0o077:
+    if mode & 0o077 and path.stat().st_size:
         return Finding(
             what=what,
             ok=False,
@@ -80,57 +92,54 @@ def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tup
 
 
 def _clock(api: Api) -> Finding:
-    what = "clock"
-    try:
-        ahead_s = api.ahead_s()
-    except (CloudError, KeyError) as error:
-        return Finding(what=what, ok=None, detail=f"AWS's time is not known: {error}")
+    ahead_s = api.ahead_s()
     side = "ahead of" if ahead_s > 0 else "behind"
     detail = f"This computer's clock is {abs(ahead_s):.0f} s {side} AWS's."
     if abs(ahead_s) < MOST_AHEAD_S:
-        return Finding(what=what, ok=True, detail=detail)
-    return Finding(
-        what=what, ok=False, detail=detail, fix="Set the clock, as AWS refuses requests of another time."
-    )
+        return Finding(what="", ok=True, detail=detail)
+    return Finding(what="", ok=False, detail=detail, fix="Set it, as AWS refuses requests of another time.")
 
 
-def _permissions(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
-    """A dry run of each call that changes something."""
+def _reading(api: Api) -> Finding:
+    """The lists that `up` and `down` go by."""
+    lists: list[tuple[str, Callable[[], object]]] = [
+        (kind.list, partial(listed, api, kind)) for kind in KINDS
+    ]
+    lists.append(("describe_instances", partial(instances.listed, api, None)))
+    outcomes = run_all(lambda one: one[1](), lists)
+    named = zip(lists, outcomes, strict=True)
+    return _permitted([name for (name, _), outcome in named if isinstance(outcome, Denied)], len(lists))
+
+
+def _changing(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
+    """A dry run of each call that can be tried. AWS may look for what it is about before it looks whether
+    it is allowed; then it is at least not refused."""
     calls = _dry_runs(cluster, offer)
     outcomes = run_all(lambda call: _allowed(api, *call), calls)
-    denied = [name for (name, _), outcome in zip(calls, outcomes, strict=True) if outcome is False]
-    unknown = [
-        name for (name, _), outcome in zip(calls, outcomes, strict=True) if outcome not in (True, False)
-    ]
-    what = "permissions"
-    if denied:
-        actions = ", ".join(f"ec2:{_api_name(name)}" for name in denied)
-        return Finding(
-            what=what,
-            ok=False,
-            detail=f"Not allowed: {actions}.",
-            fix=f"Ask whoever runs the account to allow {actions}.",
-        )
-    allowed = f"{len(calls) - len(unknown)} of {len(calls)} changing calls are allowed."
-    if unknown:
-        names = ", ".join(f"ec2:{_api_name(name)}" for name in unknown)
-        return Finding(what=what, ok=None, detail=f"{allowed} Not found out: {names}.")
-    return Finding(what=what, ok=True, detail=allowed)
+    named = zip(calls, outcomes, strict=True)
+    return _permitted([name for (name, _), outcome in named if outcome is False], len(calls))
+
+
+def _permitted(denied: Sequence[str], of: int) -> Finding:
+    if not denied:
+        return Finding(what="", ok=True, detail=f"None of {of} calls was refused.")
+    actions = ", ".join(f"ec2:{_api_name(name)}" for name in denied)
+    fix = f"Ask whoever runs the account to allow {actions}."
+    return Finding(what="", ok=False, detail=f"Not allowed: {actions}.", fix=fix)
 
 
 def _api_name(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _allowed(api: Api, operation: str, request: Mapping[str, Any]) -> bool | None:
-    """None: AWS looked at the request before it looked at the permission."""
+def _allowed(api: Api, operation: str, request: Mapping[str, Any]) -> bool:
     try:
         api.call(operation, again=True, DryRun=True, **request)
     except Denied:
         return False
-    except CloudError as error:
-        return True if error.code == "DryRunOperation" else None
-    return None
+    except CloudError:
+        return True  # DryRunOperation, for what would have been done
+    return True
 
 
 def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Mapping[str, Any]]]:
@@ -167,25 +176,19 @@ def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
 
 def _vpcs(api: Api) -> Finding:
     """Our network is one of the few VPCs that an account may have."""
-    what = "VPCs"
-    try:
-        vpcs = api.pages("describe_vpcs", "Vpcs", Filters=[])
-        own = api.pages("describe_vpcs", "Vpcs", Filters=tagged(tags.CLUSTER, tags.NETWORK))
-    except CloudError as error:
-        return Finding(what=what, ok=False, detail=str(error))
+    vpcs = api.pages("describe_vpcs", "Vpcs", Filters=[])
+    own = [vpc for vpc in vpcs if tags.is_shared(tags_in(vpc))]
     if own:
-        return Finding(what=what, ok=True, detail=f"gpuctl's is {own[0]['VpcId']}.")
+        return Finding(what="", ok=True, detail=f"gpuctl's is {own[0]['VpcId']}.")
     most = quotas.value(api, "vpc", quotas.VPCS_CODE)
     if most is None:
         return Finding(
-            what=what, ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known."
+            what="", ok=None, detail=f"{len(vpcs)} in {api.region}; how many there may be is not known."
         )
     if len(vpcs) < most:
-        return Finding(
-            what=what, ok=True, detail=f"{len(vpcs)} of {most:g} in {api.region}; gpuctl makes one."
-        )
+        return Finding(what="", ok=True, detail=f"{len(vpcs)} of {most:g} in {api.region}; gpuctl makes one.")
     return Finding(
-        what=what,
+        what="",
         ok=False,
         detail=f"There are {len(vpcs)} in {api.region}, which is all that the account may have; gpuctl makes one.",
         fix=f"Remove one, ask for more (quota {quotas.VPCS_CODE}), or give --subnet-id.",
@@ -194,14 +197,13 @@ def _vpcs(api: Api) -> Finding:
 
 def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
     """vCPUs of the shape's family: the quota, what is used of it, what the cluster needs."""
-    what = f"quota for {count} {cluster.shape}"
     described = shapes.describe(api, cluster.shape)
     needed = int(described.get("VCpuInfo", {}).get("DefaultVCpus", 0)) * count
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
     if quota is None or quota.vcpus is None:
         name = f"'{quota.name}' ({quota.code}) " if quota else ""
         return Finding(
-            what=what, ok=None, detail=f"The quota {name}could not be asked; {needed} vCPUs are needed."
+            what="", ok=None, detail=f"The quota {name}could not be asked; {needed} vCPUs are needed."
         )
     used = _used_vcpus(api, cluster)
     detail = (
@@ -209,8 +211,8 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
         f"{needed} are needed."
     )
     if used + needed <= quota.vcpus:
-        return Finding(what=what, ok=True, detail=detail)
-    return Finding(what=what, ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
+        return Finding(what="", ok=True, detail=detail)
+    return Finding(what="", ok=False, detail=detail, fix=f"Ask for more: {quota.link(api.region)}")
 
 
 def _used_vcpus(api: Api, cluster: CloudCluster) -> int:

@@ -12,6 +12,7 @@ from provision.aws import instances as machines
 from provision.aws.api import Api
 from provision.aws.errors import of_state_reason
 from provision.aws.making import Maker
+from provision.catalog import SHAPES
 from provision.clock import Clock
 from provision.cloud import (
     Cloud,
@@ -139,6 +140,10 @@ class AwsCloud:
         """One part."""
         parts.delete(self._api, self._clock, part)
 
+    def compartments(self) -> tuple[str, ...]:
+        """An account has no parts."""
+        return ()
+
     def regions(self) -> tuple[str, ...]:
         """Those that are switched on for the account."""
         answer = self._api.call("describe_regions", AllRegions=False)
@@ -177,6 +182,32 @@ def _zones(cluster: CloudCluster, offered: Sequence[str], subnet: Mapping[str, s
             f"it does in {', '.join(offered)}. Give a subnet there."
         )
     return [subnet["zone"]]
+
+
+def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
+    """`preview` without an account: what the catalog does not tell stands in <…>. Pure."""
+    shape = SHAPES.get(cluster.shape)
+    region = cluster.target.region or "<region>"
+    offer = Offer(
+        shape=cluster.shape,
+        gpus=shape.gpus if shape else 0,
+        image_id=cluster.image or "<newest Deep Learning Base AMI>",
+        image_name="",
+        user="ubuntu",
+        disk_gb=cluster.disk_gb or images.MIN_DISK_GB,
+        places=(Place(zone=f"{region}a"),),
+        hourly_usd=None,
+        billed_when_stopped=False,
+        facts={
+            "efa_cards": list(range(shape.efa if shape else 0)),
+            "first_card_interfaces": 2,
+            "placement_group": bool(shape and shape.placement_group),
+            "root_device": "/dev/sda1",
+            "other_devices": [],
+            "subnet": {"vpc": "<vpc>"},
+        },
+    )
+    return preview(cluster, offer, count)
 
 
 def preview(cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:

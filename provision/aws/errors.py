@@ -101,17 +101,14 @@ def kind_of(code: str, status: int) -> type[CloudError]:
     return Unclear if status >= 500 else CloudError
 
 
-def translate(
-    response: Mapping[str, Any], *, service: str, operation: str, region: str, region_free: bool = False
-) -> CloudError:
+def translate(response: Mapping[str, Any], *, service: str, operation: str, region: str) -> CloudError:
     """The error for botocore's `ClientError.response`. `operation` is AWS's own name, `RunInstances`."""
     told = response.get("Error", {})
     code = str(told.get("Code") or "Unknown")
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     kind = kind_of(code, status)
-    place = "" if region_free else f" in {region}"
-    text = f"{operation}{place}: {_told(told)} ({code})."
-    hint = HINTS.get(kind, "").format(service=service, operation=operation)
+    text = f"{operation} in {region}: {_told(told)} ({code})."
+    hint = HINTS.get(kind, "").format(service=service.replace("-", ""), operation=operation)
     return kind(f"{text} {hint}".rstrip(), operation=operation, code=code)
 
 
@@ -129,7 +126,7 @@ def of_state_reason(reason: str, *, zone: str) -> CloudError | None:
     if side not in ("Server", "Client") or not word:
         return None
     text = f"AWS ended the machine in {zone}: {(message or word).rstrip('.')} ({code})."
-    if word == "SpotInstanceTermination" or word == "SpotInstanceShutdown":
+    if word in ("SpotInstanceTermination", "SpotInstanceShutdown"):
         return Capacity(text, operation="RunInstances", code=code)
     kind = kind_of(word, 400)
     if kind not in (Capacity, Quota):

@@ -42,7 +42,7 @@ def read(item: Mapping[str, Any]) -> Instance:
         id=item["InstanceId"],
         tags=of,
         rank=tags.rank_at(of, int(item.get("AmiLaunchIndex", 0))),
-        state=STATES[item["State"]["Name"]],
+        state=STATES.get(item["State"]["Name"], "pending"),
         shape=item["InstanceType"],
         place=Place(zone=item.get("Placement", {}).get("AvailabilityZone", "")),
         launched_at=launched.astimezone(UTC).isoformat(timespec="seconds"),
@@ -81,7 +81,7 @@ def _terminate(api: Api, ids: Sequence[str]) -> None:
         api.call("terminate_instances", again=True, InstanceIds=list(ids))
     except Gone as error:
         # AWS ends none of a batch if one of it is not there.
-        left = [i for i in ids if i not in set(re.findall(r"i-[0-9a-f]+", str(error)))]
+        left = [i for i in ids if i not in set(re.findall(r"\bi-[0-9a-f]{8,17}\b", str(error)))]
         if left and len(left) < len(ids):
             _terminate(api, left)
         elif left:

@@ -92,7 +92,7 @@ def _shared_network(
         ensure,
         found["vpcs"],
         read=reads["vpcs"],
-        pick=lambda items: lowest(items, "VpcId"),
+        pick=partial(_vpc_for, groups=found["groups"]),
         field="VpcId",
         create=lambda _: maker.create("create_vpc", requests.vpc(cluster), "Vpc", "VpcId"),
         shared=True,
@@ -131,6 +131,12 @@ def _shared_network(
     )
     _route(maker, table, gateway, found["tables"])
     return {"vpc": vpc, "internet_gateway": gateway, "route_table": table}
+
+
+def _vpc_for(items: Sequence[Item], groups: Sequence[Item]) -> Item | None:
+    """The VPC where the cluster is already, else the one that everybody would choose."""
+    there = {group.get("VpcId") for group in groups}
+    return lowest([item for item in items if item["VpcId"] in there] or items, "VpcId")
 
 
 def _attach(maker: Maker, gateway: str, vpc: str, known: Sequence[Item], *, read: Read) -> str:

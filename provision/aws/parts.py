@@ -142,11 +142,12 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 def parts(api: Api) -> tuple[Part, ...]:
     """Everything of ours in the region that is no instance and does not go with one."""
-    found = values(run_all(lambda kind: _listed(api, kind), KINDS))
+    found = values(run_all(lambda kind: listed(api, kind), KINDS))
     return tuple(part for of_kind in found for part in of_kind)
 
 
-def _listed(api: Api, kind: Kind) -> list[Part]:
+def listed(api: Api, kind: Kind) -> list[Part]:
+    """Ours of one kind."""
     which = [*ours(), *({"Name": name, "Values": list(v)} for name, v in (kind.which or {}).items())]
     return [_part(kind, item) for item in api.pages(kind.list, kind.key, Filters=which)]
 
@@ -220,7 +221,7 @@ def _detach(api: Api, part: Part) -> None:
 def _await_gone(api: Api, clock: Clock, kind: Kind, part: Part) -> None:
     deadline = clock.now() + GONE_WITHIN_S
     waits = PollWaits()
-    while part.id in {other.id for other in _listed(api, kind)}:
+    while part.id in {other.id for other in listed(api, kind)}:
         if clock.now() > deadline:
             raise Blocked(f"The {part.kind} {part.id} in {api.region} is still there, though AWS deletes it.")
         clock.sleep(waits.next())

@@ -36,6 +36,11 @@ def connect(target: Target, *, clock: Clock) -> "OciCloud":
     return OciCloud(Api(credentials, clock), found, float(consistency) if consistency else CONSISTENCY_S)
 
 
+def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
+    """`preview` without an account. Pure."""
+    return preview.outline(cluster, count)
+
+
 class OciCloud:
     """See `provision.cloud.Cloud`, whose words hold here."""
 
@@ -112,6 +117,17 @@ class OciCloud:
     def delete(self, part: Part) -> None:
         """As the protocol says."""
         parts.delete(self._api, part)
+
+    def compartments(self) -> tuple[str, ...]:
+        """As the protocol says."""
+        found = self._api.list_all(
+            "identity.list_compartments",
+            self._api.tenancy,
+            compartment_id_in_subtree=True,
+            access_level="ACCESSIBLE",
+            lifecycle_state="ACTIVE",
+        )
+        return (self._api.tenancy, *(str(one["id"]) for one in found))
 
     def regions(self) -> tuple[str, ...]:
         """As the protocol says."""

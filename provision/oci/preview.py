@@ -8,13 +8,37 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer
+from provision.catalog import SHAPES
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
 from provision.oci import requests
+from provision.oci.images import DEFAULT_DISK_GB
 
 
 def lines(cluster: CloudCluster, offer: Offer, count: int, compartment: str) -> tuple[str, ...]:
     """As `Cloud.preview` says."""
     return tuple(_lines(cluster, offer, count, compartment))
+
+
+def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
+    """`lines` without an account: what the catalog does not tell stands in <…>."""
+    shape = SHAPES.get(cluster.shape)
+    virtual = cluster.shape.startswith("VM.")
+    offer = Offer(
+        shape=cluster.shape,
+        gpus=shape.gpus if shape else 0,
+        image_id=cluster.image or "<newest Canonical Ubuntu for the shape>",
+        image_name="",
+        user="ubuntu",
+        disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
+        places=(Place(zone="<availability domain>"),),
+        hourly_usd=None,
+        billed_when_stopped=not virtual,
+        facts={
+            "compute_cluster": bool(shape and shape.compute_cluster) and not virtual,
+            "encrypts_in_transit": virtual,
+        },
+    )
+    return lines(cluster, offer, count, cluster.target.compartment or "<compartment>")
 
 
 def _lines(cluster: CloudCluster, offer: Offer, count: int, compartment: str) -> Iterator[str]:

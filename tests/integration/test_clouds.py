@@ -356,3 +356,54 @@ def make_foreign_network(gpuctl: CloudGpuctl) -> str:
     words = ("network", "vcn", "create", "--cidr-block", "10.9.0.0/16", "--display-name", "gpuctl")
     answer = client_json(client, gpuctl, *words, "--compartment-id", compartment_of(gpuctl))
     return str(answer["data"]["id"])
+
+
+def test_a_dry_run_needs_no_account(gpuctl: CloudGpuctl) -> None:
+    plan = gpuctl.ok(*gpuctl.up_words, "--dry-run", env=no_credentials(gpuctl.kind))
+    assert len(plan.json["create"]) == COUNT
+    assert "127.0.0.1/32" in " ".join(plan.json["actions"])
+    refused = gpuctl(*gpuctl.up_words, env=no_credentials(gpuctl.kind))
+    assert refused.status == 1
+    assert gpuctl.cloud.calls(mutating=True) == []
+
+
+def test_up_from_another_address_lets_it_in_and_the_old_one_out(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    words = ("up", "--ssh-cidr", "127.0.0.9/32", "--no-wait", "--yes")
+    gpuctl.ok(*words)
+    kinds = {"oci": "NetworkSecurityGroupSecurityRules", "aws": "SecurityGroupIngress"}
+    changed = [
+        call["operation"]
+        for call in gpuctl.cloud.calls(mutating=True)
+        if kinds[gpuctl.kind.provider] in call["operation"]
+    ]
+    assert len(changed) == 3, "made, added, removed"
+    made = len(gpuctl.cloud.calls(mutating=True))
+    gpuctl.ok(*words)
+    assert len(gpuctl.cloud.calls(mutating=True)) == made
+
+
+def test_the_end_of_a_time_limit_is_told(gpuctl: CloudGpuctl) -> None:
+    up = gpuctl.ok(*gpuctl.up_words, "--ttl", "90m")
+    assert {"oci": "power off", "aws": "terminates them"}[gpuctl.kind.provider] in up.err
+    again = gpuctl("up", "--ttl", "5h", "--ssh-cidr", "127.0.0.1/32", "--yes")
+    assert again.status == 2, "the machines' own timers can't be changed"
+    assert "--ttl" in again.err
+
+
+def test_reap_looks_into_every_compartment(tmp_path: Path) -> None:
+    with cloud_gpuctl(KINDS["oci"], tmp_path) as gpuctl:
+        words = ("iam", "compartment", "list", "--all", "--compartment-id", compartment_of(gpuctl))
+        found = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
+        inner = next(one["id"] for one in found if one["name"] == "gpu")
+        gpuctl.ok(*gpuctl.up_words, "--compartment", inner)
+        shutil.rmtree(gpuctl.home)
+        gpuctl.ok("reap", "--provider", "oci", "--yes")
+        assert gpuctl.cloud.owned() == []
+
+
+def no_credentials(kind: Kind) -> dict[str, str]:
+    return {
+        "oci": {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"},
+        "aws": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+    }[kind.provider]

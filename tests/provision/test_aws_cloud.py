@@ -531,6 +531,7 @@ def test_a_cloud_is_one(user: User) -> None:
 
 
 def test_the_region_has_to_be_known(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
     with pytest.raises(InvalidInput, match="no region 'us-esat-1'; did you mean"):
         connect(Target(provider="aws", region="us-esat-1"), clock=SystemClock())
     monkeypatch.delenv("AWS_DEFAULT_REGION")
