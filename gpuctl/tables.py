@@ -186,12 +186,10 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "age": lambda found: text.duration(found["age_s"]),
         "an hour": lambda found: text.dollars(found["hourly_usd"]),
         "so far": lambda found: text.dollars(found["cost_usd"]),
-        "time limit": lambda found: (
-            Text("over", "red") if found["expired"] else found["expires_at"] or "none"
-        ),
+        "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }
-    table = table_of(*columns, right=("machines", "parts", "an hour", "so far"), flexible=("id", "owner"))
+    table = table_of(*columns, right=("machines", "parts", "an hour", "so far"), flexible=("owner",))
     for found in clusters:
         table.add_row(*(cell(found) for cell in columns.values()))
     return table

@@ -102,6 +102,9 @@ def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
     age_s = None
     if cluster.since is not None:
         age_s = round((now - datetime.fromisoformat(cluster.since)).total_seconds())
+    left_s = None
+    if cluster.expires_at is not None:
+        left_s = round((datetime.fromisoformat(cluster.expires_at) - now).total_seconds())
     known = cluster.hourly_usd is not None and age_s is not None
     return {
         "cluster": cluster.name,
@@ -114,6 +117,7 @@ def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
         "since": cluster.since,
         "age_s": age_s,
         "expires_at": cluster.expires_at,
+        "left_s": left_s,
         "expired": cluster.expired(now),
         "hourly_usd": cluster.hourly_usd,
         "cost_usd": round((cluster.hourly_usd or 0) * (age_s or 0) / 3600, 2) if known else None,
