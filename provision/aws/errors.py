@@ -82,6 +82,7 @@ EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequi
 """Credentials that were good, of which there may be newer ones."""
 
 HINTS: Mapping[type[CloudError], str] = {
+    Quota: "Ask for more under Service Quotas in the AWS console.",
     Throttled: "AWS asks for fewer calls; try again in some minutes.",
     Unclear: "It is not known whether it was done; run the command again.",
     Exists: "What is there was not made for this cluster; remove it, or choose another name.",
@@ -89,6 +90,11 @@ HINTS: Mapping[type[CloudError], str] = {
     BadCredentials: "Look at the variables AWS_* and the files in `~/.aws`, log in again (`aws sso login`, "
     "`aws login`), and see that this computer's clock is right.",
 }
+
+CODE_HINTS: Mapping[str, str] = {
+    "VpcLimitExceeded": "Remove a VPC, ask for more under Service Quotas, or give --subnet-id.",
+}
+"""Where more can be said than `HINTS` does."""
 
 
 def kind_of(code: str, status: int) -> type[CloudError]:
@@ -108,7 +114,9 @@ def translate(response: Mapping[str, Any], *, service: str, operation: str, regi
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     kind = kind_of(code, status)
     text = f"{operation} in {region}: {_told(told)} ({code})."
-    hint = HINTS.get(kind, "").format(service=service.replace("-", ""), operation=operation)
+    hint = CODE_HINTS.get(code, HINTS.get(kind, "")).format(
+        service=service.replace("-", ""), operation=operation
+    )
     return kind(f"{text} {hint}".rstrip(), operation=operation, code=code)
 
 

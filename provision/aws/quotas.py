@@ -81,15 +81,10 @@ def explained(api: Api, error: Quota, request: Mapping[str, Any]) -> Quota:
     spot = "InstanceMarketOptions" in request
     quota = instance_quota(api, shape, spot=spot) if error.code in INSTANCE_CODES else None
     if quota is None:
-        return Quota(
-            f"{error} Ask for more under Service Quotas in the AWS console.",
-            operation=error.operation,
-            code=error.code,
-        )
-    has = f" is {quota.vcpus:g} vCPUs" if quota.vcpus is not None else ""
+        return error
+    has = f", which is {quota.vcpus:g} vCPUs now" if quota.vcpus is not None else ""
     return Quota(
-        f"{error} The quota '{quota.name}' ({quota.code}) in {api.region}{has}. Ask for more: "
-        f"{quota.link(api.region)}",
+        f"{error} It is the quota '{quota.name}' ({quota.code}) in {api.region}{has}: {quota.link(api.region)}",
         operation=error.operation,
         code=error.code,
     )

@@ -11,8 +11,9 @@ import pytest
 
 from inventories.store import Journal
 from provision.aws.cloud import AwsCloud
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place, Target
+from provision.cloud import CloudCluster, Ground, Instance, NewMachine, Offer, Place, Target
 from provision.ensure import JournaledEnsure
+from provision.errors import Blocked
 from tests.fakes.client import FakeCloud, start_fake
 
 SPEED = 50.0
@@ -93,8 +94,6 @@ class User:
         self.wait(self._delete_parts)
 
     def _delete_parts(self) -> bool:
-        from provision.errors import Blocked
-
         for part in sorted(self.cloud.parts(), key=lambda part: part.stage):
             try:
                 self.cloud.delete(part)
@@ -107,3 +106,9 @@ class User:
         while not done():
             assert time.monotonic() < deadline, "it did not come true in time"
             time.sleep(0.02)
+
+
+def running(user: User, count: int) -> tuple[Instance, ...]:
+    """The machines once `count` of them run."""
+    user.wait(lambda: sum(machine.state == "running" for machine in user.cloud.instances()) == count)
+    return tuple(machine for machine in user.cloud.instances() if machine.alive)

@@ -201,7 +201,7 @@ def test_rules_are_told_apart_as_aws_joins_them() -> None:
         },
         {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]},
     ]
-    described = [
+    described: list[dict[str, Any]] = [
         {
             "IpProtocol": "tcp",
             "FromPort": 2222,
@@ -219,7 +219,9 @@ def test_rules_are_told_apart_as_aws_joins_them() -> None:
 def valid(operation: str, request: dict[str, Any]) -> None:
     """Against botocore's own description of EC2."""
     model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
-    report = ParamValidator().validate(request, model.operation_model(operation).input_shape)
+    shape = model.operation_model(operation).input_shape
+    assert shape
+    report = ParamValidator().validate(request, shape)
     assert not report.has_errors(), report.generate_report()
 
 
@@ -253,7 +255,11 @@ def test_the_preview_shows_valid_requests_and_no_secret() -> None:
 
 def test_the_preview_in_an_existing_subnet() -> None:
     cluster = a_cluster(subnet_id="subnet-9")
-    facts = {"subnet": {"vpc": "vpc-9", "zone": "us-east-1b"}, "placement_group": False, **NO_EFA}
+    facts: dict[str, Any] = {
+        "subnet": {"vpc": "vpc-9", "zone": "us-east-1b"},
+        "placement_group": False,
+        **NO_EFA,
+    }
     lines = cloud.preview(cluster, an_offer(**facts), 1)
     assert [line.split(" ")[0] for line in lines] == [
         "CreateSecurityGroup",

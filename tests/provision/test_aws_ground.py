@@ -1,0 +1,340 @@
+"""What AWS offers, and what machines stand on there: made once, whatever goes wrong in between."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import boto3
+import pytest
+
+from inventories.errors import InvalidInput
+from provision import errors
+from provision.aws import network
+from provision.aws.cloud import AwsCloud
+from provision.cloud import Place, Target
+from provision.parallel import run_all, values
+from tests.fakes.client import FakeCloud
+from tests.provision.aws_support import SPEED, FastClock, User, a_cluster, running, running_fake
+
+
+@pytest.fixture(scope="module")
+def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud]:
+    with running_fake(tmp_path_factory.mktemp("aws")) as fake:
+        yield fake
+
+
+@pytest.fixture
+def fake(fake_process: FakeCloud) -> FakeCloud:
+    fake_process.reset()
+    fake_process.settings(speed=SPEED)
+    return fake_process
+
+
+@pytest.fixture(scope="module")
+def account(fake_process: FakeCloud) -> AwsCloud:
+    return AwsCloud(Target(provider="aws"), clock=FastClock())
+
+
+@pytest.fixture
+def user(fake: FakeCloud, account: AwsCloud, tmp_path: Path) -> User:
+    return User(tmp_path / "home", account)
+
+
+def kinds(fake: FakeCloud) -> Counter[str]:
+    """What there is of ours, by kind, without what goes with an instance."""
+    found = Counter(entry.get("kind", "instance") for entry in fake.owned())
+    return Counter({kind: n for kind, n in found.items() if kind not in ("volume", "network-interface")})
+
+
+GROUND = Counter(
+    {
+        "vpc": 1,
+        "subnet": 1,
+        "internet-gateway": 1,
+        "route-table": 1,
+        "security-group": 1,
+        "key-pair": 1,
+        "placement-group": 1,
+    }
+)
+
+
+def operations(fake: FakeCloud) -> list[str]:
+    return [call["operation"] for call in fake.calls(mutating=True)]
+
+
+# Offers
+
+
+def test_an_offer(user: User) -> None:
+    offer = user.cloud.offer(a_cluster())
+    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, 5.672)
+    assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
+    assert Place(zone="us-east-1a") in offer.places
+    assert not offer.billed_when_stopped
+    assert json.loads(json.dumps(dict(offer.facts))) == dict(offer.facts)
+
+
+def test_a_type_that_the_catalog_does_not_know(user: User) -> None:
+    offer = user.cloud.offer(a_cluster("g5.2xlarge"))
+    assert (offer.gpus, offer.hourly_usd) == (1, None)
+    assert user.cloud.offer(a_cluster("t3.micro")).gpus == 0
+
+
+def test_no_such_type(user: User) -> None:
+    with pytest.raises(errors.UnknownShape, match=r"no instance type 'g5\.13xlarge' in us-east-1\. Did you"):
+        user.cloud.offer(a_cluster("g5.13xlarge"))
+
+
+def test_zones_that_offer_the_type(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
+    assert Place(zone="us-east-1a") not in user.cloud.offer(a_cluster()).places
+    fake.settings(capacity={"g5.12xlarge": {"*": -1}})
+    with pytest.raises(errors.UnknownShape, match="in no zone of us-east-1"):
+        user.cloud.offer(a_cluster())
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
+        "al2023-ami-2023*",
+        "al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64",
+    ],
+)
+def test_images_by_parameter_and_by_name(user: User, image: str) -> None:
+    offer = user.cloud.offer(a_cluster(image=image))
+    assert (offer.user, offer.facts["root_device"]) == ("ec2-user", "/dev/xvda")
+    assert user.cloud.offer(a_cluster(image=offer.image_id)).image_name == offer.image_name
+
+
+def test_an_image_by_name_is_nobody_elses(user: User) -> None:
+    """The fake has a newer one of that name that belongs to a stranger."""
+    offer = user.cloud.offer(a_cluster(image="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)"))
+    assert offer.image_name.endswith("20260701")
+
+
+def test_the_default_image_without_its_parameter(user: User, fake: FakeCloud) -> None:
+    fake.fault(operation="GetParameter", status=400, code="AccessDeniedException", message="no")
+    assert user.cloud.offer(a_cluster()).image_name.endswith("20260701")
+
+
+@pytest.mark.parametrize(
+    "image", ["ami-0123456789abcdef0", "ami-what", "no such image", "/no/such/parameter"]
+)
+def test_no_such_image(user: User, image: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no image '{image}' in us-east-1"):
+        user.cloud.offer(a_cluster(image=image))
+
+
+def test_an_image_for_other_processors(user: User) -> None:
+    deep = user.cloud.offer(a_cluster())
+    with pytest.raises(InvalidInput, match="is for x86_64, and the shape has arm64"):
+        user.cloud.offer(a_cluster("g5g.xlarge", image=deep.image_id))
+
+
+def test_no_public_address_needs_a_subnet(user: User) -> None:
+    with pytest.raises(InvalidInput, match="Give --subnet-id"):
+        user.cloud.offer(a_cluster(public_ip=False))
+
+
+def test_regions(user: User) -> None:
+    assert {"us-east-1", "eu-central-1"} <= set(user.cloud.regions())
+
+
+# The ground
+
+
+def test_the_ground_is_made_once(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    first = user.ground(cluster, offer)
+    assert kinds(fake) == GROUND
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == first
+    assert operations(fake) == []
+
+
+def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    shown = user.cloud.preview(cluster, user.cloud.offer(cluster), 2)
+    user.launch(cluster)
+    assert Counter(line.split(" ")[0] for line in shown) == Counter(operations(fake))
+
+
+def test_two_clusters_share_the_network(user: User, fake: FakeCloud) -> None:
+    one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
+    user.ground(one, user.cloud.offer(one))
+    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    assert kinds(fake) == GROUND + Counter(
+        {"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1}
+    )
+
+
+def test_a_cluster_stays_in_its_vpc() -> None:
+    """A race of two people may have made two networks; later, everybody takes the first one."""
+    vpcs = [{"VpcId": "vpc-b"}, {"VpcId": "vpc-a"}]
+    assert network._vpc_for(vpcs, []) == {"VpcId": "vpc-a"}
+    assert network._vpc_for(vpcs, [{"GroupId": "sg-1", "VpcId": "vpc-b"}]) == {"VpcId": "vpc-b"}
+    assert network._vpc_for(vpcs, [{"GroupId": "sg-1", "VpcId": "vpc-gone"}]) == {"VpcId": "vpc-a"}
+    assert network._vpc_for([], []) is None
+
+
+def test_no_room_for_another_vpc(user: User, fake: FakeCloud) -> None:
+    fake.settings(vpc_limit=1)
+    with pytest.raises(errors.Quota, match="or give --subnet-id"):
+        user.launch(a_cluster())
+    assert not fake.owned()
+
+
+def test_rules_become_what_is_asked_for(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    group = user.ground(cluster, offer).ids["security_group"]
+    ec2 = boto3.client("ec2")
+
+    def sources() -> set[str]:
+        (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+        return {
+            f"{permission.get('FromPort', 'all')} {source.get('CidrIp') or source.get('GroupId')}"
+            for permission in found["IpPermissions"]
+            for source in [*permission["IpRanges"], *permission["UserIdGroupPairs"]]
+        }
+
+    assert sources() == {"22 198.51.100.7/32", f"all {group}"}
+    ec2.authorize_security_group_ingress(
+        GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    )
+    moved = replace(cluster, ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
+    user.ground(moved, offer)
+    assert sources() == {"22 192.0.2.1/32", "22 192.0.2.2/32", f"all {group}"}
+
+
+def test_a_rule_that_the_list_does_not_show_yet(user: User, fake: FakeCloud) -> None:
+    """Granted twice: AWS refuses the lot for the one that is there."""
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    fake.fault(operation="AuthorizeSecurityGroupIngress", kind="drop_after")
+    user.ground(cluster, offer)
+    assert operations(fake).count("AuthorizeSecurityGroupIngress") >= 2
+
+
+def test_another_key_of_that_name_is_not_used(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    user.ground(cluster, offer)
+    with pytest.raises(errors.Exists, match="gpuctl-demo-a1b2c3d4 in us-east-1 is not the key"):
+        user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
+
+
+def test_what_is_not_ours_is_not_adopted(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ec2 = boto3.client("ec2")
+    ec2.create_placement_group(GroupName="gpuctl-demo-a1b2c3d4-us-east-1a", Strategy="cluster")
+    foreign = ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    with pytest.raises(errors.Exists, match="was not made for this cluster"):
+        user.ground(cluster, offer)
+    user.remove_all()
+    assert not fake.owned()
+    assert ec2.describe_vpcs(VpcIds=[foreign])["Vpcs"]
+    assert ec2.describe_placement_groups()["PlacementGroups"]
+
+
+MAKING = (
+    "CreateVpc",
+    "CreateInternetGateway",
+    "AttachInternetGateway",
+    "CreateRouteTable",
+    "CreateRoute",
+    "CreateSecurityGroup",
+    "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupEgress",
+    "ImportKeyPair",
+    "CreateSubnet",
+    "AssociateRouteTable",
+    "CreatePlacementGroup",
+    "RunInstances",
+)
+
+
+@pytest.mark.parametrize("operation", MAKING)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error"])
+def test_a_lost_reply_makes_nothing_twice(user: User, fake: FakeCloud, operation: str, kind: str) -> None:
+    fake.fault(operation=operation, kind=kind)
+    cluster = a_cluster()
+    ids = user.launch(cluster)
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    assert [machine.id for machine in sorted(running(user, 2), key=lambda m: m.rank or 0)] == list(ids)
+    assert fake.state()["most_instances"] == 2
+
+
+def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
+    fake.settings(list_lag_s=3)
+    cluster = a_cluster()
+    user.launch(cluster)
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    running(user, 2)
+
+
+def test_a_storm_of_throttling(user: User, fake: FakeCloud) -> None:
+    fake.fault(nth=3, times=8, status=503, code="RequestLimitExceeded")
+    user.launch(a_cluster())
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+
+
+def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
+    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    users = [User(tmp_path / name) for name in ("one", "two")]
+    clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
+
+    def launch(number: int) -> tuple[str, ...]:
+        return users[number].launch(clusters[number], token=str(number) * 32)
+
+    assert [len(ids) for ids in values(run_all(launch, (0, 1)))] == [2, 2]
+    running(users[0], 4)
+    users[0].remove_all()
+    assert not fake.owned()
+
+
+# Existing subnets
+
+
+def existing_subnet(zone: str = "us-east-1b") -> str:
+    ec2 = boto3.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    made = ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/20", AvailabilityZone=zone)
+    return str(made["Subnet"]["SubnetId"])
+
+
+def test_an_existing_subnet(user: User, fake: FakeCloud) -> None:
+    subnet = existing_subnet()
+    cluster = a_cluster("p4d.24xlarge", subnet_id=subnet, public_ip=False)
+    offer = user.cloud.offer(cluster)
+    assert offer.places == (Place(zone="us-east-1b"),)
+    user.launch(cluster)
+    machines = running(user, 2)
+    assert all(machine.private_ip and machine.public_ip is None for machine in machines)
+    assert kinds(fake)["vpc"] == kinds(fake)["subnet"] == 0
+    (reservation,) = boto3.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-id", "Values": [machines[0].id]}]
+    )["Reservations"]
+    interfaces = reservation["Instances"][0]["NetworkInterfaces"]
+    assert sorted(interface["InterfaceType"] for interface in interfaces) == ["efa-only"] * 4 + ["interface"]
+    user.remove_all()
+    assert not fake.owned()
+    assert boto3.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"]
+
+
+@pytest.mark.parametrize("subnet", ["subnet-0123456789abcdef0", "what"])
+def test_no_such_subnet(user: User, subnet: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no subnet '{subnet}' in us-east-1"):
+        user.cloud.offer(a_cluster(subnet_id=subnet))
+
+
+def test_a_subnet_where_the_type_is_not_offered(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1b": -1}})
+    with pytest.raises(InvalidInput, match=r"is in us-east-1b, where AWS does not offer g5\.12xlarge"):
+        user.cloud.offer(a_cluster(subnet_id=existing_subnet()))
