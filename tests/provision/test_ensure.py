@@ -1,0 +1,144 @@
+"""A part is made once, whatever crashed before, and however late the cloud's list is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from clocks import StepClock
+
+from inventories.store import Journal
+from provision.ensure import JournaledEnsure, youngest_intent_s
+from provision.errors import Denied, TokenSpent, Unclear
+
+LAG_S = 8.0
+CONSISTENCY_S = 20.0
+
+
+@dataclass
+class Cloud:
+    """Parts of a cloud whose list is late."""
+
+    clock: StepClock
+    made_at: list[float] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+
+    def find(self) -> str | None:
+        return "part-0" if any(at + LAG_S <= self.clock.time for at in self.made_at) else None
+
+    def create(self, token: str) -> str:
+        self.tokens.append(token)
+        self.made_at.append(self.clock.time)
+        return f"part-{len(self.made_at) - 1}"
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    return Cloud(clock=StepClock())
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.jsonl")
+
+
+@pytest.fixture
+def ensure(cloud: Cloud, journal: Journal, tmp_path: Path) -> JournaledEnsure:
+    shared = Journal(tmp_path / "network.jsonl")
+    return JournaledEnsure(journal, shared, clock=cloud.clock, consistency_s=CONSISTENCY_S)
+
+
+class Crash(BaseException):
+    """The power goes."""
+
+
+def crashing(create: Callable[[str], str], *, before: bool) -> Callable[[str], str]:
+    def do(token: str) -> str:
+        if not before:
+            create(token)
+        raise Crash
+
+    return do
+
+
+def test_what_is_there_is_used(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+    cloud.made_at.append(-100)
+    assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
+    assert len(cloud.made_at) == 1
+    assert journal.read() == []
+
+
+def test_the_intent_is_on_the_disk_before_the_call(
+    ensure: JournaledEnsure, cloud: Cloud, journal: Journal
+) -> None:
+    def create(token: str) -> str:
+        assert [(e["event"], e["token"]) for e in journal.read()] == [("making", token)]
+        return cloud.create(token)
+
+    assert ensure("vpc", find=cloud.find, create=create) == "part-0"
+    assert [entry["event"] for entry in journal.read()] == ["making", "made"]
+    assert youngest_intent_s(journal) is None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_after_a_crash_the_list_is_given_time(
+    ensure: JournaledEnsure, cloud: Cloud, journal: Journal, before: bool
+) -> None:
+    with pytest.raises(Crash):
+        ensure("vpc", find=cloud.find, create=crashing(cloud.create, before=before))
+    age_s = youngest_intent_s(journal)
+    assert age_s is not None
+    assert age_s < 5
+    ensure("vpc", find=cloud.find, create=cloud.create)
+    assert len(cloud.made_at) == 1
+    if before:
+        token = journal.read()[0]["token"]
+        assert cloud.tokens == [token], "where the cloud knows tokens, it is the same one"
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_lost_reply(ensure: JournaledEnsure, cloud: Cloud, reached: bool) -> None:
+    tries: list[str] = []
+
+    def create(token: str) -> str:
+        tries.append(token)
+        if len(tries) == 1:
+            if reached:
+                cloud.create(token)
+            raise Unclear("no reply")
+        return cloud.create(token)
+
+    assert ensure("vpc", find=cloud.find, create=create) == "part-0"
+    assert len(cloud.made_at) == 1
+    assert len(set(tries)) == 1
+    assert cloud.clock.time >= (LAG_S if reached else CONSISTENCY_S)
+
+
+def test_a_spent_token_is_replaced(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+    tries: list[str] = []
+
+    def create(token: str) -> str:
+        tries.append(token)
+        if len(tries) == 1:
+            raise TokenSpent("used")
+        return cloud.create(token)
+
+    ensure("vpc", find=cloud.find, create=create)
+    assert len(set(tries)) == 2
+    assert journal.read()[-1]["event"] == "made"
+
+
+def test_a_refusal_is_raised(ensure: JournaledEnsure, cloud: Cloud) -> None:
+    def create(token: str) -> str:
+        raise Denied("no")
+
+    with pytest.raises(Denied):
+        ensure("vpc", find=cloud.find, create=create)
+
+
+def test_shared_parts_have_a_journal_of_their_own(
+    ensure: JournaledEnsure, cloud: Cloud, journal: Journal, tmp_path: Path
+) -> None:
+    ensure("vpc", find=cloud.find, create=cloud.create, shared=True)
+    assert journal.read() == []
+    assert len(Journal(tmp_path / "network.jsonl").read()) == 2

@@ -1,0 +1,65 @@
+"""When a call is made again, and for how long."""
+
+from collections.abc import Callable
+
+import pytest
+from clocks import StepClock
+
+from provision.errors import Denied, Throttled, Unclear
+from provision.retry import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Retry
+
+
+def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]:
+    """A call that fails so often first, and the list of its tries."""
+    tries: list[int] = []
+
+    def do() -> str:
+        tries.append(len(tries))
+        if len(tries) <= times:
+            raise error
+        return "done"
+
+    return do, tries
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_throttled_call_was_refused_and_is_made_again(again: bool) -> None:
+    do, tries = failing(4, Throttled("slow down"))
+    assert Retry(clock=StepClock()).call(do, again=again) == "done"
+    assert len(tries) == 5
+
+
+def test_an_unclear_call_is_made_again_only_where_that_does_no_harm() -> None:
+    do, tries = failing(2, Unclear("no reply"))
+    assert Retry(clock=StepClock()).call(do, again=True) == "done"
+    do, tries = failing(2, Unclear("no reply"))
+    with pytest.raises(Unclear):
+        Retry(clock=StepClock()).call(do, again=False)
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "budget_s"), [(Throttled("slow down"), THROTTLED_FOR_S), (Unclear("no reply"), UNCLEAR_FOR_S)]
+)
+def test_patience_ends(error: Exception, budget_s: float) -> None:
+    clock = StepClock()
+    do, tries = failing(10**6, error)
+    with pytest.raises(type(error)):
+        Retry(clock=clock).call(do, again=True)
+    assert budget_s * 0.5 < clock.time <= budget_s
+    assert len(tries) < 60, "waits grow"
+
+
+def test_other_errors_are_final() -> None:
+    do, tries = failing(1, Denied("no"))
+    with pytest.raises(Denied):
+        Retry(clock=StepClock()).call(do, again=True)
+    assert len(tries) == 1
+
+
+def test_looks_at_what_takes_long_become_rarer() -> None:
+    waits = PollWaits()
+    first = [waits.next() for _ in range(30)]
+    assert first[0] == 0.2
+    assert first == sorted(first)
+    assert first[-1] == 5.0
