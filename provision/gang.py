@@ -35,6 +35,8 @@ from provision.user_data import user_data
 
 RUNNING_TIMEOUT_S = 1800.0
 """Bare-metal machines take up to 20 minutes."""
+RUNNING_POLL_S = 3.0
+"""A machine's first minute is looked at closely: it is most of what `up` takes."""
 ENDED_TIMEOUT_S = 1800.0
 UNLISTED_FACTOR = 5
 TOKEN_LIFE_S = 20 * 3600.0
@@ -210,7 +212,7 @@ class Gang:
     def _wait_running(self, launch: Launch, ids: set[str]) -> None:
         """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
         deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits()
+        waits = PollWaits(longest_s=RUNNING_POLL_S)
         progress = Progress(self._clock, self._say)
         while True:
             states = {machine.id: machine for machine in self._machines(launch)}

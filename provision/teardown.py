@@ -179,7 +179,7 @@ class _Teardown:
                 return tuple(_left(part, "It was deleted, and is still listed.") for part in parts)
             if problems or looked_again:
                 self._clock.sleep(waits.next())
-            looked_again = True
+            looked_again = not problems
 
     def _delete_by_stage(self, parts: Sequence[Part]) -> dict[str, Exception]:
         """Try all of a stage, and go on to the next one if all of it went. Returns what went wrong, by id."""

@@ -16,9 +16,7 @@ def command(app: App, every: bool) -> None:
     from gpuctl.tables import machines_table
     from gpuctl.workflow.status import status_of
 
-    folders = (
-        [f for f in app.store.clusters() if f.exists()] if every else [app.store.cluster(app.options.cluster)]
-    )
+    folders = app.store.clusters() if every else [app.store.cluster(app.options.cluster)]
     documents = [status_of(app, folder) for folder in folders]
     if app.options.json:
         app.output.json({"clusters": documents} if every else documents[0])

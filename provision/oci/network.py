@@ -36,15 +36,14 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
     if cluster.subnet_id:
         subnet, shelf = together(partial(_subnet_view, api, cluster), partial(Shelf, api, ("nsg",)))
         vcn_id, subnet_id = subnet["vcnId"], subnet["id"]
-        nsg_id = _nsg(shelf, cluster, api, vcn_id, ensure)
+        nsg_id = _firewall(api, shelf, cluster, vcn_id, wanted, ensure)
     else:
         shared = _Shared(api, cluster, ensure)
-        shelf, vcn_id = shared.shelf, shared.vcn()
+        vcn_id = shared.vcn()
         subnet_id, nsg_id = together(
-            partial(shared.subnet, vcn_id), partial(_nsg, shelf, cluster, api, vcn_id, ensure)
+            partial(shared.subnet, vcn_id),
+            partial(_firewall, api, shared.shelf, cluster, vcn_id, wanted, ensure),
         )
-    shelf.wait_ready("nsg", nsg_id)
-    rules.mend(api, nsg_id, requests.nsg_rules(nsg_id, wanted, cluster.ssh_port))
     return Ground(ids={"vcn": vcn_id, "subnet": subnet_id, "nsg": nsg_id, "public_key": public_key.strip()})
 
 
@@ -204,12 +203,18 @@ def _subnet_view(api: Api, cluster: CloudCluster) -> Json:
     return view
 
 
-def _nsg(shelf: Shelf, cluster: CloudCluster, api: Api, vcn_id: str, ensure: Ensure) -> str:
-    return ensure(
+def _firewall(
+    api: Api, shelf: Shelf, cluster: CloudCluster, vcn_id: str, ssh_cidrs: Sequence[str], ensure: Ensure
+) -> str:
+    """The cluster's NSG, with its rules mended."""
+    nsg_id = ensure(
         f"nsg of {vcn_id}",
         find=shelf.finder("nsg", lambda view: _of(cluster, view) and view["vcnId"] == vcn_id),
         create=shelf.creator("nsg", requests.nsg(cluster, api.compartment, vcn_id)),
     )
+    shelf.wait_ready("nsg", nsg_id)
+    rules.mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
+    return nsg_id
 
 
 def _of(cluster: CloudCluster, view: Json) -> bool:

@@ -407,3 +407,18 @@ def no_credentials(kind: Kind) -> dict[str, str]:
         "oci": {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"},
         "aws": {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
     }[kind.provider]
+
+
+def test_status_shows_what_a_killed_up_has_made(gpuctl: CloudGpuctl) -> None:
+    launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
+    gpuctl.cloud.fault(operation=launch, nth=1, kind="hold_after")
+    process = gpuctl.start(*gpuctl.up_words)
+    assert gpuctl.cloud.held(wait_s=30)
+    process.kill()
+    process.communicate()
+    gpuctl.cloud.release()
+    made = {instance["id"] for instance in gpuctl.cloud.live_instances()}
+    shown = gpuctl.ok("status", "--json")
+    assert {machine["id"] for machine in shown.json["machines"]} == made
+    assert "gpuctl down" in shown.err
+    assert len(gpuctl.ok("status", "--all", "--json").json["clusters"]) == 1
