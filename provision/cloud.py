@@ -21,6 +21,8 @@ class Target:
     profile: str | None = None
     compartment: str | None = None
     """OCI: the compartment's OCID; None: the tenancy's root."""
+    account: str | None = None
+    """Whose it is, as the cloud says: AWS's account number, OCI's tenancy. Found out, never asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ def connect(target: Target, *, clock: Clock) -> "OciCloud":
         region=credentials.region,
         profile=credentials.profile,
         compartment=credentials.compartment,
+        account=credentials.tenancy,
     )
     consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
     return OciCloud(Api(credentials, clock), found, float(consistency) if consistency else CONSISTENCY_S)
