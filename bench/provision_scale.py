@@ -1,26 +1,31 @@
 """What `up` and `down` of 2, 16, 64 and 256 machines take on both clouds, in calls and in wall time.
 
-The clouds are the fakes of `tests/fakes`: each call takes 0.2 s, a machine 60 s until it runs, all on a clock that
-runs several times as fast as this computer's, which gpuctl's own waits follow. Nothing of ours is there before.
+The clouds are the fakes of `tests/fakes`: a call takes 0.2 s, a machine 60 s until it runs, all on a clock that runs
+several times as fast as this computer's, which gpuctl's own waits follow. Nothing of ours is there before. Each
+cluster is made and removed by a process of its own, which has imported the SDK and looked at the cloud once before.
 
 Beside the wall time stands the longest chain of dependent calls: what it would take if each call began the moment
-it could, whatever else is on its way. NEEDS says which answers a call waits for; nothing is made before the plan
+it could, whatever else is on its way. `needs` says which answers a call waits for; nothing is made before the plan
 is there, as it is shown and asked about. What the cloud takes by itself after a call is in the chain as well: a
 machine's 60 s, and on OCI 6 s for each part of a network that others build upon. A list of several pages is a chain
 by itself. The table is compared with the calls that were made, so that none can be forgotten.
 
-Exits 1 where `up` takes more than 1.2 times its chain, where calls grow faster than N, or where this process, with
-both SDKs in it, has held more than 200 MB at any time.
+Exits 1 where `up` takes more than 1.2 times its chain, where calls grow faster than N, or where a process has held
+more than 200 MB at any time.
 
     python bench/provision_scale.py [N...]
 """
 
+import itertools
+import multiprocessing
 import os
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,8 +44,8 @@ PART_S = LAUNCH_S / 10
 """As `tests/fakes/oci` has it."""
 PAGE = 100
 RATIO_LIMIT, MEMORY_LIMIT_MB = 1.2, 200
-SPEED, SPEED_OF_MANY, MANY = 10.0, 5.0, 100
-"""How fast the clock runs: slower where the calls' own work would otherwise count too much."""
+SPEEDS = ((20, 8.0), (100, 5.0), (1000, 3.0))
+"""Up to how many machines, how fast the clock runs: the more calls, the more their own work would count."""
 
 Needs = Mapping[str, Sequence[str]]
 
@@ -146,6 +151,13 @@ AWS = Kind(
 )  # fmt: skip
 
 
+KINDS = (OCI, AWS)
+
+
+class Wrong(Exception):
+    """What was measured is not what was to be measured."""
+
+
 class FastClock:
     """A clock on which `speed` seconds pass in one of this computer's."""
 
@@ -195,42 +207,43 @@ def check_table(kind: Kind, calls: Sequence[Mapping[str, Any]], speed: float) ->
         made.setdefault(call["operation"], []).append(call["at"])
     if made.keys() != kind.needs.keys():
         sys.exit(
-            f"{kind.provider}: NEEDS is not of these calls: {', '.join(made.keys() ^ kind.needs.keys())}"
+            f"{kind.provider}: `needs` is not of these calls: {', '.join(made.keys() ^ kind.needs.keys())}"
         )
     for operation, needs in kind.needs.items():
         for need in needs:
             if max(made[operation]) < min(made[need]) + LATENCY_S / speed:
-                sys.exit(f"{kind.provider}: {operation} does not need {need}")
+                raise Wrong(f"{kind.provider}: {operation} does not need {need}")
 
 
 def measure(kind: Kind, cloud: FakeCloud, home: Path, count: int) -> Run:
-    """`up` and `down` of so many machines, the network included."""
-    folder = ClusterFolder(home / "clusters" / f"of-{count}")
-    speed = SPEED_OF_MANY if count > MANY else SPEED
+    """`up` and `down` of so many machines, the network included; in a process of its own."""
+    speed = next(speed for most, speed in SPEEDS if count <= most)
     cloud.settings(
         latency_s=LATENCY_S, launch_s=LAUNCH_S, terminate_s=TERMINATE_S, page_size=PAGE, speed=speed
     )
+    spec = Spec(shape=kind.shape, count=count, ssh_cidr="127.0.0.1/32")
+    # The SDK's import takes a good part of a second, and would take several of a fast clock's.
+    CloudProvider(kind.provider, ClusterFolder(home / "clusters" / "warm-up")).plan(spec, None)
+
+    folder = ClusterFolder(home / "clusters" / f"of-{count}")
     clock = FastClock(speed)
     cloud.forget_calls()
     began = clock.now()
     provider = CloudProvider(kind.provider, folder, clock=clock)
-    plan = provider.plan(Spec(shape=kind.shape, count=count, ssh_cidr="127.0.0.1/32"), None)
-    machines = provider.create(plan, folder.journal)
+    machines = provider.create(provider.plan(spec, None), folder.journal)
     up_s = clock.now() - began
     calls = cloud.calls()
     live = {instance["id"] for instance in cloud.live_instances()}
     if len(machines) != count or live != {machine.id for machine in machines}:
-        sys.exit(f"{kind.provider}: {len(live)} of {count} machines run")
+        raise Wrong(f"{kind.provider}: {len(live)} of {count} machines run")
     check_table(kind, calls, speed)
 
-    clock = FastClock(SPEED)
-    cloud.settings(speed=SPEED)
     cloud.forget_calls()
     began = clock.now()
     leftovers = CloudProvider(kind.provider, folder, clock=clock).destroy()
     down_s = clock.now() - began
     if leftovers or cloud.owned():
-        sys.exit(f"{kind.provider}: `down` left {cloud.owned()}")
+        raise Wrong(f"{kind.provider}: `down` left {cloud.owned()}")
     return Run(
         count=count,
         up_s=up_s,
@@ -250,65 +263,72 @@ def peak_mb() -> float:
 def problems(kind: Kind, runs: Sequence[Run]) -> list[str]:
     """Which limits are broken."""
     found = [
-        f"`up` of {run.count} took {run.ratio:.2f} × its chain, above {RATIO_LIMIT}"
+        f"`up` of {run.count} took {run.ratio:.2f} times its chain, above {RATIO_LIMIT}"
         for run in runs
         if run.ratio > RATIO_LIMIT
     ]
-    for less, more in zip(runs, runs[1:], strict=False):
+    for less, more in itertools.pairwise(runs):
         for name, was, now in (
             ("up", less.up_calls, more.up_calls),
             ("down", less.down_calls, more.down_calls),
         ):
             if now / was > more.count / less.count:
                 found.append(f"calls of `{name}` grow from {was} to {now} for {more.count} machines")
-    if runs[-1].memory_mb > MEMORY_LIMIT_MB:
-        found.append(f"{runs[-1].memory_mb:.0f} MB of memory, above {MEMORY_LIMIT_MB}")
+    most = max(run.memory_mb for run in runs)
+    if most > MEMORY_LIMIT_MB:
+        found.append(f"{most:.0f} MB of memory, above {MEMORY_LIMIT_MB}")
     return [f"{kind.provider}: {problem}" for problem in found]
 
 
-def bench(kind: Kind, counts: Sequence[int]) -> list[str]:
-    """Measure and print one cloud; returns the limits that are broken."""
+def bench(kind: Kind, cloud: FakeCloud, home: Path, counts: Sequence[int]) -> list[Run]:
+    """Measure one cloud."""
     runs = []
-    with tempfile.TemporaryDirectory() as name, start_fake(kind.fake, Path(name)) as cloud:
-        # Nothing of the developer's own account is to be read.
-        for variable in [v for v in os.environ if v.startswith(("GPUCTL_", "AWS_", "OCI_"))]:
-            del os.environ[variable]
-        os.environ.update(cloud.env)
-        warm_up(kind, cloud, Path(name))
-        print(f"{kind.provider}, {kind.shape}; simulated seconds:")
-        print("    N   up wall   chain  ratio  calls  calls/N  down wall  calls  calls/N  peak memory")
-        for count in counts:
-            run = measure(kind, cloud, Path(name), count)
-            runs.append(run)
-            print(
-                f"{run.count:5d} {run.up_s:7.1f} s {run.chain_s:5.1f} s {run.ratio:6.3f} {run.up_calls:6d} "
-                f"{run.up_calls / count:8.1f} {run.down_s:8.1f} s {run.down_calls:6d} "
-                f"{run.down_calls / count:8.1f} {run.memory_mb:9.0f} MB",
-                flush=True,
-            )
+    for count in counts:
+        # A process that has begun others with threads must not be forked.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+            runs.append(fresh.submit(measure, kind, cloud, home, count).result())
+    return runs
+
+
+def show(kind: Kind, runs: Sequence[Run]) -> None:
+    """Print one cloud's table."""
+    print(f"{kind.provider}, {kind.shape}; simulated seconds")
+    print("    N   up wall    chain  ratio  calls  calls/N  down wall  calls  calls/N  peak memory")
+    for run in runs:
+        print(
+            f"{run.count:5d} {run.up_s:7.1f} s {run.chain_s:6.1f} s {run.ratio:6.3f} {run.up_calls:6d} "
+            f"{run.up_calls / run.count:8.1f} {run.down_s:8.1f} s {run.down_calls:6d} "
+            f"{run.down_calls / run.count:8.1f} {run.memory_mb:9.0f} MB"
+        )
+    first, last = runs[0], runs[-1]
     print(
-        f"  up / its longest chain of dependent calls: {max(run.ratio for run in runs):.2f} at most (limit "
-        f"{RATIO_LIMIT}); {counts[-1] / counts[0]:.0f} × the machines, "
-        f"{runs[-1].up_calls / runs[0].up_calls:.1f} × the calls; {runs[-1].memory_mb:.0f} MB "
-        f"(limit {MEMORY_LIMIT_MB})"
+        f"  up / longest chain of dependent calls: {max(run.ratio for run in runs):.2f} at most (limit "
+        f"{RATIO_LIMIT}); for {last.count / first.count:.0f} times the machines "
+        f"{last.up_calls / first.up_calls:.1f} times the calls; at most "
+        f"{max(run.memory_mb for run in runs):.0f} MB (limit {MEMORY_LIMIT_MB})",
+        flush=True,
     )
-    return problems(kind, runs)
-
-
-def warm_up(kind: Kind, cloud: FakeCloud, home: Path) -> None:
-    """Import the SDK, which takes a part of a second, and would take several of a fast clock's."""
-    cloud.settings(launch_s=0, terminate_s=0)
-    folder = ClusterFolder(home / "clusters" / "warm")
-    provider = CloudProvider(kind.provider, folder, clock=FastClock(SPEED))
-    provider.create(
-        provider.plan(Spec(shape=kind.shape, count=1, ssh_cidr="127.0.0.1/32"), None), folder.journal
-    )
-    provider.destroy()
 
 
 def main() -> int:
     counts = tuple(int(word) for word in sys.argv[1:]) or COUNTS
-    found = [problem for kind in (OCI, AWS) for problem in bench(kind, counts)]
+    # Nothing of the developer's own accounts is to be used.
+    for name in [name for name in os.environ if name.startswith(("GPUCTL_", "AWS_", "OCI_"))]:
+        del os.environ[name]
+    found = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        home = Path(folder)
+        clouds = [stack.enter_context(start_fake(kind.fake, home)) for kind in KINDS]
+        for cloud in clouds:
+            os.environ.update(cloud.env)
+        # Side by side: both are asleep nearly all of the time.
+        with ThreadPoolExecutor(len(KINDS)) as pool:
+            homes = [home / kind.provider for kind in KINDS]
+            for kind, runs in zip(
+                KINDS, pool.map(bench, KINDS, clouds, homes, [counts] * len(KINDS)), strict=True
+            ):
+                show(kind, runs)
+                found += problems(kind, runs)
     for problem in found:
         print(problem, file=sys.stderr)
     return 1 if found else 0

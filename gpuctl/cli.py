@@ -31,6 +31,7 @@ STATUSES = {
     "provision.errors.UnknownProvider": 2,
     "provision.errors.UnknownShape": 2,
     "provision.errors.RefusedPlan": 2,
+    "provision.errors.OtherAccount": 2,
     "provision.errors.NoCapacity": 3,
     "provision.errors.Capacity": 3,
     "provision.errors.Quota": 3,

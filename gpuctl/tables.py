@@ -153,7 +153,7 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         cluster["region"] or "",
         text.plural(len(machines), "machine"),
         "price not known" if price == text.UNKNOWN else price if price == "free" else f"{price} an hour",
-        f"{text.dollars(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
+        f"{text.spent(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
         f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
     ]
     head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
@@ -184,8 +184,8 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "machines": lambda found: str(len(found["machines"])),
         "parts": lambda found: str(len(found["parts"])),
         "age": lambda found: text.duration(found["age_s"]),
-        "an hour": lambda found: text.dollars(found["hourly_usd"]),
-        "so far": lambda found: text.dollars(found["cost_usd"]),
+        "an hour": lambda found: text.dollars(found["hourly_usd"]) if found["machines"] else text.UNKNOWN,
+        "so far": lambda found: text.spent(found["cost_usd"]),
         "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }

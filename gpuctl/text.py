@@ -91,12 +91,17 @@ def count(value: float | None) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """`free`, `$0.0042`, `$12.30`."""
+    """`free`, `less than a cent`, `$12.30`."""
     if usd is None:
         return UNKNOWN
     if usd == 0:
         return "free"
-    return f"${usd:.4f}" if usd < 0.1 else f"${usd:,.2f}"
+    return "less than a cent" if usd < 0.01 else f"${usd:,.2f}"
+
+
+def spent(usd: float | None) -> str:
+    """As `dollars`, of what is billed: however short it was, it was not free."""
+    return dollars(usd or 0.001) if usd is not None else UNKNOWN
 
 
 def plural(number: int, noun: str) -> str:

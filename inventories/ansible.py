@@ -99,6 +99,7 @@ def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
         "ansible_python_interpreter": machine.python,
         "shape": machine.shape,
         "host_key": machine.host_key,
+        "launched_at": machine.launched_at,
     }
     return {
         "ansible_host": machine.host,

@@ -79,6 +79,7 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
         key_file=found.get(_KEY_FILE),
         python=found.get("ansible_python_interpreter"),
         host_key=found.get("host_key"),
+        launched_at=found.get("launched_at"),
     )
 
 
@@ -266,5 +267,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "id": _text,
     "state": _state,
     "host_key": _host_key,
+    "launched_at": _text,
 }
 _REQUIRED = ("ansible_host", "ansible_user", "rank", "private_ip", "id", "state")

@@ -35,6 +35,8 @@ class Machine:
     """Interpreter to use as it is. None: `python3` of the machine."""
     host_key: str | None = None
     """Public host key, `ssh-ed25519 AAAA…`, where it was known before the first contact."""
+    launched_at: str | None = None
+    """Since when it may be billed, ISO 8601, where the provider tells it."""
 
     def public(self) -> dict[str, Any]:
         """The machine as `up --json` and `status --json` show it."""

@@ -54,6 +54,8 @@ class CloudCluster:
     """Jump host for machines without a public address, `user@host[:port]`."""
     ttl_s: float | None = None
     """As it was asked for."""
+    max_cost_usd: float | None = None
+    """What it may cost within its time, all machines together."""
     expires_at: str | None = None
     """ISO 8601, UTC: when the machines end by themselves."""
 
@@ -125,6 +127,8 @@ class Instance:
     private_ip: str | None = None
     reason: str | None = None
     """Why it ended, where the cloud says so."""
+    spot: bool = False
+    """Whether it was launched at the cloud's price of the hour, and may be taken away."""
 
     @property
     def alive(self) -> bool:

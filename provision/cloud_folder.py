@@ -6,14 +6,20 @@
 Both are on the disk before the call that they are about.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from inventories import codec, files
+from inventories import codec, files, lock
+from inventories.errors import CorruptFile
 from inventories.store import ClusterFolder, Journal
-from provision.cloud import CloudCluster, Place
+from provision.cloud import CloudCluster, Place, Target
+
+NETWORK_LOCK_WAIT_S = 300.0
 
 REBUILD = (
     "`gpuctl reap` finds what the cluster left in the cloud by its tags and removes it; then remove the "
@@ -37,7 +43,9 @@ class Launch:
     """What is sent, and sent again as it is after a crash. Empty once that can't happen any more: it holds
     the host's private keys."""
     began_at: str
-    """ISO 8601, UTC."""
+    """When it was first sent, ISO 8601, UTC: its token lives from then on."""
+    sent_at: str
+    """When it was last sent: what came of it may still be missing in the cloud's lists."""
     state: Literal["open", "undoing", "running", "undone"]
     """`open`: sent, or about to be; its machines may come up at any moment. `undoing`: to be removed whole."""
 
@@ -49,6 +57,10 @@ class Launch:
     def host_key(self, rank: int) -> str | None:
         """Public host key of the machine of that rank."""
         return dict(zip(self.ranks, self.host_keys, strict=True)).get(rank)
+
+    def sent(self, now: datetime) -> "Launch":
+        """The launch, sent at that time."""
+        return replace(self, sent_at=now.isoformat(timespec="milliseconds"))
 
     def ended(self, state: Literal["running", "undone"]) -> "Launch":
         """The launch, settled: nothing is sent again, and its secrets are forgotten."""
@@ -79,9 +91,19 @@ class CloudFolder:
         return self.home / "networks"
 
     def load(self) -> CloudCluster | None:
-        """The cluster; None where nothing was asked of a cloud yet. Raises CorruptFile or NewerFormat."""
+        """The cluster; None where nothing was asked of a cloud yet.
+
+        Raises CorruptFile or NewerFormat, also where the record is gone and other files tell of machines.
+        """
         data = files.read_bytes(self._record)
-        return None if data is None else codec.load(CloudCluster, data, str(self._record), rebuild=REBUILD)
+        if data is not None:
+            return codec.load(CloudCluster, data, str(self._record), rebuild=REBUILD)
+        if self.cluster_folder.exists() or any(self._launches.glob("*.json")):
+            raise CorruptFile(
+                f"'{self._record}' is missing, so it is not known where the machines of cluster '{self.name}' "
+                f"are. {REBUILD}"
+            )
+        return None
 
     def save(self, cluster: CloudCluster) -> None:
         """Replace the record, atomically. Makes the folder."""
@@ -99,7 +121,20 @@ class CloudFolder:
 
     def network_journal(self, cluster: CloudCluster) -> Journal:
         """What was made of the network that the clusters of this region share."""
-        return Journal(self.networks / f"{network_name(cluster)}.jsonl")
+        return Journal(self.networks / f"{network_name(cluster.target)}.jsonl")
+
+    def network_lock(
+        self, target: Target, command: str, on_wait: Callable[[str], None]
+    ) -> AbstractContextManager[None]:
+        """Keep our other commands off the shared network while the body runs."""
+        name = network_name(target)
+        return lock.hold(
+            self.networks / f"{name}.lock",
+            subject=f"the network of {target.provider} {target.region}",
+            command=command,
+            wait_s=NETWORK_LOCK_WAIT_S,
+            on_wait=on_wait,
+        )
 
     def _read_launches(self) -> Iterator[Launch]:
         for path in sorted(self._launches.glob("*.json")):
@@ -108,6 +143,7 @@ class CloudFolder:
                 yield codec.load(Launch, data, str(path), rebuild=REBUILD)
 
 
-def network_name(cluster: CloudCluster) -> str:
-    """The shared network's name on this computer."""
-    return f"{cluster.target.provider}-{cluster.target.region}"
+def network_name(target: Target) -> str:
+    """The name on this computer of the network that the clusters of an account's region share."""
+    account = hashlib.sha256(f"{target.account} {target.compartment}".encode()).hexdigest()[:8]
+    return f"{target.provider}-{target.region}-{account}"

@@ -8,17 +8,23 @@ import getpass
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories import lock
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
 from provision import teardown
+from provision.asked import (
+    count_of,
+    merge,
+    refuse_changes,
+    refuse_elsewhere,
+    refuse_expired,
+    refuse_stopped,
+)
 from provision.caller import caller_cidrs
 from provision.catalog import SHAPES, nearest_shapes
 from provision.clock import Clock, SystemClock
@@ -33,19 +39,17 @@ from provision.cloud import (
     Place,
     Target,
 )
-from provision.cloud_folder import CloudFolder, Launch, network_name
+from provision.cloud_folder import CloudFolder, Launch
 from provision.clouds import connect, outline
 from provision.ensure import JournaledEnsure, youngest_intent_s
-from provision.errors import BadCredentials, RefusedPlan, UnknownShape
+from provision.errors import BadCredentials, OtherAccount, UnknownShape
 from provision.gang import Gang
 from provision.keys import ensure_key
-from provision.limits import ending_sentence, expires_at, refuse_over_max_cost
+from provision.limits import ending_sentence, refuse_over_max_cost
 from provision.prices import price_of
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
-from provision.tags import LAUNCH
+from provision.tags import CLUSTER, LAUNCH, OWNER
 from provision.unsupported import refuse_unsupported
-
-NETWORK_LOCK_WAIT_S = 300.0
 
 HONOURED = frozenset(
     {"shape", "region", "image", "disk_gb", "spot", "ssh_cidr", "ttl_s", "subnet_id", "bastion", "profile"}
@@ -90,54 +94,61 @@ class CloudProvider:
         self._connect = connect
         self._clouds: dict[Target, Cloud] = {}
 
-    def plan(self, spec: Spec, current: Inventory | None) -> Plan:  # noqa: ARG002 - the cloud knows better
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Asks the cloud what there is, by tag."""
-        refuse_unsupported(spec, self.name, honoured=HONOURED, because="it rents machines")
+        honoured = HONOURED if self.name == "oci" else HONOURED - {"compartment"}
+        refuse_unsupported(spec, self.name, honoured=honoured, because="its accounts have no such thing")
+        if spec.python is None and current is not None and current.machines:
+            # Machines that join have the interpreter of those that are there.
+            spec = replace(spec, python=current.machines[0].python)
         record = self._folder.load()
-        wanted = self._wanted(spec, record)
-        cloud = self._cloud_for(wanted)
-        wanted = replace(wanted, target=cloud.target)
+        if record is not None:
+            refuse_elsewhere(record, spec)
+        cloud = self._cloud_for(record, spec)
         machines = cloud.instances(record.id) if record else ()
         alive = {m.rank: m for m in machines if m.alive and m.rank is not None}
-        kept = {machine.id for machine in alive.values()}
         open_ranks = {rank for launch in self._open_launches() for rank in launch.ranks}
-        have = max((*alive, *open_ranks), default=-1) + 1
-        count = self._count(spec, have)
-        if record and (alive or open_ranks):
-            self._refuse_changes(record, wanted)
-        self._refuse_stopped(alive.values())
-        offer = self._offer(cloud, wanted)
-        wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
-        each = self._hourly_usd(wanted, offer)
-        hourly = None if each is None else each * count
-        refuse_over_max_cost(hourly, wanted.ttl_s, spec.max_cost_usd)
+        lives = bool(alive or open_ranks)
+        count = count_of(spec, self._folder.name, max((*alive, *open_ranks), default=-1) + 1)
+        wanted = replace(self._wanted(spec, record, lives=lives), target=cloud.target)
+        if record is not None and lives:
+            refuse_changes(record, wanted)
+        refuse_stopped(self._folder.name, alive.values())
         create = tuple(
             PlannedMachine(
                 name=f"{self._folder.name}-{rank}",
                 rank=rank,
-                shape=offer.shape,
+                shape=wanted.shape,
                 replaces=next((m.id for m in machines if m.rank == rank), None),
             )
             for rank in range(count)
             if rank not in alive
         )
-        surplus = tuple(sorted(m.id for m in machines if m.alive and m.id not in kept))
+        if create:
+            refuse_expired(wanted, datetime.now(UTC))
+        offer = self._offer(cloud, wanted)
+        wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
+        each = self._hourly_usd(wanted, offer)
+        hourly = None if each is None else each * count
+        refuse_over_max_cost(hourly, wanted.ttl_s, wanted.max_cost_usd)
+        kept = {machine.id for machine in alive.values()}
         return Plan(
             spec=spec,
             provider=self.name,
             region=wanted.target.region,
             create=create,
-            end=surplus,
+            end=tuple(sorted(m.id for m in machines if m.alive and m.id not in kept)),
             keep=tuple(self._machine(m, offer.gpus, wanted, spec.python) for _, m in sorted(alive.items())),
             hourly_usd=hourly,
             free=False,
             actions=self._actions(cloud, wanted, offer, len(create)),
+            notes=self._notes(cloud, wanted, create, known=record is not None),
             details=_Details(cluster=wanted, offer=offer),
         )
 
     def outline(self, spec: Spec) -> Plan:
         """The plan for an account that can't be asked: as if nothing of ours were there."""
-        wanted = self._wanted(spec, None)
+        wanted = self._wanted(spec, None, lives=False)
         wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
         count = spec.count or 1
         price = price_of(self._folder.home, wanted.shape, wanted.target.region) if not wanted.spot else None
@@ -159,16 +170,22 @@ class CloudProvider:
         cluster, offer = plan.details.cluster, plan.details.offer
         cloud = self._cloud(cluster.target)
         before = self._folder.load()
-        self._folder.save(cluster)
+        # From where SSH is let in is recorded once it is so: until then the next `up` sees to it.
+        let_in = before.ssh_cidrs if before is not None and plan.keep else ()
+        self._folder.save(replace(cluster, ssh_cidrs=let_in))
         public_key = ensure_key(self._folder.cluster_folder.key_path)
         shared = self._folder.network_journal(cluster)
         ensure = JournaledEnsure(journal, shared, clock=self._clock, consistency_s=cloud.consistency_s)
 
         def ground_at(place: Place) -> Ground:
-            with self._network(cluster, "up", say):
+            with self._folder.network_lock(cluster.target, "up", say):
                 ground = cloud.prepare(cluster, offer, public_key, ensure)
                 return cloud.prepare_place(cluster, offer, ground, place, ensure)
 
+        if plan.keep and let_in != cluster.ssh_cidrs:
+            say(f"letting SSH in from {', '.join(cluster.ssh_cidrs)} …")
+            with self._folder.network_lock(cluster.target, "up", say):
+                cloud.prepare(cluster, offer, public_key, ensure)
         gang = Gang(
             cloud,
             self._folder,
@@ -176,46 +193,45 @@ class CloudProvider:
             offer,
             ground_at=ground_at,
             public_key=public_key,
+            journal=journal,
             clock=self._clock,
             say=say,
         )
-        if plan.keep and before is not None and before.ssh_cidrs != cluster.ssh_cidrs:
-            say(f"letting SSH in from {', '.join(cluster.ssh_cidrs)} …")
-            with self._network(cluster, "up", say):
-                cloud.prepare(cluster, offer, public_key, ensure)
         instances = gang.fill(len(plan.create) + len(plan.keep))
+        self._folder.save(cluster)
         if plan.create and cluster.expires_at:
-            say(ending_sentence(self.name, offer, cluster.expires_at))
+            say(ending_sentence(cluster.target, offer, cluster.expires_at))
         return tuple(self._machine(instance, offer.gpus, cluster, plan.spec.python) for instance in instances)
 
     def find(self) -> tuple[Machine, ...]:
         """The cluster's machines by their tags, those that have ended left out."""
-        cluster = self._folder.load()
-        if cluster is None:
+        cluster, cloud = self._recorded()
+        if cluster is None or cloud is None:
             return ()
-        cloud = self._cloud(cluster.target)
         alive = [m for m in cloud.instances(cluster.id) if m.alive and m.rank is not None]
         machines = cloud.with_addresses(sorted(alive, key=lambda m: m.rank or 0))
         return tuple(self._machine(machine, None, cluster, None) for machine in machines)
 
+    def states(self) -> dict[str, MachineState]:
+        """The state of every machine of the cluster that the cloud lists, those that ended among them, by id."""
+        cluster, cloud = self._recorded()
+        if cluster is None or cloud is None:
+            return {}
+        return {machine.id: _STATES[machine.state] for machine in cloud.instances(cluster.id)}
+
     def refresh(self, machine: Machine) -> Machine:
-        """As the protocol says."""
-        cluster = self._folder.load()
-        if cluster is None:
-            return replace(machine, state="unknown")
-        states = {m.id: _STATES[m.state] for m in self._cloud(cluster.target).instances(cluster.id)}
-        return replace(machine, state=states.get(machine.id, "gone"))
+        """As the protocol says. What the cloud does not list is not known to be gone."""
+        return replace(machine, state=self.states().get(machine.id, "unknown"))
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """As the protocol says. The shared network goes with its last cluster."""
-        cluster = self._folder.load()
-        if cluster is None:
-            return ()  # it is written before anything is asked of a cloud
-        cloud = self._cloud(cluster.target)
+        cluster, cloud = self._recorded()
+        if cluster is None or cloud is None:
+            return ()  # the record is written before anything is asked of a cloud
         removed = teardown.remove(
             cloud,
             {cluster.id},
-            network=lambda: self._network(cluster, "down", say),
+            network=lambda: self._folder.network_lock(cluster.target, "down", say),
             clock=self._clock,
             say=say,
             watch_s=self._watch_s(cloud, cluster),
@@ -227,47 +243,87 @@ class CloudProvider:
     def _actions(self, cloud: Cloud, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
         if not count:
             return ()
-        end = (ending_sentence(self.name, offer, cluster.expires_at),) if cluster.expires_at else ()
+        end = (ending_sentence(cluster.target, offer, cluster.expires_at),) if cluster.expires_at else ()
         return (*cloud.preview(cluster, offer, count), *end)
+
+    def _notes(
+        self, cloud: Cloud, cluster: CloudCluster, create: Sequence[PlannedMachine], *, known: bool
+    ) -> tuple[str, ...]:
+        """What a person should know before they say yes."""
+        notes = []
+        if create and cluster.expires_at is None:
+            notes.append("there is no time limit: with --ttl 4h the machines end without you")
+        if create and not cluster.public_ip and not cluster.bastion:
+            notes.append(
+                "the machines will have no public address: without --bastion, a VPN has to lead there"
+            )
+        if not known:
+            others = [
+                m for m in cloud.instances() if m.state != "ended" and m.tags.get(CLUSTER) == cluster.name
+            ]
+            if others:
+                owners = ", ".join(sorted({machine.tags.get(OWNER, "unknown") for machine in others}))
+                notes.append(
+                    f"another cluster named {cluster.name} is there, with {len(others)} machines, made by "
+                    f"{owners}: it is not in the files here, and `gpuctl reap --dry-run` shows it"
+                )
+        return tuple(notes)
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
         """What would make `up` fail. Read-only."""
-        wanted = self._wanted(spec, self._folder.load())
-        cloud = self._cloud(wanted.target)
-        return cloud.check(replace(wanted, target=cloud.target), spec.count or 1)
+        record = self._folder.load()
+        if record is not None:
+            refuse_elsewhere(record, spec)
+        cloud = self._cloud_for(record, spec)
+        asked = replace(self._wanted(spec, record, lives=record is not None), target=cloud.target)
+        return cloud.check(asked, spec.count or 1)
 
-    def _cloud(self, target: Target) -> Cloud:
-        if target not in self._clouds:
-            cloud = self._connect(target, self._clock)
-            self._clouds |= {target: cloud, cloud.target: cloud}
-        return self._clouds[target]
+    def _recorded(self) -> tuple[CloudCluster, Cloud] | tuple[None, None]:
+        """The cluster that was asked for, and the account and region that it is in."""
+        record = self._folder.load()
+        return (None, None) if record is None else (record, self._cloud_of(record, record.target))
 
-    def _network(self, cluster: CloudCluster, command: str, say: Say) -> AbstractContextManager[None]:
-        return lock.hold(
-            self._folder.networks / f"{network_name(cluster)}.lock",
-            subject=f"the network of {network_name(cluster)}",
-            command=command,
-            wait_s=NETWORK_LOCK_WAIT_S,
-            on_wait=say,
+    def _cloud_for(self, record: CloudCluster | None, spec: Spec) -> Cloud:
+        """Where the machines are, or are to be."""
+        target = Target(
+            provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
         )
-
-    def _cloud_for(self, wanted: CloudCluster) -> Cloud:
         try:
-            return self._cloud(wanted.target)
+            if record is not None:
+                profile = spec.profile or record.target.profile
+                return self._cloud_of(record, replace(record.target, profile=profile))
+            return self._cloud(target)
         except (BadCredentials, InvalidInput) as error:
-            self._refuse_unknown(wanted.shape, error)
+            self._refuse_unknown(spec.shape or (record.shape if record else ""), error)
             raise
 
-    def _offer(self, cloud: Cloud, wanted: CloudCluster) -> Offer:
+    def _cloud_of(self, record: CloudCluster, target: Target) -> Cloud:
+        """Raises OtherAccount where the credentials are of somebody else than made the cluster."""
+        cloud = self._cloud(target)
+        made, now = record.target.account, cloud.target.account
+        if made is not None and now is not None and made != now:
+            raise OtherAccount(
+                f"Cluster '{record.name}' is in the {self.name} account {made}, and the credentials in force are "
+                f"of {now}. Nothing was looked at. Use those of {made}: by the environment, or --profile."
+            )
+        return cloud
+
+    def _cloud(self, target: Target) -> Cloud:
+        asked = replace(target, account=None)
+        if asked not in self._clouds:
+            self._clouds[asked] = self._connect(asked, self._clock)
+        return self._clouds[asked]
+
+    def _offer(self, cloud: Cloud, cluster: CloudCluster) -> Offer:
         try:
-            return cloud.offer(wanted)
+            return cloud.offer(cluster)
         except BadCredentials as error:
-            self._refuse_unknown(wanted.shape, error)
+            self._refuse_unknown(cluster.shape, error)
             raise
 
     def _refuse_unknown(self, shape: str, error: Exception) -> None:
         """A shape that the catalog lacks, and of which the cloud can't be asked, is most likely misspelt."""
-        if shape in SHAPES:
+        if not shape or shape in SHAPES:
             return
         near = nearest_shapes(shape)
         raise UnknownShape(
@@ -275,82 +331,20 @@ class CloudProvider:
             + (f" The nearest are {', '.join(near)}." if near else "")
         ) from error
 
-    def _wanted(self, spec: Spec, record: CloudCluster | None) -> CloudCluster:
-        """The cluster as the spec asks for it; what it leaves open is as it was."""
-        old = record or CloudCluster(
+    def _wanted(self, spec: Spec, record: CloudCluster | None, *, lives: bool) -> CloudCluster:
+        fresh = CloudCluster(
             name=self._folder.name,
-            id=secrets.token_hex(8),
+            id=record.id if record else secrets.token_hex(8),
             owner=_owner(),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            target=Target(provider=self.name),
+            target=record.target
+            if record
+            else Target(
+                provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
+            ),
             shape="",
         )
-        shape = spec.shape or old.shape
-        if not shape:
-            raise InvalidInput(
-                f"Provider {self.name} needs to know the machines: give `--shape S`; `gpuctl shapes` lists them."
-            )
-        return replace(
-            old,
-            target=Target(
-                provider=self.name,
-                region=spec.region or old.target.region,
-                profile=spec.profile or old.target.profile,
-                compartment=spec.compartment or old.target.compartment,
-            ),
-            shape=shape,
-            image=spec.image or old.image,
-            disk_gb=spec.disk_gb or old.disk_gb,
-            spot=spec.spot or old.spot,
-            ssh_cidr=spec.ssh_cidr or old.ssh_cidr,
-            ssh_port=spec.ssh_port or old.ssh_port,
-            subnet_id=spec.subnet_id or old.subnet_id,
-            public_ip=spec.public_ip and old.public_ip,
-            bastion=spec.bastion or old.bastion,
-            ttl_s=spec.ttl_s or old.ttl_s,
-            expires_at=self._expires_at(spec, old),
-        )
-
-    def _expires_at(self, spec: Spec, old: CloudCluster) -> str | None:
-        # The same command again doesn't give the machines more time.
-        if spec.ttl_s is None or spec.ttl_s == old.ttl_s:
-            return old.expires_at
-        return expires_at(datetime.now(UTC), spec.ttl_s)
-
-    def _refuse_changes(self, record: CloudCluster, wanted: CloudCluster) -> None:
-        options = {
-            "shape": "--shape",
-            "image": "--image",
-            "disk_gb": "--disk-gb",
-            "spot": "--spot",
-            "ssh_port": "network.ssh_port",
-            "subnet_id": "--subnet-id",
-            "public_ip": "--no-public-ip",
-            "ttl_s": "--ttl",
-        }
-        changed = [
-            option for name, option in options.items() if getattr(record, name) != getattr(wanted, name)
-        ]
-        changed += [
-            f"--{name}"
-            for name in ("region", "profile", "compartment")
-            if getattr(record.target, name) != getattr(wanted.target, name)
-        ]
-        if changed:
-            name = record.name
-            raise RefusedPlan(
-                f"The machines of cluster '{name}' were made with other values of {', '.join(changed)}, and "
-                "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; "
-                f"or remove this one with `gpuctl down --cluster {name}` and run `gpuctl up` again."
-            )
-
-    def _refuse_stopped(self, machines: Iterable[Instance]) -> None:
-        stopped = [machine.id for machine in machines if machine.state in ("stopping", "stopped")]
-        if stopped:
-            raise RefusedPlan(
-                f"These machines are stopped: {', '.join(stopped)}. Start them in the cloud's console and run "
-                f"`gpuctl up` again, or remove the cluster with `gpuctl down --cluster {self._folder.name}`."
-            )
+        return merge(spec, record, fresh, lives=lives, now=datetime.now(UTC))
 
     def _hourly_usd(self, cluster: CloudCluster, offer: Offer) -> float | None:
         """Price of one machine: refreshed prices win over those of this release; spot's are the cloud's word."""
@@ -358,16 +352,6 @@ class CloudProvider:
             return offer.hourly_usd
         price = price_of(self._folder.home, cluster.shape, cluster.target.region)
         return price.usd_per_hour if price else None
-
-    def _count(self, spec: Spec, have: int) -> int:
-        count = spec.count if spec.count is not None else max(have, 1)
-        if count < have:
-            name = self._folder.name
-            raise RefusedPlan(
-                f"Cluster '{name}' has {have} machines, and `up` does not end any of them. To have {count}, "
-                f"remove it with `gpuctl down --cluster {name}`, then run `gpuctl up` with `--count {count}`."
-            )
-        return count
 
     def _open_launches(self) -> tuple[Launch, ...]:
         return tuple(launch for launch in self._folder.launches() if not launch.settled)
@@ -384,7 +368,7 @@ class CloudProvider:
             seen = Counter(machine.tags.get(LAUNCH) for machine in cloud.instances(cluster.id))
             now = datetime.now(UTC)
             ages += [
-                (now - datetime.fromisoformat(launch.began_at)).total_seconds()
+                (now - datetime.fromisoformat(launch.sent_at)).total_seconds()
                 for launch in launches
                 if seen[launch.id] < len(launch.ranks)
             ]
@@ -413,6 +397,7 @@ class CloudProvider:
             python=python,
             host_key=launch.host_key(instance.rank) if launch else None,
             jump=cluster.bastion,
+            launched_at=instance.launched_at,
         )
 
 

@@ -14,7 +14,7 @@ CLOUDS: dict[str, tuple[str, str, str]] = {
 }
 """Name → the module, the SDK that it needs, and what it is.
 
-A module has `connect(target, clock=…)` and `outline(cluster, count)`."""
+A module has `connect(target, clock=…)`, `configured()` and `outline(cluster, count)`."""
 
 
 def installed(name: str) -> bool:
@@ -26,6 +26,12 @@ def connect(target: Target, clock: Clock | None = None) -> Cloud:
     """The account and region of `target`. Raises BadCredentials, and UnknownProvider without its SDK."""
     made: Cloud = _module(target.provider).connect(target, clock=clock or SystemClock())
     return made
+
+
+def configured(name: str) -> bool:
+    """Whether somebody has set the cloud up on this computer, rightly or not. Asks no account."""
+    answer: bool = _module(name).configured()
+    return answer
 
 
 def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:

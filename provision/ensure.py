@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from inventories.store import Journal
 from provision.clock import Clock
-from provision.errors import TokenSpent, Unclear
+from provision.errors import CloudError, TokenSpent, Unclear
 from provision.retry import PollWaits
 
 TOKEN_LIFE_S = 20 * 3600.0
@@ -63,7 +63,10 @@ class JournaledEnsure:
             token = secrets.token_hex(16)
             journal.append("making", kind=kind, token=token)
             return create(token)
-        except Unclear:
+        except CloudError as error:
+            if not isinstance(error, Unclear):
+                journal.append("refused", kind=kind, token=token)
+                raise
             # It may be there: a second one is made only when the list has had time to show the first.
             found = self._await(find, self._consistency_s)
             return found if found is not None else create(token)

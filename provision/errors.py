@@ -6,6 +6,7 @@ ProvisionError
 ├── RefusedPlan         what is asked for can't be reached from what there is (a smaller count, another shape)
 ├── NoCapacity          the provider has no such machines, or the account's quota forbids them
 ├── CreateFailed        machines could not be created; what was begun has been rolled back
+├── OtherAccount        the credentials in force are of another account than the cluster
 ├── LeftBehind          it did not work, and what it made is still there: the message lists it
 └── CloudError          a cloud's answer to one call, translated at the boundary of its SDK
     ├── Capacity        none of these machines at that place now: try the next one
@@ -43,6 +44,10 @@ class NoCapacity(ProvisionError):
 
 class CreateFailed(ProvisionError):
     """Machines could not be created; what was begun has been rolled back."""
+
+
+class OtherAccount(ProvisionError):
+    """The credentials in force are of another account than the cluster; the message names both."""
 
 
 class LeftBehind(ProvisionError):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from inventories.store import Journal
 from provision.clock import Clock
 from provision.cloud import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Place
 from provision.cloud_folder import CloudFolder, Launch
+from provision.ensure import TOKEN_LIFE_S
 from provision.errors import (
     BadCredentials,
     Capacity,
@@ -22,6 +24,7 @@ from provision.errors import (
     LeftBehind,
     NoCapacity,
     Quota,
+    Throttled,
     TokenSpent,
     Unclear,
 )
@@ -39,8 +42,10 @@ RUNNING_POLL_S = 3.0
 """A machine's first minute is looked at closely: it is most of what `up` takes."""
 ENDED_TIMEOUT_S = 1800.0
 UNLISTED_FACTOR = 5
-TOKEN_LIFE_S = 20 * 3600.0
-"""Later than this, a token is not relied upon: what exists is told by the tags alone."""
+
+
+class _Unheard(Exception):
+    """The cloud stopped answering while machines that it had accepted came up; its error is the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ class Attempt:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.code} after {self.seconds:.1f} s"
+        return f"{self.place}: no capacity ({self.code}) after {self.seconds:.1f} s"
 
 
 class Gang:
@@ -67,9 +72,11 @@ class Gang:
         *,
         ground_at: Callable[[Place], Ground],
         public_key: str,
+        journal: Journal,
         clock: Clock,
         say: Say,
     ) -> None:
+        self._journal = journal
         self._cloud = cloud
         self._folder = folder
         self._cluster = cluster
@@ -94,7 +101,7 @@ class Gang:
             # Machines that join stand where the others are.
             places = tuple({machine.place: None for machine in have.values()}) or self._offer.places
             self._launch_somewhere(missing, places[:1] if have else places)
-        return self._all_running(count)
+        return self._all_running(count, {rank: machine.id for rank, machine in have.items()})
 
     def _launch_somewhere(self, ranks: tuple[int, ...], places: Sequence[Place]) -> None:
         attempts: list[Attempt] = []
@@ -109,9 +116,9 @@ class Gang:
                 )
                 attempts.append(attempt)
                 self._say(f"{attempt}: {_first_sentence(error)}")
-        tried = "; ".join(str(attempt) for attempt in attempts)
+        tried = ", ".join(str(attempt.place) for attempt in attempts)
         raise NoCapacity(
-            f"No place in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now ({tried}). "
+            f"No place in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
             "Nothing is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
         )
 
@@ -128,6 +135,7 @@ class Gang:
     def _new_launch(self, ranks: tuple[int, ...], place: Place) -> Launch:
         ground = self._ground_at(place)
         token = secrets.token_hex(16)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         shared = new_key() if self._cloud.one_user_data else None
         keys = [shared or new_key() for _ in ranks]
         machines = [
@@ -141,6 +149,7 @@ class Gang:
                     host_public_key=key.public,
                     ssh_port=self._cluster.ssh_port,
                     expires_at=self._cluster.expires_at,
+                    peer_cidr=ground.ids.get("peer_cidr"),
                 ),
             )
             for rank, key in zip(ranks, keys, strict=True)
@@ -152,17 +161,18 @@ class Gang:
             user=self._offer.user,
             host_keys=tuple(key.public for key in keys),
             requests=self._cloud.requests(self._cluster, self._offer, ground, place, token, machines),
-            began_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            began_at=now,
+            sent_at=now,
             state="open",
         )
 
     def _settle(self, launch: Launch, count: int) -> None:
         """Bring an interrupted launch to its end: all of its machines, or none."""
         self._say(f"going on with the launch in {launch.place} that was interrupted …")
-        age = datetime.now(UTC) - datetime.fromisoformat(launch.began_at)
+        now = datetime.now(UTC)
         if launch.state == "undoing" or max(launch.ranks) >= count:
-            self._undo(launch, set(), unsure=age.total_seconds() < self._cloud.consistency_s)
-        elif age.total_seconds() > TOKEN_LIFE_S:
+            self._undo(launch, set(), unsure=self._is_fresh(launch))
+        elif (now - datetime.fromisoformat(launch.began_at)).total_seconds() > TOKEN_LIFE_S:
             self._folder.save_launch(launch.ended("running"))  # what is there of it is found by its tags
         else:
             try:
@@ -173,21 +183,39 @@ class Gang:
                 if not isinstance(error.__cause__, TokenSpent | Gone):
                     raise
 
+    def _is_fresh(self, launch: Launch) -> bool:
+        """Whether machines of its last sending may not be listed yet."""
+        sent = datetime.now(UTC) - datetime.fromisoformat(launch.sent_at)
+        return sent.total_seconds() < self._cloud.consistency_s
+
     def _attempt(self, launch: Launch) -> None:
         """Send the launch's requests and wait until all of its machines run; else undo it.
 
         Raises Capacity, NoCapacity (the quota forbids it) or CreateFailed, chained to the cloud's error, once
         nothing is left; LeftBehind where something may be.
         """
+        # What an earlier sending made may not be listed yet, also where this one is refused.
+        again = bool(launch.requests) and self._is_fresh(launch) and launch in self._folder.launches()
+        launch = launch.sent(datetime.now(UTC))
         self._folder.save_launch(launch)
-        count = len(launch.ranks)
-        self._say(f"launching {count} {self._offer.shape} in {launch.place} …")
+        self._say(f"launching {len(launch.ranks)} {self._offer.shape} in {launch.place} …")
         ids: set[str] = set()
+        unsure = True
         try:
-            self._send(launch, ids)
+            errors = self._send(launch, ids)
+            self._journal.append("launched", launch=launch.id, place=str(launch.place), ids=sorted(ids))
+            # After a refusal nothing can come up later; after silence it can.
+            unsure = again or any(
+                isinstance(error, Unclear) or not isinstance(error, CloudError) for error in errors
+            )
+            if errors:
+                raise min(errors, key=_rank_of_error)
             self._wait_running(launch, ids)
+        except _Unheard as error:
+            # All was accepted, and nothing bad is known of it: it stays, for the next command to go on with.
+            raise LeftBehind(self._what_is_left(launch, ids, str(error.__cause__))) from error.__cause__
         except BaseException as error:
-            self._undo_after(launch, ids, error)
+            self._undo_after(launch, ids, error, unsure=unsure)
             if isinstance(error, Capacity):
                 raise
             if isinstance(error, Quota):
@@ -197,17 +225,17 @@ class Gang:
             raise
         self._folder.save_launch(launch.ended("running"))
 
-    def _send(self, launch: Launch, ids: set[str]) -> None:
-        """Send all requests; `ids` grows as the cloud answers. Raises the error that says most."""
+    def _send(self, launch: Launch, ids: set[str]) -> list[Exception]:
+        """Send all requests; `ids` grows as the cloud answers. Returns what went wrong."""
         # A place that has none of these machines is told by one call.
-        first, others = launch.requests[0], launch.requests[1:]
-        ids.update(self._cloud.send(first))
-        outcomes = run_all(self._cloud.send, others)
-        for outcome in outcomes:
-            if not isinstance(outcome, Exception):
-                ids.update(outcome)
-        if errors := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
-            raise min(errors, key=_rank_of_error)
+        for requests in (launch.requests[:1], launch.requests[1:]):
+            outcomes = run_all(self._cloud.send, requests)
+            for outcome in outcomes:
+                if not isinstance(outcome, Exception):
+                    ids.update(outcome)
+            if errors := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
+                return errors
+        return []
 
     def _wait_running(self, launch: Launch, ids: set[str]) -> None:
         """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
@@ -215,7 +243,10 @@ class Gang:
         waits = PollWaits(longest_s=RUNNING_POLL_S)
         progress = Progress(self._clock, self._say)
         while True:
-            states = {machine.id: machine for machine in self._machines(launch)}
+            try:
+                states = {machine.id: machine for machine in self._machines(launch)}
+            except (Unclear, Throttled, BadCredentials) as error:
+                raise _Unheard from error
             for machine in states.values():
                 if machine.id in ids and not machine.alive:
                     failure = self._cloud.failure(machine)
@@ -236,18 +267,23 @@ class Gang:
                 )
             self._clock.sleep(waits.next())
 
-    def _undo_after(self, launch: Launch, ids: set[str], error: BaseException) -> None:
-        # After a refusal nothing can come up later; after silence it can.
-        refused = isinstance(error, Capacity | Quota | Denied | BadCredentials | TokenSpent | Gone)
+    def _undo_after(self, launch: Launch, ids: set[str], error: BaseException, *, unsure: bool) -> None:
         try:
-            self._undo(launch, ids, unsure=not refused)
+            self._undo(launch, ids, unsure=unsure)
         except CloudError as second:
-            listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={launch.id}"
-            raise LeftBehind(
-                f"{error or 'Interrupted.'} Undoing it did not work either: {second} "
-                f"What may be running, and billed, in {launch.place}: {listed}. "
-                f"`gpuctl down --cluster {self._cluster.name}` removes it."
-            ) from error
+            if isinstance(error, Unclear | Throttled | BadCredentials):
+                # Nothing was said against these machines: the next `up` goes on with them.
+                self._folder.save_launch(launch)
+            why = f"{error or 'Interrupted.'} Undoing it did not work either: {second}"
+            raise LeftBehind(self._what_is_left(launch, ids, why)) from error
+
+    def _what_is_left(self, launch: Launch, ids: set[str], why: str) -> str:
+        listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={launch.id}"
+        name = self._cluster.name
+        return (
+            f"{why} What may be running, and billed, in {launch.place}: {listed}. "
+            f"`gpuctl up --cluster {name}` goes on with it, `gpuctl down --cluster {name}` removes it."
+        )
 
     def _undo(self, launch: Launch, ids: set[str], *, unsure: bool) -> None:
         """End all machines of the launch and wait until they have ended.
@@ -261,6 +297,7 @@ class Gang:
         waits = PollWaits()
         progress = Progress(self._clock, self._say)
         asked: set[str] = set()
+        watching = False
         while True:
             states = {machine.id: machine.state for machine in self._machines(launch)}
             ids = ids | set(states)
@@ -276,7 +313,12 @@ class Gang:
                     f"These machines did not end: {', '.join(sorted(left))}. They may be billed. "
                     f"`gpuctl down --cluster {self._cluster.name}` goes on."
                 )
-            progress.tell(f"{len(left)} machines have still to end")
+            if left:
+                progress.tell(f"{len(left)} machines have still to end")
+            elif not watching:
+                watching = True
+                rest_s = self._cloud.consistency_s - passed_s
+                self._say(f"a request had no answer yet: watching {rest_s:.0f} s for what may come of it …")
             to_ask = {i for i in left if states.get(i) != "ending"} - asked
             if to_ask:
                 if not asked:
@@ -286,6 +328,7 @@ class Gang:
                 asked |= to_ask & set(states)
             self._clock.sleep(waits.next())
         self._folder.save_launch(launch.ended("undone"))
+        self._say(f"nothing is left of the launch in {launch.place}")
 
     def _by_rank(self, count: int) -> dict[int, Instance]:
         """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
@@ -310,12 +353,21 @@ class Gang:
                 self._cloud.terminate(surplus)
             self._clock.sleep(waits.next())
 
-    def _all_running(self, count: int) -> tuple[Instance, ...]:
-        """The machines of all ranks, each running and with its address."""
+    def _all_running(self, count: int, seen: dict[int, str]) -> tuple[Instance, ...]:
+        """The machines of all ranks, each running and with its address. `seen`: ids that there were."""
         deadline = self._clock.now() + RUNNING_TIMEOUT_S
         waits = PollWaits()
         while True:
-            found = {m.rank: m for m in self._cloud.instances(self._cluster.id) if m.alive}
+            listed = {machine.id: machine for machine in self._cloud.instances(self._cluster.id)}
+            found = {m.rank: m for m in listed.values() if m.alive and m.rank is not None}
+            for rank, had in seen.items():
+                if rank not in found and had in listed:
+                    raise CreateFailed(
+                        f"Machine {had} of rank {rank} ended"
+                        f"{f' ({listed[had].reason})' if listed[had].reason else ''}. The others are kept, and "
+                        "billed: `gpuctl up` again replaces it, `gpuctl down` removes all."
+                    )
+            seen = seen | {rank: machine.id for rank, machine in found.items()}
             lost = [rank for rank in range(count) if rank not in found]
             machines = [found[rank] for rank in range(count) if rank in found]
             if not lost and all(machine.state == "running" for machine in machines):

@@ -1,11 +1,14 @@
 """What a cluster may cost and how long it may live: plain arithmetic, no clock of its own."""
 
 import math
+import shlex
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
-from provision.cloud import Offer
+from provision.cloud import Offer, Target
 from provision.errors import RefusedPlan
+from provision.tags import read_time
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
 
@@ -24,19 +27,29 @@ def expires_at(now: datetime, ttl_s: float) -> str:
     return end.isoformat(timespec="seconds")
 
 
-def ending_sentence(provider: str, offer: Offer, expires_at: str) -> str:
+def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
     """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
-    if provider == "aws":
+    if target.provider == "aws":
         return f"At {expires_at} the machines shut down, which terminates them: nothing is billed after that."
+    reap = reap_command(target)
     if not offer.billed_when_stopped:
         return (
             f"At {expires_at} the machines power off, which ends the bill for {offer.shape}; their boot volumes "
-            "stay until `gpuctl down`, or `gpuctl reap --expired`."
+            f"stay until `gpuctl down`, or `{reap}`."
         )
     return (
-        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. Run "
-        "`gpuctl reap --expired --yes` from cron, as in `*/10 * * * *`, to end them in time."
+        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. To end "
+        f"them in time, run this from cron: `*/10 * * * * {reap}`."
     )
+
+
+def reap_command(target: Target) -> str:
+    """The command that removes what is over its time, wherever it runs: it names where the machines are."""
+    words = ["gpuctl", "reap", "--expired", "--yes", "--provider", target.provider]
+    for option in ("region", "compartment", "profile"):
+        value = getattr(target, option)
+        words += [f"--{option}", value] if value else []
+    return shlex.join(words)
 
 
 def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost_usd: float | None) -> None:
@@ -73,13 +86,16 @@ def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost
         )
 
 
-def cost_so_far(hourly_usd: float | None, since: str, now: datetime) -> float | None:
-    """What machines of `hourly_usd` have cost since an ISO 8601 time, by list price. None: not known."""
-    if hourly_usd is None:
+def cost_so_far(each_usd: float | None, since: Iterable[str], now: datetime) -> float | None:
+    """What machines of `each_usd` an hour have cost, each since its ISO 8601 time, by list price.
+
+    None: not known.
+    """
+    began = [read_time(one) for one in since]
+    if each_usd is None or None in began:
         return None
-    began = datetime.fromisoformat(since)
-    began = began if began.tzinfo else began.replace(tzinfo=UTC)
-    return hourly_usd * max((now - began).total_seconds(), 0.0) / 3600
+    ages_s = (max((now - one).total_seconds(), 0.0) for one in began if one is not None)
+    return each_usd * sum(ages_s) / 3600
 
 
 def _duration(seconds: float) -> str:

@@ -45,6 +45,8 @@ class Plan:
     """True: nothing of it can cost money, so nobody needs to be asked."""
     actions: tuple[str, ...]
     """What will be done, one line each, exact: processes, requests, rules, user-data."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before they say yes to it."""
     details: Any = None
     """What the provider itself needs beside this to carry the plan out."""
 

@@ -64,6 +64,6 @@ def _provider_of(name: str) -> str:
     provider = provider_by_name(name)
     if provider is None:
         near = nearest_shapes(name)
-        hint = f"The nearest are {', '.join(near)}." if near else "`--shape local` needs no account."
-        raise UnknownShape(f"No provider has a shape '{name}'. {hint}")
+        hint = f"The nearest are {', '.join(near)}. " if near else ""
+        raise UnknownShape(f"No provider has a shape '{name}'. {hint}`gpuctl shapes` lists all.")
     return provider

@@ -1,14 +1,20 @@
 """Finding every cluster of ours in an account by its tags, with no file of ours, and removing those chosen."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
 from provision import tags
 from provision.clock import Clock, SystemClock
-from provision.cloud import Cloud
+from provision.cloud import Cloud, Instance, Part
+from provision.errors import CloudError
+from provision.limits import cost_so_far
 from provision.provider import Leftover, Say
 from provision.teardown import remove
+
+Price = Callable[[str], float | None]
+"""What a machine of a shape costs, USD an hour. None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +26,8 @@ class FoundCluster:
     owner: str
     provider: str
     region: str | None
+    compartment: str | None = None
+    """OCI: where it is."""
     machines: tuple[str, ...]
     """Ids of what is not ended."""
     parts: tuple[str, ...]
@@ -27,12 +35,22 @@ class FoundCluster:
     since: str | None
     """When its oldest machine was launched, ISO 8601, UTC."""
     expires_at: str | None
+    """None: it has no time limit, or one that can't be read."""
     hourly_usd: float | None
-    """List price of its machines together. None: not known."""
+    """List price of its machines together. None: not known, as that of spot machines."""
+    launched: tuple[tuple[float | None, str], ...] = ()
+    """Of each machine: price an hour, and since when."""
 
     def expired(self, now: datetime) -> bool:
         """Whether the time that it was given is over."""
-        return self.expires_at is not None and datetime.fromisoformat(self.expires_at) <= now
+        end = tags.read_time(self.expires_at)
+        return end is not None and end <= now
+
+    def cost_usd(self, now: datetime) -> float | None:
+        """What the machines that are there have cost, by list price. None: not known."""
+        costs = [cost_so_far(each, [since], now) for each, since in self.launched]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,42 +60,74 @@ class Survey:
     clusters: tuple[FoundCluster, ...]
     network: tuple[str, ...]
     """Kinds and ids of the shared network's parts."""
+    unseen: CloudError | None = None
+    """Why only machines could be looked at."""
 
 
-def survey(cloud: Cloud, price: Callable[[str], float | None]) -> Survey:
-    """Look, and change nothing. `price` tells what a machine of a shape costs, USD an hour."""
-    instances = [machine for machine in cloud.instances() if machine.state != "ended"]
-    parts = cloud.parts()
-    owned = [of for of in (*(i.tags for i in instances), *(p.tags for p in parts)) if not tags.is_shared(of)]
-    ids = sorted({of.get(tags.CLUSTER_ID, "") for of in owned})
-    clusters = []
-    for cluster_id in ids:
-        of = next(of for of in owned if of.get(tags.CLUSTER_ID, "") == cluster_id)
-        machines = [machine for machine in instances if machine.tags.get(tags.CLUSTER_ID, "") == cluster_id]
-        mine = [
-            p for p in parts if p.tags.get(tags.CLUSTER_ID, "") == cluster_id and not tags.is_shared(p.tags)
-        ]
-        prices = [price(machine.shape) for machine in machines]
-        clusters.append(
-            FoundCluster(
-                name=of[tags.CLUSTER],
-                id=cluster_id,
-                owner=of.get(tags.OWNER, ""),
-                provider=cloud.name,
-                region=cloud.target.region,
-                machines=tuple(machine.id for machine in machines),
-                parts=tuple(f"{part.kind} {part.id}" for part in mine),
-                since=min((machine.launched_at for machine in machines), default=None),
-                expires_at=of.get(tags.EXPIRES),
-                hourly_usd=None if None in prices else round(sum(price or 0.0 for price in prices), 4),
-            )
+def survey(cloud: Cloud, price: Price) -> Survey:
+    """Look, and change nothing. Raises CloudError; not where machines of ours were seen before it."""
+    instances = [i for i in cloud.instances() if i.state != "ended" and tags.is_clusters(i.tags)]
+    unseen: CloudError | None = None
+    parts: list[Part] = []
+    try:
+        parts = [part for part in cloud.parts() if tags.is_ours(part.tags)]
+    except CloudError as error:
+        if not instances:
+            raise
+        unseen = error
+    own = [part for part in parts if tags.is_clusters(part.tags)]
+    owned = [*(machine.tags for machine in instances), *(part.tags for part in own)]
+    ids = sorted({of[tags.CLUSTER_ID] for of in owned})
+    clusters = [
+        _cluster(
+            cloud,
+            [machine for machine in instances if machine.tags[tags.CLUSTER_ID] == cluster_id],
+            [part for part in own if part.tags[tags.CLUSTER_ID] == cluster_id],
+            price,
         )
+        for cluster_id in ids
+    ]
     shared = tuple(f"{part.kind} {part.id}" for part in parts if tags.is_shared(part.tags))
-    return Survey(clusters=tuple(clusters), network=shared)
+    return Survey(clusters=tuple(clusters), network=shared, unseen=unseen)
+
+
+def _cluster(cloud: Cloud, machines: Sequence[Instance], parts: Sequence[Part], price: Price) -> FoundCluster:
+    every = [*(machine.tags for machine in machines), *(part.tags for part in parts)]
+    # What is paid for a spot machine changes by the hour.
+    prices = [None if machine.spot else price(machine.shape) for machine in machines]
+    return FoundCluster(
+        name=every[0][tags.CLUSTER],
+        id=every[0][tags.CLUSTER_ID],
+        owner=every[0].get(tags.OWNER, ""),
+        provider=cloud.name,
+        region=cloud.target.region,
+        compartment=cloud.target.compartment,
+        machines=tuple(machine.id for machine in machines),
+        parts=tuple(f"{part.kind} {part.id}" for part in parts),
+        since=min((machine.launched_at for machine in machines), default=None),
+        expires_at=_expires_at(every),
+        hourly_usd=None if None in prices else round(sum(each or 0.0 for each in prices), 4),
+        launched=tuple((each, machine.launched_at) for each, machine in zip(prices, machines, strict=True)),
+    )
+
+
+def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:
+    """The latest end that the tags tell; None where one of them can't be read: somebody meant something."""
+    told = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
+    ends = {text: end for text in told if (end := tags.read_time(text)) is not None}
+    return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(told) else None
 
 
 def reap(
-    cloud: Cloud, cluster_ids: Collection[str] | None, *, say: Say, clock: Clock | None = None
+    cloud: Cloud,
+    cluster_ids: Collection[str] | None,
+    *,
+    say: Say,
+    clock: Clock | None = None,
+    network: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[Leftover, ...]:
-    """Remove these clusters (None: all), and the shared network with the last of them."""
-    return remove(cloud, cluster_ids, clock=clock or SystemClock(), say=say).leftovers
+    """Remove these clusters (None: all), and the shared network with the last of them.
+
+    `network` keeps our other commands off the network meanwhile.
+    """
+    return remove(cloud, cluster_ids, clock=clock or SystemClock(), say=say, network=network).leftovers

@@ -1,10 +1,11 @@
 """The tags that everything of ours carries from its create call: they are the truth about what is ours.
 
-OCI's freeform tags and AWS's tags alike. A resource without the tag `gpuctl` is never touched, whatever its
-name.
+OCI's freeform tags and AWS's tags alike. A resource without our tags is never touched, whatever its name; the
+tag `gpuctl` alone may be somebody else's word for something.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 CLUSTER = "gpuctl"
 """The cluster's name; NETWORK on what all clusters of a region share."""
@@ -36,13 +37,27 @@ def of_network(owner: str) -> dict[str, str]:
 
 
 def is_ours(tags: Mapping[str, str]) -> bool:
-    """Whether gpuctl made it."""
-    return CLUSTER in tags
+    """Whether gpuctl made it: for a cluster, whose id it carries, or for the network that clusters share."""
+    return is_shared(tags) or is_clusters(tags)
+
+
+def is_clusters(tags: Mapping[str, str]) -> bool:
+    """Whether it is some cluster's of ours."""
+    return bool(tags.get(CLUSTER) and tags.get(CLUSTER_ID)) and not is_shared(tags)
 
 
 def is_shared(tags: Mapping[str, str]) -> bool:
     """Whether it belongs to the network that clusters share."""
     return tags.get(CLUSTER) == NETWORK
+
+
+def read_time(text: str | None) -> datetime | None:
+    """An ISO 8601 time, in UTC where it names no other zone. None: there is none, or it can't be read."""
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None  # anybody can edit a tag
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

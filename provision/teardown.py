@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from provision import tags
 from provision.clock import Clock
 from provision.cloud import Cloud, Instance, Part
-from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind
+from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
 from provision.parallel import run_all
 from provision.progress import Progress
 from provision.provider import Leftover, Say
@@ -87,12 +87,11 @@ class _Teardown:
 
     def _delete_parts(self) -> Removed:
         leftovers = self._delete(lambda part: self._ours(part.tags))
+        if leftovers:
+            return Removed(leftovers=leftovers)
+        # Somebody else's cluster may come in between at any moment; then the network is theirs.
+        leftovers = self._delete(lambda part: tags.is_shared(part.tags), unless=self._network_users)
         users = self._network_users()
-        if users or leftovers:
-            return Removed(leftovers=leftovers, network_users=users)
-        leftovers = self._delete(lambda part: tags.is_shared(part.tags))
-        # A cluster of somebody else may have come in between; then the network is theirs now.
-        users = self._network_users() if leftovers else ()
         return Removed(leftovers=() if users else leftovers, network_users=users)
 
     def _ours(self, of: Mapping[str, str]) -> bool:
@@ -128,13 +127,14 @@ class _Teardown:
                     Leftover(kind="instance", id=machine.id, reason=refused.get(machine.id, late))
                     for machine in left
                 )
-            progress.tell(f"{len(left)} machines have still to end")
+            if left:
+                progress.tell(f"{len(left)} machines have still to end")
             if to_end := [machine.id for machine in left if machine.alive and machine.id not in refused]:
                 refused |= self._terminate(to_end)
             if not left and not watching:
                 watching = True
                 self._say(
-                    f"a launch was interrupted: watching {watch_s - passed_s:.0f} s for what may come of it …"
+                    f"an `up` was interrupted: watching {watch_s - passed_s:.0f} s for what may still come of it …"
                 )
             self._clock.sleep(waits.next())
 
@@ -145,6 +145,8 @@ class _Teardown:
             return {}
         except BadCredentials:
             raise
+        except (Throttled, Unclear):
+            return {}  # the next look tells whether it was heard
         except CloudError as error:
             if len(ids) == 1:
                 return {ids[0]: str(error)}
@@ -155,8 +157,13 @@ class _Teardown:
             refused |= outcome
         return refused
 
-    def _delete(self, wanted: Callable[[Part], bool]) -> tuple[Leftover, ...]:
-        """Delete parts stage by stage. What is blocked is tried again until the deadline."""
+    def _delete(
+        self, wanted: Callable[[Part], bool], *, unless: Callable[[], Collection[str]] = tuple
+    ) -> tuple[Leftover, ...]:
+        """Delete parts stage by stage. What is blocked is tried again until the deadline.
+
+        `unless` is asked before each stage, and ends it with what it names.
+        """
         deadline = self._clock.now() + self._blocked_timeout_s
         waits = PollWaits()
         progress = Progress(self._clock, self._say)
@@ -166,25 +173,38 @@ class _Teardown:
             self._live |= {part.id: part.kind for part in parts}
             if not parts:
                 return ()
-            problems = self._delete_by_stage(parts)
+            problems = self._delete_by_stage(parts, unless)
             left = [part for part in parts if part.id in self._live]
-            if problems:
-                progress.tell(f"waiting: {next(iter(problems.values()))}")
-            final = any(not isinstance(error, Blocked) for error in problems.values())
+            if left and not problems:
+                return ()  # others use it
+            final = any(not isinstance(error, Blocked | Throttled | Unclear) for error in problems.values())
             if left and (final or self._clock.now() > deadline):
                 first = next(part for part in left if part.id in problems)
                 waiting = f"The {first.kind} {first.id} has to go first."
                 return tuple(_left(part, str(problems.get(part.id, waiting))) for part in left)
             if self._clock.now() > deadline:
                 return tuple(_left(part, "It was deleted, and is still listed.") for part in parts)
+            if problems:
+                minutes = self._blocked_timeout_s / 60
+                progress.tell(f"waiting, at most {minutes:.0f} minutes: {next(iter(problems.values()))}")
+                # A machine of ours that the lists did not show before holds on to it.
+                if stuck := self._end_machines(0.0):
+                    return (
+                        *stuck,
+                        *(_left(part, str(problems.get(part.id, "It is in use."))) for part in left),
+                    )
             if problems or looked_again:
                 self._clock.sleep(waits.next())
-            looked_again = not problems
+            looked_again = True
 
-    def _delete_by_stage(self, parts: Sequence[Part]) -> dict[str, Exception]:
+    def _delete_by_stage(
+        self, parts: Sequence[Part], unless: Callable[[], Collection[str]]
+    ) -> dict[str, Exception]:
         """Try all of a stage, and go on to the next one if all of it went. Returns what went wrong, by id."""
         problems: dict[str, Exception] = {}
         for stage in sorted({part.stage for part in parts}):
+            if unless():
+                break
             now = [part for part in parts if part.stage == stage]
             for part, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
                 if isinstance(outcome, BadCredentials):

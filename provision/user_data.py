@@ -1,9 +1,10 @@
-"""cloud-init's text for a new machine: who logs in, the host key that it shows, when it ends by itself.
+"""cloud-init's text for a new machine: who logs in, whom its firewall lets in, its host key, when it ends.
 
 Pure: the same input gives the same bytes, as a cloud refuses a repeated request whose user-data differs.
 The only secret in it is the machine's own host key, which whoever is on the machine has anyway.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ MAX_BYTES = 16 * 1024
 """What AWS takes, before base64; OCI takes more."""
 
 _UNITS = "/etc/systemd/system"
+_RULES = "/etc/iptables/rules.v4"
 
 
 def user_data(
@@ -26,11 +28,13 @@ def user_data(
     host_public_key: str,
     ssh_port: int,
     expires_at: str | None,
+    peer_cidr: str | None = None,
 ) -> str:
     """A `#cloud-config` document of at most MAX_BYTES.
 
     `user` becomes the image's default user, whatever its own name for that is. Keys are in OpenSSH's
-    format, `expires_at` is ISO 8601; with None the machine never ends by itself.
+    format, `expires_at` is ISO 8601; with None the machine never ends by itself. `peer_cidr`: the IPv4 range
+    of the cluster's machines, which the machine's own firewall lets in, where it has one; None: as it is.
     """
     files: list[dict[str, str]] = []
     commands: list[list[str] | str] = []
@@ -41,6 +45,8 @@ def user_data(
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", "--now", f"{EXPIRE_UNIT}.timer"],
         ]
+    if peer_cidr is not None:
+        commands.append(_let_peers_in(str(ipaddress.IPv4Network(peer_cidr, strict=False))))
     if ssh_port != 22:
         files.append(_file("/etc/ssh/sshd_config.d/10-gpuctl.conf", f"Port {ssh_port}\n"))
         commands.append(_move_ssh(ssh_port))
@@ -60,7 +66,9 @@ def user_data(
         "package_upgrade": False,
     }
     if files:
-        document |= {"write_files": files, "runcmd": commands}
+        document["write_files"] = files
+    if commands:
+        document["runcmd"] = commands
     text = "#cloud-config\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
     assert len(text.encode()) <= MAX_BYTES, f"{len(text.encode())} bytes of user-data"
     return text
@@ -96,27 +104,63 @@ WantedBy=timers.target
     return {f"{EXPIRE_UNIT}.service": service, f"{EXPIRE_UNIT}.timer": timer}
 
 
+def _let_peers_in(cidr: str) -> str:
+    """Shell text that lets everything in that comes from `cidr`."""
+    return _open(
+        firewalld=f"--zone=trusted --add-source={cidr}",
+        ufw=f"allow from {cidr}",
+        rule=f"-s {cidr} -j ACCEPT",
+    )
+
+
 def _move_ssh(port: int) -> str:
     """Shell text that makes sshd listen on `port`, and the machine's own firewall and SELinux let it.
 
     Where systemd listens for sshd (Ubuntu from 24.04), its socket has to be made anew; where sshd_config
     includes no other files (OpenSSH before 8.2), the port goes into it.
     """
+    let_in = _open(
+        firewalld=f"--add-port={port}/tcp",
+        ufw=f"allow {port}/tcp",
+        rule=f"-p tcp -m tcp --dport {port} -j ACCEPT",
+    )
     return f"""\
 grep -qi '^ *include' /etc/ssh/sshd_config || sed -i '1i Port {port}' /etc/ssh/sshd_config
 if command -v semanage >/dev/null; then semanage port -a -t ssh_port_t -p tcp {port}; fi
-if systemctl is-active --quiet firewalld; then
-  firewall-cmd --permanent --add-port={port}/tcp && firewall-cmd --reload
-elif [ -f /etc/iptables/rules.v4 ]; then
-  iptables -I INPUT 1 -p tcp --dport {port} -j ACCEPT
-  sed -i '/^-A INPUT -j REJECT/i -A INPUT -p tcp -m tcp --dport {port} -j ACCEPT' /etc/iptables/rules.v4
-fi
-systemctl daemon-reload
+{let_in}systemctl daemon-reload
 if systemctl is-active --quiet ssh.socket; then
   systemctl stop ssh.service
   systemctl restart ssh.socket
 else
   systemctl restart ssh.service || systemctl restart sshd.service
+fi
+"""
+
+
+def _open(*, firewalld: str, ufw: str, rule: str) -> str:
+    """Shell text that adds a rule to the machine's own firewall, now and for later boots; once, if run again.
+
+    Oracle's Ubuntu rejects in iptables, by a file that is read at boot, what no rule before has accepted.
+    Nothing is flushed: the same file keeps everybody but root from the boot volume. firewalld and ufw get
+    the rule in their own words where they are active, and are never switched on.
+    """
+    line = f"-A INPUT {rule}"
+    return f"""\
+if systemctl is-active --quiet firewalld; then
+  firewall-cmd {firewalld}
+  firewall-cmd --permanent {firewalld}
+else
+  if command -v ufw >/dev/null && ufw status | grep -q '^Status: active'; then ufw {ufw}; fi
+  if [ -f {_RULES} ]; then
+    if command -v iptables >/dev/null; then
+      iptables -w -C INPUT {rule} 2>/dev/null || iptables -w -I INPUT 1 {rule}
+    fi
+    if ! grep -qxF -e '{line}' {_RULES}; then
+      cp -p {_RULES} {_RULES}.new
+      awk '/^[*]/ {{f = $0 == "*filter"}} f && /^(-A INPUT |COMMIT)/ && !n++ {{print "{line}"}} {{print}}' \
+        {_RULES} >{_RULES}.new && mv {_RULES}.new {_RULES}
+    fi
+  fi
 fi
 """
 

@@ -11,6 +11,7 @@ from remote.session import Node
 
 TRY_TIMEOUT_S = 10.0
 LONGEST_PAUSE_S = 5.0
+EVERY_S = 30.0
 QUIET_S = 10.0
 """A machine that is up by then is not worth a word."""
 
@@ -23,7 +24,7 @@ def connect_booting(
     A refused login is tried again too: cloud-init puts the key there while SSH already answers. A wrong host
     key ends it at once. Raises the last error after the deadline.
     """
-    began, pause_s, told = time.monotonic(), 0.2, ""
+    began, pause_s, told, next_s = time.monotonic(), 0.2, "", 0.0
     while True:
         try:
             return connect(machine, known_hosts, timeout_s=TRY_TIMEOUT_S)
@@ -33,8 +34,8 @@ def connect_booting(
                 minutes = f"It was waited for {waited_s / 60:.0f} minutes while it booted."
                 raise type(error)(f"{error} {minutes}") from error
             stage = str(error).split(". ")[0]
-            if say is not None and waited_s > QUIET_S and stage != told:
-                told = stage
-                say(f"waiting for {stage} …")
+            if say is not None and waited_s > QUIET_S and (stage != told or waited_s > next_s):
+                told, next_s = stage, waited_s + EVERY_S
+                say(f"waiting for {stage} … ({waited_s:.0f} s, at most {deadline_s / 60:.0f} minutes)")
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)

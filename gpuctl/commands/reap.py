@@ -8,13 +8,15 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.argument("names", nargs=-1, metavar="[NAME|ID]...")
-@click.option("--provider", "providers", multiple=True, metavar="P", help="oci or aws (default: both).")
+@click.option(
+    "--provider", "providers", multiple=True, metavar="P", help="oci or aws (default: those set up here)."
+)
 @click.option(
     "--region", "regions", multiple=True, metavar="R", help="Where to look (default: the configured one)."
 )
 @click.option("--all-regions", is_flag=True, help="Look in every region of the account.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
-@click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: as configured).")
+@click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: all that you may see).")
 @click.option("--expired", is_flag=True, help="Only clusters whose --ttl is over.")
 @click.option("--dry-run", is_flag=True, help="List with age and price, and remove nothing.")
 def command(
@@ -37,9 +39,11 @@ def command(
     gpuctl reap --expired --yes                for cron: what outlived its --ttl
 
     It looks at the accounts, not at this computer's files, and shows whose clusters they are: in an account
-    that you share they are not only yours. Nothing without our tags is touched.
+    that you share they are not only yours. Nothing without our tags is touched. What can't be looked at or
+    removed is named and keeps nothing else; the exit status is then 4.
     """
-    from gpuctl.workflow.reap import Where, Which, reap_all
+    from gpuctl.workflow.reap import Which, reap_all
+    from provision.scope import Where
 
     where = Where(
         providers=providers,
@@ -51,4 +55,4 @@ def command(
     document = reap_all(app, where, Which(names=names, expired=expired), dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
-    return 4 if document["leftovers"] else 0
+    return 4 if document["leftovers"] or document["failed"] or document["not_looked_at"] else 0

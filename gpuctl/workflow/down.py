@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.text import dollars, plural
+from gpuctl.text import plural, spent
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
@@ -45,7 +45,7 @@ def down(app: App) -> dict[str, Any]:
     if not leftovers:
         what = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
         if provider.billed and cost is not None:
-            what += f"; its machines cost about {dollars(cost)}"
+            what += f"; its machines cost {'about ' if cost >= 0.01 else ''}{spent(cost)}"
         app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
     return {
         "cluster": folder.name,
@@ -60,7 +60,7 @@ def _ask(app: App, folder: ClusterFolder, runs: Sequence[RunFolder], *, billed: 
     if runs:
         question = f"The run {runs[-1].id} is still going on. Stop it and remove the cluster {folder.name}?"
     elif billed and machines:
-        question = f"Remove {machines} machines of the cluster {folder.name}?"
+        question = f"Remove {plural(machines, 'machine')} of the cluster {folder.name}?"
     else:
         return
     if not app.output.confirm(question):

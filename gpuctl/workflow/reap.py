@@ -1,34 +1,27 @@
 """`reap`: everything of ours in an account, found by its tags, to nothing. Needs no file of this computer."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.errors import Usage
+from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
-from inventories.errors import InvalidInput, InventoryError
+from inventories.errors import InventoryError
+from inventories.store import ClusterFolder
 from provision import prices
 from provision.cloud import Cloud, Target
 from provision.cloud_folder import CloudFolder
-from provision.clouds import CLOUDS, connect, installed
-from provision.errors import BadCredentials, ProvisionError
-from provision.parallel import run_all
+from provision.clouds import CLOUDS, installed
+from provision.errors import ProvisionError
 from provision.prices import Prices
-from provision.reap import FoundCluster, Survey, reap, survey
-
-
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """Where to look. Empty: every cloud that there are credentials for, in its configured region."""
-
-    providers: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    all_regions: bool = False
-    profile: str | None = None
-    compartment: str | None = None
+from provision.provider import Leftover
+from provision.reap import FoundCluster, Price, reap
+from provision.scope import Sight, Where, look, name_of
+from provision.tags import read_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,164 +44,157 @@ class Which:
         return named and (not self.expired or cluster.expired(now))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What is to be removed of one place."""
+
+    cloud: Cloud
+    clusters: tuple[FoundCluster, ...]
+    """Empty: only the shared network, which no cluster uses."""
+    network: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of it."""
+
+    removed: list[str] = field(default_factory=list)
+    """Ids of clusters."""
+    leftovers: list[Leftover] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+
 def reap_all(app: App, where: Where, which: Which, *, dry_run: bool) -> dict[str, Any]:
-    """Look, show, ask, remove; returns the document of `reap --json`."""
+    """Look, show, ask, remove; returns the document of `reap --json`.
+
+    What can't be looked at, or can't be removed, keeps nothing else: it is told, and is in the document.
+    """
     began = time.monotonic()
     now = datetime.now(UTC)
-    clouds = _clouds(app, where)
-    surveys = _surveys(clouds, _prices(app))
-    for name in which.names:
-        if not any(name in (c.name, c.id) for found in surveys for c in found.clusters):
-            raise Usage(f"There is no cluster {name!r} of ours {_looked_at(clouds)}. Nothing was removed.")
-    chosen = [[c for c in found.clusters if which.wants(c, now)] for found in surveys]
+    if not where.providers and not any(installed(name) for name in CLOUDS):
+        sdks = " ".join(sdk for _, sdk, _ in CLOUDS.values())
+        raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
+    sight = look(where, _prices(app))
     rows = [
-        describe(c, now) | {"chosen": c in mine}
-        for found, mine in zip(surveys, chosen, strict=True)
-        for c in found.clusters
+        describe(cluster, now) | {"chosen": which.wants(cluster, now)}
+        for seen in sight.seen
+        for cluster in seen.survey.clusters
     ]
-    document: dict[str, Any] = {
+    _show(app, rows, sight)
+    _refuse_unknown(which, rows, sight)
+    chosen = [
+        Chosen(
+            cloud=seen.cloud,
+            clusters=tuple(c for c in seen.survey.clusters if which.wants(c, now)),
+            network=seen.survey.network,
+        )
+        for seen in sight.seen
+    ]
+    chosen = [one for one in chosen if one.clusters or (which.all and one.network)]
+    outcome = Outcome()
+    if chosen and not dry_run:
+        _ask(app, chosen)
+        for one in chosen:
+            _remove(app, one, outcome)
+        if not outcome.leftovers and not outcome.failed:
+            app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
+    return {
         "clusters": rows,
-        "networks": [part for found in surveys for part in found.network],
-        "removed": [],
-        "leftovers": [],
+        "networks": [part for seen in sight.seen for part in seen.survey.network],
+        "removed": outcome.removed,
+        "leftovers": [
+            {"kind": left.kind, "id": left.id, "reason": left.reason} for left in outcome.leftovers
+        ],
+        "failed": outcome.failed,
+        "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in sight.problems],
+        "seconds": round(time.monotonic() - began, 3),
     }
-    _show(app, rows, surveys, clouds)
-    todo = [
-        (cloud, mine)
-        for cloud, found, mine in zip(clouds, surveys, chosen, strict=True)
-        if mine or (which.all and found.network)
-    ]
-    if not dry_run and todo:
-        _ask(app, todo)
-        for cloud, mine in todo:
-            # All: also what came up since the look.
-            ids = None if which.all else {cluster.id for cluster in mine}
-            leftovers = reap(cloud, ids, say=app.output.say)
-            document["leftovers"] += [
-                {"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers
-            ]
-            for left in leftovers:
-                app.output.error(f"{left.kind} {left.id} is left: {left.reason}")
-            if not leftovers:
-                document["removed"] += [cluster.id for cluster in mine]
-                _forget(app, {cluster.id for cluster in mine})
-        if not document["leftovers"]:
-            app.output.say(f"{plural(len(document['removed']), 'cluster')} removed; results stay")
-    return document | {"seconds": round(time.monotonic() - began, 3)}
 
 
 def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
     """A found cluster as `reap --json` shows it."""
-    age_s = None
-    if cluster.since is not None:
-        age_s = round((now - datetime.fromisoformat(cluster.since)).total_seconds())
-    left_s = None
-    if cluster.expires_at is not None:
-        left_s = round((datetime.fromisoformat(cluster.expires_at) - now).total_seconds())
-    known = cluster.hourly_usd is not None and age_s is not None
+    since, end = read_time(cluster.since), read_time(cluster.expires_at)
+    cost_usd = cluster.cost_usd(now) if cluster.machines else None
     return {
         "cluster": cluster.name,
         "id": cluster.id,
         "owner": cluster.owner,
         "provider": cluster.provider,
         "region": cluster.region,
+        "compartment": cluster.compartment,
         "machines": list(cluster.machines),
         "parts": list(cluster.parts),
         "since": cluster.since,
-        "age_s": age_s,
+        "age_s": None if since is None else round((now - since).total_seconds()),
         "expires_at": cluster.expires_at,
-        "left_s": left_s,
+        "left_s": None if end is None else round((end - now).total_seconds()),
         "expired": cluster.expired(now),
         "hourly_usd": cluster.hourly_usd,
-        "cost_usd": round((cluster.hourly_usd or 0) * (age_s or 0) / 3600, 2) if known else None,
+        "cost_usd": None if cost_usd is None else round(cost_usd, 4),
     }
 
 
-def _clouds(app: App, where: Where) -> list[Cloud]:
-    """A cloud for each region that is to be looked at."""
-    names = where.providers or tuple(name for name in CLOUDS if installed(name))
-    if not names:
-        sdks = " ".join(sdk for _, sdk, _ in CLOUDS.values())
-        raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
-    found: list[Cloud] = []
-    refused: list[Exception] = []
-    for name in names:
-        target = Target(provider=name, profile=where.profile, compartment=where.compartment)
-        if where.regions:
-            target = replace(target, region=where.regions[0])
-        try:
-            first = connect(target)
-            regions = first.regions() if where.all_regions else where.regions or (first.target.region,)
-            compartments = first.compartments() if where.compartment is None else ()
-        except (BadCredentials, InvalidInput) as error:
-            # A cloud that nobody set up here, unless it was asked for.
-            if where.providers:
-                raise
-            refused.append(error)
-            continue
-        found += [
-            connect(replace(first.target, region=region, compartment=compartment))
-            for region in regions
-            for compartment in compartments or (first.target.compartment,)
-        ]
-    if not found:
-        raise BadCredentials(" ".join(str(error) for error in refused))
-    for refusal in refused:
-        app.output.detail(f"not looked at: {refusal}")
-    return found
+def _at(target: Target) -> dict[str, Any]:
+    return {"provider": target.provider, "region": target.region, "compartment": target.compartment}
 
 
-def _prices(app: App) -> Prices:
+def _prices(app: App) -> Callable[[Target], Price]:
     try:
-        return prices.load(app.store.home)
+        known = prices.load(app.store.home)
     except InventoryError as error:
         # What is left running matters more than what it costs.
         app.output.error(f"{error} Until then the prices are this release's.")
-        return Prices()
+        known = Prices()
 
-
-def _surveys(clouds: Sequence[Cloud], known: Prices) -> list[Survey]:
-    def look(cloud: Cloud) -> Survey:
+    def at(target: Target) -> Price:
         def price(shape: str) -> float | None:
-            found = known.of(shape, cloud.target.region)
+            found = known.of(shape, target.region)
             return found.usd_per_hour if found else None
 
-        return survey(cloud, price)
+        return price
 
-    outcomes = run_all(look, clouds)
-    for cloud, outcome in zip(clouds, outcomes, strict=True):
-        if isinstance(outcome, ProvisionError):
-            # What could not be looked at is not known to be empty.
-            raise type(outcome)(f"{cloud.name} {cloud.target.region}: {outcome}") from outcome
-        if isinstance(outcome, Exception):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, Survey)]
+    return at
 
 
-def _looked_at(clouds: Sequence[Cloud]) -> str:
-    return "in " + ", ".join(f"{cloud.name} {cloud.target.region}" for cloud in clouds)
+def _looked_at(sight: Sight) -> str:
+    places = dict.fromkeys(f"{seen.cloud.name} {seen.cloud.target.region}" for seen in sight.seen)
+    return "in " + ", ".join(places)
 
 
-def _show(
-    app: App, rows: Sequence[dict[str, Any]], surveys: Sequence[Survey], clouds: Sequence[Cloud]
-) -> None:
+def _show(app: App, rows: Sequence[dict[str, Any]], sight: Sight) -> None:
     if rows and not app.options.json:
         from gpuctl.tables import found_table
 
         app.output.table(found_table(rows))
     if not rows:
-        app.output.say(f"no cluster of ours {_looked_at(clouds)}")
-    for cloud, found in zip(clouds, surveys, strict=True):
-        if found.network:
-            count = plural(len(found.network), "part")
-            app.output.say(f"the shared network in {cloud.name} {cloud.target.region}: {count}")
+        app.output.say(f"no cluster of ours {_looked_at(sight)}")
+    for seen in sight.seen:
+        if seen.survey.network:
+            app.output.say(f"the shared network in {seen}: {plural(len(seen.survey.network), 'part')}")
+    for one in sight.passed_over:
+        app.output.detail(f"not looked at: {one}")
+    for one in sight.problems:
+        app.output.error(f"not looked at: {one}")
 
 
-def _ask(app: App, todo: Sequence[tuple[Cloud, Sequence[FoundCluster]]]) -> None:
-    clusters = [cluster for _, mine in todo for cluster in mine]
+def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], sight: Sight) -> None:
+    known = {row[key] for row in rows for key in ("cluster", "id")}
+    for name in which.names:
+        if name in known:
+            continue
+        if sight.problems:
+            raise Attention(
+                f"No cluster {name!r} of ours was found {_looked_at(sight)}; it may be where we could not look. "
+                "Nothing was removed."
+            )
+        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(sight)}. Nothing was removed.")
+
+
+def _ask(app: App, chosen: Sequence[Chosen]) -> None:
+    clusters = [cluster for one in chosen for cluster in one.clusters]
     machines = sum(len(cluster.machines) for cluster in clusters)
-    prices = [cluster.hourly_usd for cluster in clusters]
-    price = "" if None in prices else f", {dollars(sum(p or 0 for p in prices))} an hour"
+    hourly = [cluster.hourly_usd for cluster in clusters if cluster.machines]
+    price = f", {dollars(sum(each or 0 for each in hourly))} an hour" if hourly and None not in hourly else ""
     owners = sorted({cluster.owner for cluster in clusters if cluster.owner})
     of = f" of {', '.join(owners)}" if owners else ""
     what = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
@@ -217,13 +203,74 @@ def _ask(app: App, todo: Sequence[tuple[Cloud, Sequence[FoundCluster]]]) -> None
         raise Usage("Nothing was removed, as you said no.")
 
 
-def _forget(app: App, removed: set[str]) -> None:
-    """Remove the folders that clusters of these ids have on this computer."""
-    for folder in app.store.clusters():
+def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
+    """Remove what was shown of one place, and no more; what goes wrong is told and kept in `outcome`."""
+    target = chosen.cloud.target
+
+    def fail(error: Exception) -> None:
+        app.output.error(f"{name_of(target)}: {error}")
+        outcome.failed.append(_at(target) | {"reason": str(error)})
+
+    say = app.output.say
+    folders = _folders_of(app, {cluster.id for cluster in chosen.clusters})
+    with ExitStack() as locks:
+        busy: set[str] = set()
+        for cluster_id, folder in folders.items():
+            try:
+                locks.enter_context(folder.lock("reap", on_wait=say))
+            except InventoryError as error:
+                busy.add(cluster_id)
+                fail(error)
+        clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
+        if busy and not clusters:
+            return
+        network = CloudFolder(app.store.cluster(app.options.cluster)).network_lock
         try:
-            record = CloudFolder(folder).load()
-        except InventoryError:
-            continue  # it is not known to be one of them
-        if record is not None and record.id in removed:
-            with folder.lock("reap", on_wait=app.output.say):
-                folder.remove()
+            leftovers = reap(
+                chosen.cloud,
+                {cluster.id for cluster in clusters},
+                say=say,
+                network=lambda: network(target, "reap", say),
+            )
+        except (ProvisionError, InventoryError) as error:
+            fail(error)
+            return
+        for left in leftovers:
+            app.output.error(f"{left.kind} {left.id} is left: {left.reason}")
+        outcome.leftovers += leftovers
+        for cluster in _gone(clusters, chosen.network, leftovers):
+            outcome.removed.append(cluster.id)
+            mine = folders.get(cluster.id)
+            # While we waited for the lock somebody may have made another cluster of that name.
+            if mine is not None and _id_of(mine) == cluster.id:
+                mine.remove()
+
+
+def _gone(
+    clusters: Sequence[FoundCluster], network: Sequence[str], leftovers: Sequence[Leftover]
+) -> list[FoundCluster]:
+    """The clusters of which nothing is left, as far as can be told."""
+    left = {leftover.id for leftover in leftovers}
+    of = {cluster.id: {*cluster.machines, *_ids(cluster.parts)} for cluster in clusters}
+    if left - _ids(network) - set().union(*of.values()):
+        return []  # it came up since, and may be anybody's
+    return [cluster for cluster in clusters if not left & of[cluster.id]]
+
+
+def _ids(parts: Sequence[str]) -> set[str]:
+    return {part.partition(" ")[2] for part in parts}
+
+
+def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
+    """The folders that clusters of these ids have on this computer."""
+    found = {_id_of(folder): folder for folder in app.store.clusters()}
+    return {cluster_id: folder for cluster_id, folder in found.items() if cluster_id in ids and cluster_id}
+
+
+def _id_of(folder: ClusterFolder) -> str | None:
+    """None: it is no rented cluster's, or not known to be."""
+    try:
+        record = CloudFolder(folder).load()
+    except InventoryError:
+        return None
+    return record.id if record else None

@@ -1,6 +1,6 @@
 """`status`: what the provider says of a cluster's machines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,7 @@ from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.up import describe, provider_name
 from inventories.errors import InventoryError
-from inventories.machine import Inventory, Machine
+from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder
 from provision import limits
 from provision.cloud_folder import CloudFolder
@@ -22,14 +22,22 @@ UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what 
 
 
 def cost_so_far(folder: ClusterFolder, now: datetime) -> float | None:
-    """What the cluster's machines have cost since it was made, USD, by list price. None: not known."""
+    """What the cluster's machines have cost since each was made, USD, by list price. None: not known."""
     try:
         inventory = folder.load()
     except InventoryError:
         return None
-    if inventory.hourly_usd is None:
-        return None
-    return round(limits.cost_so_far(inventory.hourly_usd, inventory.created_at, now) or 0.0, 2)
+    return _cost(inventory, inventory.machines, now)
+
+
+def _cost(inventory: Inventory, machines: Sequence[Machine], now: datetime) -> float | None:
+    """`machines` may be more than the inventory's, at the price of those."""
+    each_usd = None
+    if inventory.hourly_usd is not None and inventory.machines:
+        each_usd = inventory.hourly_usd / len(inventory.machines)
+    since = [machine.launched_at or inventory.created_at for machine in machines]
+    cost_usd = limits.cost_so_far(each_usd, since, now)
+    return None if cost_usd is None else round(cost_usd, 4)
 
 
 def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
@@ -38,34 +46,48 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
     made them.
     """
+    from provision.cloud_provider import CloudProvider
+
     inventory = _unfinished_up(app, folder) or load_inventory(folder)
     provider = load(inventory.provider, folder)
-    if provider.billed:
+    if isinstance(provider, CloudProvider):
         # One question for all of them, however many there are.
-        machines = with_found(inventory.machines, provider.find())
+        machines = with_found(inventory.machines, provider.find(), provider.states())
         if len(machines) > len(inventory.machines):
             app.output.say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
         found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
         machines = tuple(found.values())
-    inventory = replace(inventory, machines=machines)
     now = datetime.now(UTC)
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
-    return describe(inventory) | {
+    return describe(replace(inventory, machines=machines)) | {
         "created_at": inventory.created_at,
         "age_s": round(age_s),
-        "cost_usd": cost_so_far(folder, now),
+        "cost_usd": _cost(inventory, machines, now),
         "runs": [run.id for run in unfinished(app.store, folder.name)],
     }
 
 
-def with_found(known: Sequence[Machine], found: Sequence[Machine]) -> tuple[Machine, ...]:
-    """The known machines with their state now, and those that were found besides, by rank."""
+def with_found(
+    known: Sequence[Machine], found: Sequence[Machine], states: Mapping[str, MachineState]
+) -> tuple[Machine, ...]:
+    """The known machines with their state now, and those that were found besides, by rank.
+
+    `states` are of all that the cloud lists, by id. What it does not list is not known to be gone: lists
+    lag behind, and forget what has ended long ago.
+    """
     now = {machine.id: machine for machine in found}
-    states = [replace(m, state=now[m.id].state if m.id in now else "gone") for m in known]
+    current = [
+        replace(
+            machine,
+            state=states.get(machine.id, "unknown"),
+            launched_at=now[machine.id].launched_at if machine.id in now else machine.launched_at,
+        )
+        for machine in known
+    ]
     ids = {machine.id for machine in known}
     more = [machine for machine in found if machine.id not in ids]
-    return tuple(sorted((*states, *more), key=lambda machine: machine.rank))
+    return tuple(sorted((*current, *more), key=lambda machine: machine.rank))
 
 
 def _unfinished_up(app: App, folder: ClusterFolder) -> Inventory | None:

@@ -117,10 +117,18 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
 
 def _ask(app: App, plan: Plan) -> None:
     """Machines that cost money are made only after a yes."""
+    for note in plan.notes:
+        _say(app, f"note: {note}")
     if plan.changes and not plan.free:
-        price = "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
-        if not app.output.confirm(f"Create {len(plan.create)} machines {price}?"):
+        end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+        if not app.output.confirm(
+            f"Create {plural(len(plan.create), 'machine')}{end}, all of them {_price(plan)}?"
+        ):
             raise RefusedPlan("Nothing was created, as you said no.")
+
+
+def _price(plan: Plan) -> str:
+    return "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
 
 
 def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventory | None) -> Plan:
@@ -130,7 +138,7 @@ def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventor
     try:
         return provider.plan(spec, current)
     except BadCredentials as error:
-        if not isinstance(provider, CloudProvider):
+        if not isinstance(provider, CloudProvider) or current is not None:
             raise
         app.output.say(f"{error} So this is what would be made where nothing of gpuctl is yet:")
         return provider.outline(spec)
@@ -144,7 +152,8 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
     """Remove what a first `up` left that failed, unless there are machines."""
     if folder.exists():
         return
-    if folder.journal.path.exists():
+    begun = folder.journal.path.exists()
+    if begun:
         try:
             left = bool(provider.find() or provider.destroy(app.output.say))
         except ProvisionError as error:
@@ -153,6 +162,8 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
         if left:
             return  # the folder is needed to remove it
     folder.remove()
+    if begun:
+        app.output.say("nothing of it is left")
 
 
 def _create(
@@ -170,7 +181,8 @@ def _create(
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if plan.changes:
-        _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider} …")
+        price = "" if plan.free else f", all of them {_price(plan)}"
+        _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider}{price} …")
     machines = provider.create(plan, folder.journal, app.output.say)
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
     ours = plan.changes or (before is None and bool(provider.find()))
@@ -297,8 +309,17 @@ def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
     """Print exactly what would be done; returns it as a document."""
     if not plan.changes and not plan.actions:
         _say(app, "nothing to create: the machines are as asked for")
-    for line in plan.actions:
-        _say(app, line)
+    if not app.options.json:
+        for line in plan.actions:
+            app.output.text(line)
+    for note in plan.notes:
+        _say(app, f"note: {note}")
+    if plan.create and not plan.free:
+        shapes = ", ".join(sorted({machine.shape or "" for machine in plan.create}))
+        _say(
+            app,
+            f"{plural(len(plan.create), 'machine')} of {shapes} would be made, all of them {_price(plan)}",
+        )
     return {
         "cluster": plan.spec.cluster,
         "provider": plan.provider,

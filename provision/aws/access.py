@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from provision.aws import requests
 from provision.aws.making import Item, Maker, Read, lowest, named
@@ -25,18 +26,25 @@ def ensure_group(
     def in_vpc(items: Sequence[Item]) -> Item | None:
         return lowest([item for item in items if item.get("VpcId") == vpc], "GroupId")
 
+    seen = list(known)
+
+    def read_again() -> list[Any]:
+        seen[:] = read()
+        return list(seen)
+
     group = maker.ensure(
         "security-group",
         ensure,
         known,
-        read=read,
+        read=read_again,
         pick=in_vpc,
         field="GroupId",
         create=lambda _: maker.create(
             "create_security_group", requests.security_group(cluster, vpc), None, "GroupId"
         ),
     )
-    _mend_rules(maker, group, named(known, "GroupId", group) or {}, cluster, efa=efa)
+    # One that was never seen has just been made, and lets nothing in.
+    _mend_rules(maker, group, named(seen, "GroupId", group) or {}, cluster, efa=efa)
     return group
 
 

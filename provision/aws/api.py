@@ -119,6 +119,10 @@ class Api:
             operation=operation,
         )
 
+    def account(self) -> str:
+        """The account's number. Needs credentials that are good, and no permission."""
+        return str(self.call("get_caller_identity", service="sts")["Account"])
+
     def ahead_s(self) -> float:
         """By how much this computer's clock is ahead of AWS's, in seconds, give or take one."""
         answer = self.call("get_caller_identity", service="sts")
@@ -137,10 +141,11 @@ class Api:
             self._clock.sleep(waits.next())
 
     def _once(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
+        used = self._session
         try:
             return self._translated(service, operation, params)
         except BadCredentials as error:
-            if error.code not in EXPIRED or not self._renewed():
+            if error.code not in EXPIRED or not self._renewed_since(used):
                 raise
         return self._translated(service, operation, params)
 
@@ -179,9 +184,14 @@ class Api:
                 )
             return self._clients[service]
 
-    def _renewed(self) -> bool:
-        """Read the credentials anew, as somebody may have logged in again. False: they are the same."""
+    def _renewed_since(self, used: boto3.Session) -> bool:
+        """Read the credentials anew, as somebody may have logged in again. False: they are the same.
+
+        `used`: the session of the call that failed. Of many calls at once, one finds the newer credentials.
+        """
         with self._lock:
+            if self._session is not used:
+                return True
             fresh = _session(self._profile, self.region)
             if _secrets(fresh) == _secrets(self._session):
                 return False
@@ -205,6 +215,15 @@ class Api:
             )
 
 
+def anything_configured() -> bool:
+    """Whether anything here says that AWS is used, be it wrong. Asks no account."""
+    try:
+        session = boto3.Session()
+        return bool(session.region_name or session.available_profiles or session.get_credentials())
+    except sdk.BotoCoreError:
+        return True  # something is there that can't be used
+
+
 def versions() -> str:
     """The SDK's, for people."""
     return f"boto3 {boto3.__version__}, botocore {botocore.__version__}"
@@ -225,9 +244,9 @@ def _session(profile: str | None, region: str | None) -> boto3.Session:
 def _secrets(session: boto3.Session) -> tuple[str | None, ...]:
     try:
         credentials = session.get_credentials()
-    except sdk.BotoCoreError:
+        frozen = credentials.get_frozen_credentials() if credentials is not None else None
+    except (sdk.BotoCoreError, sdk.ClientError):
         return ()  # whatever is wrong with them is told by the next call
-    if credentials is None:
+    if frozen is None:
         return ()
-    frozen = credentials.get_frozen_credentials()
     return (frozen.access_key, frozen.secret_key, frozen.token)

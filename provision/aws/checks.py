@@ -12,10 +12,11 @@ from inventories.errors import InvalidInput
 from provision import tags
 from provision.aws import instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
-from provision.aws.parts import KINDS, listed
+from provision.aws.kinds import KINDS
+from provision.aws.parts import listed
 from provision.aws.requests import filters, tags_in
 from provision.cloud import CloudCluster, Finding, Ground, NewMachine, Offer
-from provision.errors import CloudError, Denied, ProvisionError
+from provision.errors import CloudError, Denied, Gone, ProvisionError, Throttled, Unclear
 from provision.parallel import run_all
 
 MOST_AHEAD_S = 60.0
@@ -70,6 +71,8 @@ def _credentials_file() -> Finding:
 def _credentials(api: Api) -> Finding:
     try:
         answer = api.call("get_caller_identity", service="sts")
+    except (Throttled, Unclear) as error:
+        return Finding(what="credentials", ok=None, detail=str(error))
     except CloudError as error:
         return Finding(
             what="credentials",
@@ -85,7 +88,8 @@ def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tup
     try:
         offered = offer(cluster)
     except (ProvisionError, InvalidInput) as error:
-        return None, Finding(what=what, ok=False, detail=str(error))
+        said = None if isinstance(error, Throttled | Unclear) else False
+        return None, Finding(what=what, ok=said, detail=str(error))
     zones = ", ".join(str(place) for place in offered.places)
     detail = f"{offered.shape} ({offered.gpus} GPUs) in {zones}; {offered.image_name} ({offered.image_id})."
     return offered, Finding(what=what, ok=True, detail=detail)
@@ -107,57 +111,94 @@ def _reading(api: Api) -> Finding:
     ]
     lists.append(("describe_instances", partial(instances.listed, api, None)))
     outcomes = run_all(lambda one: one[1](), lists)
-    named = zip(lists, outcomes, strict=True)
-    return _permitted([name for (name, _), outcome in named if isinstance(outcome, Denied)], len(lists))
+    return _permitted([(name, outcome) for (name, _), outcome in zip(lists, outcomes, strict=True)])
 
 
 def _changing(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
-    """A dry run of each call that can be tried. AWS may look for what it is about before it looks whether
-    it is allowed; then it is at least not refused."""
+    """A dry run of each call that can be tried.
+
+    What is removed or changed are things that there can't be. AWS may look for them before it looks whether
+    the call is allowed; then only a refusal tells anything.
+    """
     calls = _dry_runs(cluster, offer)
-    outcomes = run_all(lambda call: _allowed(api, *call), calls)
-    named = zip(calls, outcomes, strict=True)
-    return _permitted([name for (name, _), outcome in named if outcome is False], len(calls))
+    outcomes = run_all(lambda call: _dry_run(api, *call), calls)
+    return _permitted([(name, outcome) for (name, _), outcome in zip(calls, outcomes, strict=True)])
 
 
-def _permitted(denied: Sequence[str], of: int) -> Finding:
-    if not denied:
-        return Finding(what="", ok=True, detail=f"None of {of} calls was refused.")
-    actions = ", ".join(f"ec2:{_api_name(name)}" for name in denied)
-    fix = f"Ask whoever runs the account to allow {actions}."
-    return Finding(what="", ok=False, detail=f"Not allowed: {actions}.", fix=fix)
+def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
+    """By calls and what became of them: what is no error was allowed, what is no refusal may be."""
+    denied = [_action(name) for name, outcome in outcomes if isinstance(outcome, Denied)]
+    absent = [_action(name) for name, outcome in outcomes if isinstance(outcome, Gone)]
+    unclear = {
+        _action(name): str(outcome)
+        for name, outcome in outcomes
+        if isinstance(outcome, Exception) and not isinstance(outcome, Denied | Gone)
+    }
+    told = [f"Not allowed: {', '.join(denied)}."] if denied else []
+    if absent:
+        told.append(f"Not known of {', '.join(absent)}: there is nothing to try that on.")
+    if unclear:
+        told.append(f"Not found out of {', '.join(unclear)}: {next(iter(unclear.values()))}")
+    if not told:
+        return Finding(what="", ok=True, detail=f"All of {len(outcomes)} calls are allowed.")
+    fix = f"Ask whoever runs the account to allow {', '.join(denied)}." if denied else ""
+    return Finding(what="", ok=False if denied else None, detail=" ".join(told), fix=fix)
 
 
-def _api_name(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
+def _action(name: str) -> str:
+    return "ec2:" + "".join(word.capitalize() for word in name.split("_"))
 
 
-def _allowed(api: Api, operation: str, request: Mapping[str, Any]) -> bool:
+def _dry_run(api: Api, operation: str, request: Mapping[str, Any]) -> None:
+    """Returns where AWS says that it would have done it."""
     try:
         api.call(operation, again=True, DryRun=True, **request)
-    except Denied:
-        return False
-    except CloudError:
-        return True  # DryRunOperation, for what would have been done
-    return True
+    except CloudError as error:
+        if error.code == "DryRunOperation":
+            return
+        raise
+    raise CloudError(f"{_action(operation)} in {api.region} was answered as if it were no dry run.")
 
 
 def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Mapping[str, Any]]]:
     """boto3's name and the request of each call. Ids are of things that there can't be."""
     nothing = "0" * 17
-    vpc = f"vpc-{nothing}"
+    vpc, subnet, table, gateway = (f"{kind}-{nothing}" for kind in ("vpc", "subnet", "rtb", "igw"))
+    group = {"GroupId": f"sg-{nothing}"}
+    key = requests.key_pair(cluster, "ssh-ed25519 AAAA")
+    placement = requests.placement_group(cluster, nothing)
+    there = offer.facts["subnet"]["vpc"] if offer and "subnet" in offer.facts else vpc
+    rules = {"IpPermissions": [requests.ssh_rule("192.0.2.1/32", cluster.ssh_port)]}
     calls: list[tuple[str, Mapping[str, Any]]] = [
-        ("import_key_pair", requests.key_pair(cluster, "ssh-ed25519 AAAA")),
-        ("create_placement_group", requests.placement_group(cluster, "zone")),
-        ("create_security_group", requests.security_group(cluster, vpc)),
+        ("import_key_pair", key),
+        ("create_placement_group", placement),
+        ("create_security_group", requests.security_group(cluster, there)),
+        ("authorize_security_group_ingress", group | rules),
+        ("revoke_security_group_ingress", group | rules),
         ("terminate_instances", {"InstanceIds": [f"i-{nothing}"]}),
+        ("delete_volume", {"VolumeId": f"vol-{nothing}"}),
+        ("delete_network_interface", {"NetworkInterfaceId": f"eni-{nothing}"}),
+        ("delete_security_group", group),
+        ("delete_key_pair", {"KeyName": key["KeyName"]}),
+        ("delete_placement_group", {"GroupName": placement["GroupName"]}),
     ]
+    if offer is not None and offer.facts["efa_cards"]:
+        calls.append(("authorize_security_group_egress", group | rules))
     if cluster.subnet_id is None:
+        attachment = {"InternetGatewayId": gateway, "VpcId": vpc}
         calls += [
             ("create_vpc", requests.vpc(cluster)),
             ("create_internet_gateway", requests.internet_gateway(cluster)),
+            ("attach_internet_gateway", attachment),
             ("create_route_table", requests.route_table(cluster, vpc, nothing)),
+            ("create_route", requests.default_route(table, gateway)),
             ("create_subnet", requests.subnet(cluster, vpc, f"{cluster.target.region}a", "10.77.0.0/20")),
+            ("associate_route_table", {"RouteTableId": table, "SubnetId": subnet}),
+            ("delete_subnet", {"SubnetId": subnet}),
+            ("delete_route_table", {"RouteTableId": table}),
+            ("detach_internet_gateway", attachment),
+            ("delete_internet_gateway", {"InternetGatewayId": gateway}),
+            ("delete_vpc", {"VpcId": vpc}),
         ]
     if offer is not None:
         calls.append(("run_instances", _launch(cluster, offer)))
@@ -165,13 +206,13 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
 
 
 def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
-    """A launch of one machine into whatever subnet AWS takes by default."""
+    """A launch of one machine into the subnet that there is, else into whatever AWS takes by default."""
     ground = Ground(ids={"subnet": "", "security_group": "", "key": ""})
     machine = NewMachine(name=cluster.name, rank=0, user_data="")
     launch = requests.run_instances(cluster, offer, ground, offer.places[0], "dry-run", [machine])
     for name in ("NetworkInterfaces", "KeyName", "UserData", "ClientToken", "Placement"):
         del launch[name]
-    return launch
+    return launch | ({"SubnetId": cluster.subnet_id} if cluster.subnet_id else {})
 
 
 def _vpcs(api: Api) -> Finding:

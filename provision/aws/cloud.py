@@ -9,7 +9,7 @@ from typing import Any
 from inventories.errors import InvalidInput
 from provision.aws import checks, images, network, parts, requests, shapes
 from provision.aws import instances as machines
-from provision.aws.api import Api
+from provision.aws.api import Api, anything_configured
 from provision.aws.errors import of_state_reason
 from provision.aws.making import Maker
 from provision.catalog import SHAPES
@@ -34,8 +34,16 @@ CONSISTENCY_S = 60.0
 
 
 def connect(target: Target, *, clock: Clock) -> Cloud:
-    """The account and region of `target`. Raises BadCredentials, and InvalidInput without a region."""
+    """The account and region of `target`; one call tells whose account it is.
+
+    Raises BadCredentials, and InvalidInput without a region.
+    """
     return AwsCloud(target, clock=clock)
+
+
+def configured() -> bool:
+    """Whether there are credentials, profiles or a region, in the files, the variables or the machine's role."""
+    return anything_configured()
 
 
 class AwsCloud:
@@ -48,7 +56,7 @@ class AwsCloud:
     def __init__(self, target: Target, *, clock: Clock) -> None:
         self._api = Api(region=target.region, profile=target.profile, clock=clock)
         self._clock = clock
-        self.target = replace(target, region=self._api.region)
+        self.target = replace(target, region=self._api.region, account=self._api.account())
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
         self._maker = Maker(self._api, clock, self.consistency_s)
 
@@ -81,7 +89,7 @@ class AwsCloud:
             user=images.user_of(image),
             disk_gb=images.disk_gb(image, cluster.disk_gb),
             places=tuple(Place(zone=zone) for zone in zones),
-            hourly_usd=shapes.hourly_usd(cluster),
+            hourly_usd=None,
             billed_when_stopped=False,
             facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
         )

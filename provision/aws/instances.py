@@ -49,6 +49,7 @@ def read(item: Mapping[str, Any]) -> Instance:
         public_ip=item.get("PublicIpAddress"),
         private_ip=item.get("PrivateIpAddress"),
         reason=_reason(item.get("StateReason", {})),
+        spot=item.get("InstanceLifecycle") == "spot",
     )
 
 

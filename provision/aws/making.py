@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from provision.aws.api import Api
 from provision.aws.requests import Request
@@ -14,6 +14,7 @@ from provision.retry import PollWaits
 Item = Mapping[str, Any]
 Pick = Callable[[Sequence[Item]], Item | None]
 Read = Callable[[], list[Any]]
+T = TypeVar("T")
 
 
 class Maker:
@@ -59,14 +60,15 @@ class Maker:
                 return create(token)
             except Exists:
                 # Another process was faster, or the list lags behind what we made ourselves.
-                adopted = self._await(find)
+                adopted = self.wait_for(find)
                 if adopted is None:
                     raise
                 return adopted
 
         return ensure(kind, find=find, create=create_or_adopt, shared=shared)
 
-    def _await(self, find: Callable[[], str | None]) -> str | None:
+    def wait_for(self, find: Callable[[], T | None]) -> T | None:
+        """What `find` returns once it does, or None when lists have had the time to settle."""
         deadline = self._clock.now() + self._consistency_s
         waits = PollWaits()
         while True:

@@ -4,7 +4,7 @@ AWS takes no token for most of these, so each is found again by its tags. All re
 changes something is done one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from provision import tags
@@ -67,7 +67,7 @@ def prepare_place(
         ids["subnet"] = _ensure_subnet(
             maker, cluster, ids["vpc"], place, ensure, found["subnets"], read=reads["subnets"]
         )
-        _route_subnet(maker, ids["subnet"], ids["route_table"], found["tables"])
+        _route_subnet(maker, ids, found["tables"], read=reads["tables"])
     if offer.facts["placement_group"]:
         ids["placement_group"] = _ensure_placement_group(
             maker, cluster, place, ensure, found["groups"], read=reads["groups"]
@@ -216,12 +216,38 @@ def _ensure_subnet(
     )
 
 
-def _route_subnet(maker: Maker, subnet: str, table: str, tables: Sequence[Item]) -> None:
-    item = named(tables, "RouteTableId", table) or {}
-    if any(association.get("SubnetId") == subnet for association in item.get("Associations", [])):
-        return
-    # Doing it twice gives the same association.
-    maker.api.call("associate_route_table", again=True, settle=True, RouteTableId=table, SubnetId=subnet)
+def _route_subnet(maker: Maker, ids: Mapping[str, str], tables: Sequence[Item], *, read: Read) -> None:
+    """Give the subnet a table of ours with a way out.
+
+    A race may have made two tables, and the subnet has the other one: a subnet has one at a time.
+    """
+    subnet, gateway = ids["subnet"], ids["internet_gateway"]
+    associated = _table_of(tables, subnet)
+    if associated is None:
+        try:
+            # Doing it twice gives the same association.
+            maker.api.call(
+                "associate_route_table",
+                again=True,
+                settle=True,
+                RouteTableId=ids["route_table"],
+                SubnetId=subnet,
+            )
+            return  # `prepare` has seen to that table's route
+        except Exists:
+            # Another process was faster, or the list lags.
+            associated = maker.wait_for(lambda: _table_of(read(), subnet))
+            if associated is None:
+                raise
+    _route(maker, str(associated["RouteTableId"]), gateway, [associated])
+
+
+def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
+    """The table that the subnet is associated with."""
+    for table in tables:
+        if any(association.get("SubnetId") == subnet for association in table.get("Associations", [])):
+            return table
+    return None
 
 
 def _ensure_placement_group(

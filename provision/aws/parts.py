@@ -1,158 +1,67 @@
 """What there is of ours besides instances, and how it is removed."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from provision import tags
+from provision.aws import instances
 from provision.aws.api import Api
+from provision.aws.kinds import KINDS, Kind
+from provision.aws.making import Item
 from provision.aws.requests import filters, ours, tags_in
 from provision.clock import Clock
 from provision.cloud import Part
-from provision.errors import Blocked, Gone
+from provision.errors import Blocked, CloudError, Gone
 from provision.parallel import run_all, values
 from provision.retry import PollWaits
 
 GONE_WITHIN_S = 15.0
 MOST_NAMED = 5
 
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of part: how it is listed and deleted."""
-
-    name: str
-    stage: int
-    list: str
-    key: str
-    id: str
-    delete: str
-    named: str | None = None
-    """The field of its name, where that is no tag."""
-    deleted_by_name: bool = False
-    which: Mapping[str, tuple[str, ...]] | None = None
-    """Further filters: what belongs to an instance goes with it, and is none of our parts."""
-    slow: bool = False
-    """It is still there for a while after AWS has said that it deletes it."""
-    holds: str | None = None
-    """The filter for the network interfaces that keep it from being deleted."""
-
-
-KINDS: tuple[Kind, ...] = (
-    Kind(
-        name="spot-request",
-        stage=0,
-        list="describe_spot_instance_requests",
-        key="SpotInstanceRequests",
-        id="SpotInstanceRequestId",
-        delete="cancel_spot_instance_requests",
-        which={"state": ("open",)},
-    ),
-    Kind(
-        name="network-interface",
-        stage=0,
-        list="describe_network_interfaces",
-        key="NetworkInterfaces",
-        id="NetworkInterfaceId",
-        delete="delete_network_interface",
-        which={"status": ("available",)},
-    ),
-    Kind(
-        name="volume",
-        stage=0,
-        list="describe_volumes",
-        key="Volumes",
-        id="VolumeId",
-        delete="delete_volume",
-        which={"status": ("creating", "available", "error")},
-        slow=True,
-    ),
-    Kind(
-        name="security-group",
-        stage=1,
-        list="describe_security_groups",
-        key="SecurityGroups",
-        id="GroupId",
-        delete="delete_security_group",
-        named="GroupName",
-        holds="group-id",
-    ),
-    Kind(
-        name="key-pair",
-        stage=1,
-        list="describe_key_pairs",
-        key="KeyPairs",
-        id="KeyPairId",
-        delete="delete_key_pair",
-        named="KeyName",
-        deleted_by_name=True,
-    ),
-    Kind(
-        name="placement-group",
-        stage=1,
-        list="describe_placement_groups",
-        key="PlacementGroups",
-        id="GroupId",
-        delete="delete_placement_group",
-        named="GroupName",
-        deleted_by_name=True,
-        which={"state": ("pending", "available", "deleting")},
-        slow=True,
-    ),
-    Kind(
-        name="subnet",
-        stage=2,
-        list="describe_subnets",
-        key="Subnets",
-        id="SubnetId",
-        delete="delete_subnet",
-        holds="subnet-id",
-    ),
-    Kind(
-        name="route-table",
-        stage=3,
-        list="describe_route_tables",
-        key="RouteTables",
-        id="RouteTableId",
-        delete="delete_route_table",
-    ),
-    Kind(
-        name="internet-gateway",
-        stage=3,
-        list="describe_internet_gateways",
-        key="InternetGateways",
-        id="InternetGatewayId",
-        delete="delete_internet_gateway",
-    ),
-    Kind(
-        name="vpc",
-        stage=4,
-        list="describe_vpcs",
-        key="Vpcs",
-        id="VpcId",
-        delete="delete_vpc",
-        holds="vpc-id",
-    ),
-)
-"""In the order in which they can be deleted."""
-
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def parts(api: Api) -> tuple[Part, ...]:
     """Everything of ours in the region that is no instance and does not go with one."""
-    found = values(run_all(lambda kind: listed(api, kind), KINDS))
-    return tuple(part for of_kind in found for part in of_kind)
+    reads: list[Callable[[], Sequence[Any]]] = [partial(_items, api, kind) for kind in KINDS]
+    reads.append(partial(instances.listed, api, None))
+    *found, machines = values(run_all(lambda read: read(), reads))
+    own = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
+    return tuple(
+        _part(kind, item)
+        for kind, items in zip(KINDS, found, strict=True)
+        for item in items
+        if not (kind.attachable and _goes_with(item, own))
+    )
 
 
 def listed(api: Api, kind: Kind) -> list[Part]:
-    """Ours of one kind."""
+    """Ours of one kind, also what goes with an instance."""
+    return [_part(kind, item) for item in _items(api, kind)]
+
+
+def _items(api: Api, kind: Kind) -> list[Any]:
     which = [*ours(), *({"Name": name, "Values": list(v)} for name, v in (kind.which or {}).items())]
-    return [_part(kind, item) for item in api.pages(kind.list, kind.key, Filters=which)]
+    return api.pages(kind.list, kind.key, Filters=which)
 
 
-def _part(kind: Kind, item: Mapping[str, Any]) -> Part:
+def _goes_with(item: Item, own: Collection[tuple[str, str | None]]) -> bool:
+    """Whether it is attached, and to nothing but machines of its own cluster: `own`, by id and cluster."""
+    cluster = tags_in(item).get(tags.CLUSTER_ID)
+    attachments = _attachments(item)
+    return bool(attachments) and all((a.get("InstanceId", ""), cluster) in own for a in attachments)
+
+
+def _attachments(item: Item) -> list[Item]:
+    """Of a volume, which may have several, or of a network interface."""
+    if one := item.get("Attachment"):
+        return [one]
+    return list(item.get("Attachments", []))
+
+
+def _part(kind: Kind, item: Item) -> Part:
     of = tags_in(item)
     name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
     return Part(kind=kind.name, id=str(item.get(kind.id) or name), name=name, tags=of, stage=kind.stage)
@@ -170,8 +79,11 @@ def delete(api: Api, clock: Clock, part: Part) -> None:
         api.call(kind.delete, again=True, **_whom(kind, part))
     except Gone:
         return
-    except Blocked as error:
-        holders = [*_interfaces(api, kind, part), *_inside(api, part)]
+    except CloudError as error:
+        # EC2 says only that a value is invalid of an interface that is in use.
+        if not isinstance(error, Blocked) and not (kind.attachable and error.code == "InvalidParameterValue"):
+            raise
+        holders = [*_attached_to(api, kind, part), *_interfaces(api, kind, part), *_inside(api, part)]
         if not holders:
             raise
         more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
@@ -227,6 +139,19 @@ def _await_gone(api: Api, clock: Clock, kind: Kind, part: Part) -> None:
         clock.sleep(waits.next())
 
 
+def _attached_to(api: Api, kind: Kind, part: Part) -> list[str]:
+    """The instances that a volume or a network interface is attached to, whosever they are."""
+    if not kind.attachable:
+        return []
+    which = [{"Name": f"{kind.name}-id", "Values": [part.id]}]
+    found = api.pages(kind.list, kind.key, Filters=which)
+    return [
+        f"instance {a['InstanceId']}" if "InstanceId" in a else f"attachment {a.get('AttachmentId', '')}"
+        for item in found
+        for a in _attachments(item)
+    ]
+
+
 def _interfaces(api: Api, kind: Kind, part: Part) -> list[str]:
     """The network interfaces that use a part, whosever they are."""
     if kind.holds is None:
@@ -239,7 +164,7 @@ def _interfaces(api: Api, kind: Kind, part: Part) -> list[str]:
     return [_interface_name(interface) for interface in found]
 
 
-def _interface_name(interface: Mapping[str, Any]) -> str:
+def _interface_name(interface: Item) -> str:
     attachment = interface.get("Attachment", {})
     owner = attachment.get("InstanceId") or interface.get("Description") or interface.get("Status", "")
     return f"network interface {interface['NetworkInterfaceId']}" + (f" ({owner})" if owner else "")

@@ -35,8 +35,8 @@ def tag_specification(kind: str, of: Tags, name: str) -> Request:
 
 
 def tags_in(item: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of something that AWS describes."""
-    return {tag["Key"]: tag["Value"] for tag in item.get("Tags") or []}
+    """The tags of something that AWS describes; a network interface has them under another name."""
+    return {tag["Key"]: tag["Value"] for tag in item.get("Tags") or item.get("TagSet") or []}
 
 
 def filters(**values: str | Sequence[str]) -> list[Request]:

@@ -1,4 +1,4 @@
-"""Instance types: what AWS says of one, in which zones it is offered, what it costs."""
+"""Instance types: what AWS says of one, in which zones it is offered."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -66,7 +66,6 @@ def facts(described: Mapping[str, Any]) -> dict[str, Any]:
         "first_card_interfaces": cards[0].get("MaximumNetworkInterfaces", 1) if cards else 1,
         "placement_group": "cluster"
         in described.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
-        "vcpus": described.get("VCpuInfo", {}).get("DefaultVCpus", 0),
     }
 
 
@@ -118,9 +117,3 @@ def refuse_unusable(described: Mapping[str, Any], cluster: CloudCluster) -> None
             f"AWS has {cluster.shape} in {cluster.target.region} as {', '.join(classes)} only, "
             f"not as {wanted}. {fix}"
         )
-
-
-def hourly_usd(cluster: CloudCluster) -> float | None:
-    """Price of one machine: the list price of us-east-1, about right elsewhere. Spot prices change."""
-    shape = catalog.SHAPES.get(cluster.shape)
-    return None if cluster.spot or shape is None else shape.usd_per_hour

@@ -122,6 +122,15 @@ def find(target: Target, environ: Mapping[str, str] | None = None) -> Credential
     )
 
 
+def configured(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether anything here says that OCI is used, be it wrong: a file, or a variable."""
+    env = os.environ if environ is None else environ
+    named = ("OCI_CLI_CONFIG_FILE", "OCI_CONFIG_FILE", "OCI_CLI_PROFILE", "OCI_CLI_AUTH", "GPUCTL_OCI_AUTH")
+    if any(env.get(variable) for variable in (*named, *_OVERRIDES.values())):
+        return True
+    return Path(oci.config.DEFAULT_LOCATION).expanduser().exists()
+
+
 def _principal(kind: str, target: Target, env: Mapping[str, str], file: Path) -> Credentials:
     try:
         signer = _SIGNERS[kind]({})

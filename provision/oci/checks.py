@@ -15,11 +15,12 @@ import oci
 
 from inventories.errors import InvalidInput
 from provision.cloud import CloudCluster, Finding, Offer
-from provision.errors import CloudError, Denied, ProvisionError
+from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers
 from provision.oci.api import Api
 from provision.oci.faults import LAUNCH_POLICIES, policy_for, statement
 from provision.oci.kinds import KINDS
+from provision.oci.limits import available, units
 from provision.parallel import run_all
 
 MOST_SKEW_S = 300.0
@@ -34,6 +35,8 @@ OWNER_POLICIES = (
     "inspect compartments in tenancy",
 )
 """What a group needs that also makes the shared network."""
+GUEST_POLICIES = (*LAUNCH_POLICIES, "manage volume-family in compartment id {compartment}")
+"""What it needs for machines in somebody's subnet, and to find boot volumes that outlive them."""
 
 
 def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
@@ -111,10 +114,15 @@ def _credentials(api: Api) -> tuple[list[Finding], bool]:
     try:
         answer = api.response("identity.list_availability_domains", api.tenancy)
     except CloudError as error:
-        refused = Finding(what=what, ok=False, detail=str(error), fix=api.credentials.advice)
+        # Who may not look is known to OCI at least; any other answer tells nothing of the credentials.
+        refused = isinstance(error, BadCredentials)
+        fix = api.credentials.advice if refused else ""
+        if isinstance(error, Denied):
+            fix = _add(api, "list_availability_domains")
+        found = Finding(what=what, ok=False if refused else None, detail=str(error), fix=fix)
         headers = getattr(error.__cause__, "headers", None)
         clock = [skew_finding(headers.get("date"), datetime.now(UTC))] if headers else []
-        return [refused, *clock], isinstance(error, Denied)
+        return [found, *clock], isinstance(error, Denied)
     good = Finding(
         what=what,
         ok=True,
@@ -156,7 +164,7 @@ def _permissions(api: Api) -> Iterator[Finding]:
                 what=f"permission to {method.replace('_', ' ')}",
                 ok=False if denied else None,
                 detail=str(outcome),
-                fix=f"Add the policy statement `{policy_for(method, api.compartment)}`." if denied else "",
+                fix=_add(api, method) if denied else "",
             )
     if fine:
         yield Finding(what="permission to read", ok=True, detail=f"{len(operations)} lists can be read")
@@ -164,7 +172,8 @@ def _permissions(api: Api) -> Iterator[Finding]:
         what="permission to create",
         ok=None,
         detail=f"OCI can't be asked. A group that also makes the network needs: {_told(api, OWNER_POLICIES)}; "
-        f"with --subnet-id: {_told(api, LAUNCH_POLICIES)}.",
+        f"with --subnet-id: {_told(api, GUEST_POLICIES)}. Without the one on volumes, boot volumes get no tags, "
+        "and `gpuctl down` does not find one that was kept when its machine was ended in the console.",
     )
 
 
@@ -172,7 +181,8 @@ def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
     try:
         offer = offers.find(api, cluster)
     except (ProvisionError, InvalidInput) as error:
-        yield Finding(what="shape and image", ok=False, detail=str(error))
+        told = not isinstance(error, CloudError) or isinstance(error, Denied | BadCredentials)
+        yield Finding(what="shape and image", ok=False if told else None, detail=str(error))
         return
     yield Finding(
         what="shape and image",
@@ -189,14 +199,16 @@ def _quota(api: Api, offer: Offer, count: int) -> Iterator[Finding]:
     if not limits:
         yield Finding(what="service limits", ok=None, detail=f"OCI names no limit for {offer.shape}.")
         return
-    config = offer.facts.get("shape_config") or {}
-    needed = count * int(offer.gpus or config.get("ocpus") or 1)
     zones = list(dict.fromkeys(place.zone for place in offer.places))
-    left = run_all(lambda zone: offers.available(api, limits[0], zone), zones)
+    left = run_all(lambda zone: available(api, limits[0], zone), zones)
     pairs = [
         (zone, None if isinstance(free, Exception) else free) for zone, free in zip(zones, left, strict=True)
     ]
-    yield quota_finding(pairs, needed, limits[0])
+    yield quota_finding(pairs, units(offer, count), limits[0])
+
+
+def _add(api: Api, method: str) -> str:
+    return f"Add the policy statement `{policy_for(method, api.compartment)}`."
 
 
 def _told(api: Api, policies: Sequence[str]) -> str:

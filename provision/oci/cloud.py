@@ -17,7 +17,7 @@ from provision.cloud import (
     Place,
     Target,
 )
-from provision.oci import auth, checks, images, machines, network, offers, parts, preview, requests
+from provision.oci import auth, checks, images, limits, machines, network, offers, parts, preview, requests
 from provision.oci.api import Api
 
 CONSISTENCY_S = 20.0
@@ -35,6 +35,11 @@ def connect(target: Target, *, clock: Clock) -> "OciCloud":
     )
     consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
     return OciCloud(Api(credentials, clock), found, float(consistency) if consistency else CONSISTENCY_S)
+
+
+def configured() -> bool:
+    """Whether there is a configuration file, or a variable that stands for one."""
+    return auth.configured()
 
 
 def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
@@ -87,8 +92,10 @@ class OciCloud:
     ) -> tuple[dict[str, Any], ...]:
         """As the protocol says."""
         where = self._api.compartment
+        room = limits.room_needed(offer, place, len(machines))
         return tuple(
-            requests.launch(cluster, offer, ground, place, launch, machine, where) for machine in machines
+            requests.launch(cluster, offer, ground, place, launch, machine, where) | {"room": room}
+            for machine in machines
         )
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:

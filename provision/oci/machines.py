@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from provision import tags
 from provision.cloud import Instance, InstanceState, Place
-from provision.errors import Blocked, CloudError, Denied, Gone
+from provision.errors import Blocked, CloudError, Denied, Gone, Quota
+from provision.oci import limits, volumes
 from provision.oci.api import Api, Json
 from provision.oci.faults import from_message, policy_for
 from provision.oci.kinds import GOING, GONE, tags_of
+from provision.oci.together import together
 from provision.parallel import first_error, run_all, values
 from provision.retry import PollWaits
 
@@ -46,6 +49,7 @@ def as_instance(view: Json) -> Instance:
         shape=view["shape"],
         place=Place(zone=view["availabilityDomain"]),
         launched_at=view["timeCreated"],
+        spot=bool(view.get("preemptibleInstanceConfig")),
     )
 
 
@@ -61,12 +65,20 @@ def instances(api: Api, cluster_id: str | None) -> tuple[Instance, ...]:
 
 def send(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
     """As `Cloud.send` says."""
-    view = api.call("compute.launch_instance", request["details"], opc_retry_token=request["token"])
+    try:
+        view = api.call("compute.launch_instance", request["details"], opc_retry_token=request["token"])
+    except Quota as error:
+        raise limits.refused(api, error, request.get("room")) from error.__cause__
     return (str(view["id"]),)
 
 
 def with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
-    """As `Cloud.with_addresses` says."""
+    """As `Cloud.with_addresses` says; the machines' boot volumes get their tags on the way."""
+    found, _ = together(partial(_with_addresses, api, machines), partial(volumes.tag, api, machines))
+    return found
+
+
+def _with_addresses(api: Api, machines: Sequence[Instance]) -> tuple[Instance, ...]:
     alive = {machine.id for machine in machines if machine.alive}
     if not alive:
         return tuple(machines)

@@ -35,16 +35,25 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
     wanted = _ssh_cidrs(cluster)
     if cluster.subnet_id:
         subnet, shelf = together(partial(_subnet_view, api, cluster), partial(Shelf, api, ("nsg",)))
-        vcn_id, subnet_id = subnet["vcnId"], subnet["id"]
+        vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
         nsg_id = _firewall(api, shelf, cluster, vcn_id, wanted, ensure)
     else:
         shared = _Shared(api, cluster, ensure)
-        vcn_id = shared.vcn()
+        vcn_id, peer_cidr = shared.vcn(), shared.cidr
         subnet_id, nsg_id = together(
             partial(shared.subnet, vcn_id),
             partial(_firewall, api, shared.shelf, cluster, vcn_id, wanted, ensure),
         )
-    return Ground(ids={"vcn": vcn_id, "subnet": subnet_id, "nsg": nsg_id, "public_key": public_key.strip()})
+    return Ground(
+        ids={
+            "vcn": vcn_id,
+            "subnet": subnet_id,
+            "nsg": nsg_id,
+            "public_key": public_key.strip(),
+            # The images' own firewall has to let it in, whatever the groups allow.
+            "peer_cidr": peer_cidr,
+        }
+    )
 
 
 def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) -> str:
@@ -79,6 +88,7 @@ class _Shared:
         self._cluster = cluster
         self._ensure = ensure
         self._kind = "public" if cluster.public_ip else "private"
+        self.cidr = requests.SUBNET_CIDRS[self._kind]
 
     def vcn(self) -> str:
         """The VCN, ready to be built upon."""
@@ -101,12 +111,11 @@ class _Shared:
     def subnet(self, vcn_id: str) -> str:
         """The subnet, with its routes mended."""
         table, security = together(partial(self._route_table, vcn_id), partial(self._security_list, vcn_id))
-        cidr = requests.SUBNET_CIDRS[self._kind]
         subnet_id = self._part(
             "subnet",
             vcn_id,
             requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
-            wanted=lambda view: view.get("cidrBlock") == cidr,
+            wanted=lambda view: view.get("cidrBlock") == self.cidr,
         )
         self.shelf.wait_ready("subnet", subnet_id)
         return subnet_id
@@ -122,7 +131,7 @@ class _Shared:
         used = {
             view.get("routeTableId")
             for view in self.shelf.views("subnet")
-            if view.get("cidrBlock") == requests.SUBNET_CIDRS[self._kind] and view["vcnId"] == vcn_id
+            if view.get("cidrBlock") == self.cidr and view["vcnId"] == vcn_id
         }
         table = self._part(
             "route-table",

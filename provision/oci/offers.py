@@ -15,6 +15,7 @@ from provision.cloud import CloudCluster, Offer, Place
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
 from provision.oci import images, requests
 from provision.oci.api import Api, Json
+from provision.oci.limits import available
 from provision.oci.network import check_subnet
 from provision.oci.together import together
 from provision.parallel import run_all, values
@@ -35,8 +36,8 @@ class Zone:
     """As the domain lists it; None: it has no such shape."""
     capacity: bool | None
     """What the capacity report says. None: nothing."""
-    allowed: bool | None
-    """Whether the account's limits leave room for one machine. None: not known."""
+    left: int | None
+    """What the account's limit leaves there, in GPUs. None: not known."""
     unknown: str = ""
     """Why there is no report."""
 
@@ -75,7 +76,10 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
         facts=facts_of(cluster.shape, shape, image)
-        | {"no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None)},
+        | {
+            "no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None),
+            "room": {zone.name: zone.left for zone in zones if zone.shape},
+        },
     )
 
 
@@ -114,31 +118,23 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
 
 def ordered_places(zones: Sequence[Zone]) -> tuple[Place, ...]:
     """Each domain as a whole, the likelier ones first; then each fault domain by itself."""
-    having = [zone for zone in zones if zone.shape is not None]
-    likely = sorted(having, key=lambda zone: (zone.allowed is False, zone.capacity is not True))
+    likely = sorted((zone for zone in zones if zone.shape is not None), key=_unlikely)
     whole = [Place(zone=zone.name) for zone in likely]
     parts = [Place(zone=zone.name, fault_domain=domain) for zone in likely for domain in zone.fault_domains]
     return (*whole, *parts)
+
+
+def _unlikely(zone: Zone) -> tuple[bool, bool, int]:
+    """The higher, the later: no room for one machine, no capacity, less room for more of them."""
+    needed = int((zone.shape or {}).get("gpus") or 1)
+    left = needed if zone.left is None else zone.left
+    return left < needed, zone.capacity is not True, -left
 
 
 def availability_domains(api: Api) -> list[str]:
     """Their names, in the account's order."""
     found = api.list_all("identity.list_availability_domains", api.tenancy)
     return [str(domain["name"]) for domain in found]
-
-
-def available(api: Api, limit: str, zone: str) -> int | None:
-    """How much of a compute limit is left in a domain. None: the service does not tell."""
-    try:
-        answer = api.hint(
-            "limits.get_resource_availability", "compute", limit, api.tenancy, availability_domain=zone
-        )
-    except BadCredentials:
-        raise
-    except CloudError:
-        return None
-    left = answer.get("available")
-    return None if left is None else int(left)
 
 
 def _image(api: Api, cluster: CloudCluster) -> Callable[[], images.Image]:
@@ -170,13 +166,12 @@ def _zone(api: Api, name: str, shape: str) -> Zone:
     )
     limits = (found or {}).get("quotaNames") or ()
     left = available(api, limits[0], name) if found and limits else None
-    needed = int((found or {}).get("gpus") or 1)
     return Zone(
         name=name,
         fault_domains=tuple(str(domain["name"]) for domain in fault_domains),
         shape=found,
         capacity=capacity,
-        allowed=None if left is None else left >= needed,
+        left=left,
         unknown=unknown,
     )
 

@@ -26,6 +26,8 @@ class Settings:
     """Instances at once, by shape and place; `*` stands for any; absent: unlimited."""
     quota: dict[str, int] = field(default_factory=dict)
     """Instances at once, by shape; `*` stands for any; absent: unlimited."""
+    place_quota: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Instances at once, by shape and place, where an account's quota counts by place; `*` and absent as above."""
     late_failure: dict[str, str] = field(default_factory=dict)
     """By place: a launch there is accepted and fails later, with this message."""
     ssh_port: int = 2222
@@ -38,17 +40,24 @@ class Settings:
 
     def capacity_at(self, shape: str, place: str) -> int | None:
         """Instances of a shape that may exist at a place at once; the most exact entry holds."""
-        places = self.capacity.get(shape, {}), self.capacity.get("*", {})
-        entries = (table[key] for table in places for key in (place, "*") if key in table)
-        return next(entries, None)
+        return _at(self.capacity, shape, place)
 
     def quota_of(self, shape: str) -> int | None:
         """Instances of a shape that may exist at once."""
         return self.quota.get(shape, self.quota.get("*"))
 
+    def place_quota_at(self, shape: str, place: str) -> int | None:
+        """Instances of a shape that the account may have at a place at once; the most exact entry holds."""
+        return _at(self.place_quota, shape, place)
+
     def late_failure_at(self, place: str) -> str | None:
         """Why launches at a place fail after they were accepted."""
         return self.late_failure.get(place, self.late_failure.get("*"))
+
+
+def _at(tables: dict[str, dict[str, int]], shape: str, place: str) -> int | None:
+    places = tables.get(shape, {}), tables.get("*", {})
+    return next((table[key] for table in places for key in (place, "*") if key in table), None)
 
 
 @dataclass(frozen=True, kw_only=True)

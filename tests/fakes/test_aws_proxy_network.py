@@ -68,6 +68,11 @@ class TestDeletion:
         with refused("InvalidParameterValue", text="already has an internet gateway"):
             aws.ec2.attach_internet_gateway(InternetGatewayId=loose, VpcId=net.vpc)
         association = aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)["AssociationId"]
+        again = aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)["AssociationId"]
+        assert again == association
+        other = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
+        with refused("Resource.AlreadyAssociated", text=other):
+            aws.ec2.associate_route_table(RouteTableId=other, SubnetId=net.subnet)
         with refused("DependencyViolation", text=table):
             aws.ec2.delete_route_table(RouteTableId=table)
         aws.ec2.disassociate_route_table(AssociationId=association)

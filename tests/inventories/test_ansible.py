@@ -20,7 +20,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHPzVx2HfQ0pZ3yT0hUlf2Ydu2bKGm3s
 FIRST = Machine(
     name="demo-0", rank=0, state="running", host="203.0.113.7", port=2201, user="ubuntu", private_ip="10.0.0.2",
     gpus=2, id="ocid1.instance.oc1..a", shape="VM.GPU.A10.2", key_file=Path("/h/keys/id_ed25519"),
-    python="/usr/bin/python3.12", host_key=HOST_KEY,
+    python="/usr/bin/python3.12", host_key=HOST_KEY, launched_at="2026-11-21T05:45:01+00:00",
 )  # fmt: skip
 SECOND = Machine(
     name="demo-1",
@@ -66,6 +66,7 @@ all:
           ansible_python_interpreter: /usr/bin/python3.12
           shape: VM.GPU.A10.2
           host_key: {HOST_KEY}
+          launched_at: '2026-11-21T05:45:01+00:00'
         demo-1:
           ansible_host: 203.0.113.8
           ansible_port: 22
@@ -111,6 +112,7 @@ def inventories(draw):
             key_file=draw(st.none() | lines.map(lambda text: Path("/" + text))),
             python=draw(st.none() | lines.map(lambda text: "/" + text)),
             host_key=draw(st.none() | st.just(HOST_KEY)),
+            launched_at=draw(st.none() | lines),
         )
         for rank, name in enumerate(names)
     )
@@ -141,7 +143,7 @@ def test_ansible_reads_it(path, ansible_list):
         "ansible_ssh_common_args": "-o 'UserKnownHostsFile=\"/h/known_hosts\"' "
         "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes",
         "rank": 0, "private_ip": "10.0.0.2", "gpus": 2, "shape": "VM.GPU.A10.2", "id": "ocid1.instance.oc1..a",
-        "state": "running", "host_key": HOST_KEY,
+        "state": "running", "host_key": HOST_KEY, "launched_at": "2026-11-21T05:45:01+00:00",
         "gpuctl": {
             "format": 1, "cluster": "demo", "provider": "oci", "region": "us-ashburn-1", "shape": "VM.GPU.A10.2",
             "hourly_usd": 8.0, "created_at": "2026-11-21T05:46:25Z",
@@ -225,18 +227,18 @@ def test_relative_keys_are_made_absolute(path, tmp_path, monkeypatch):
         ("hourly_usd: 8.0", "hourly_usd: x", "10: key 'gpuctl.hourly_usd' should be a number, but is 'x'."),
         ("hourly_usd: 8.0", "hourly_usd: true", "10: key 'gpuctl.hourly_usd' should be a number, but is true."),
         ("      format: 1\n", "", "4: key 'gpuctl.format' is missing."),
-        ("rank: 1", "rank: 0", "33: host 'demo-1' has rank 0, which host 'demo-0' in line 20 has too. "
+        ("rank: 1", "rank: 0", "34: host 'demo-1' has rank 0, which host 'demo-0' in line 20 has too. "
          "Give each a rank of its own, or none any."),
         ("rank: 1", "rank: 2",
-         "33: host 'demo-1' has rank 2, but ranks begin at 0 and end at 1 here, one for each host."),
-        ("          rank: 1\n", "", "29: host 'demo-1' has no rank."),
-        ("state: unknown", "state: well", "37: state should be one of pending, running, stopped, gone, unknown, "
+         "34: host 'demo-1' has rank 2, but ranks begin at 0 and end at 1 here, one for each host."),
+        ("          rank: 1\n", "", "30: host 'demo-1' has no rank."),
+        ("state: unknown", "state: well", "38: state should be one of pending, running, stopped, gone, unknown, "
          "but is 'well'."),
-        ("id: '7'", "id: 7", "36: id should be text (put it in quotes if it is), but is 7."),
-        ("        demo-1:", "        demo-0:", "29: key 'demo-0' is there a second time; the first is in line 16. "
+        ("id: '7'", "id: 7", "37: id should be text (put it in quotes if it is), but is 7."),
+        ("        demo-1:", "        demo-0:", "30: key 'demo-0' is there a second time; the first is in line 16. "
          "Remove one of them."),
         ("ansible_host: 203.0.113.8\n          ansible_port: 22\n", "ansible_host: 203.0.113.7\n          "
-         "ansible_port: 2201\n", "29: host 'demo-1' has the same address and port, 203.0.113.7 port 2201, "
+         "ansible_port: 2201\n", "30: host 'demo-1' has the same address and port, 203.0.113.7 port 2201, "
          "as host 'demo-0' in line 16. Remove one of them."),
         (f"host_key: {HOST_KEY}", "host_key: none", "28: host_key should be a public key as in "
          "'ssh-ed25519 AAAA…', but is 'none'."),

@@ -4,8 +4,9 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.validate import parse_duration_s
+from provision.cloud import Offer, Target
 from provision.errors import RefusedPlan
-from provision.limits import cost_so_far, expires_at, refuse_over_max_cost
+from provision.limits import cost_so_far, ending_sentence, expires_at, refuse_over_max_cost
 
 NOW = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -74,7 +75,42 @@ def test_what_is_advised_is_accepted(hourly_usd):
 
 
 def test_cost_so_far():
-    assert cost_so_far(8.0, "2026-07-01T10:30:00+00:00", NOW) == pytest.approx(12.0, abs=0.001)
-    assert cost_so_far(8.0, "2026-07-01T10:30:00", NOW) == pytest.approx(12.0, abs=0.001)
-    assert cost_so_far(8.0, "2026-07-02T10:30:00+00:00", NOW) == 0.0, "a clock that was set back"
-    assert cost_so_far(None, "2026-07-01T10:30:00+00:00", NOW) is None
+    early, late = "2026-07-01T10:30:00+00:00", "2026-07-01T11:30:00+00:00"
+    assert cost_so_far(4.0, [early, early], NOW) == pytest.approx(12.0, abs=0.001)
+    assert cost_so_far(4.0, [early, late], NOW) == pytest.approx(8.0, abs=0.001), "one came later"
+    assert cost_so_far(4.0, ["2026-07-01T10:30:00"], NOW) == pytest.approx(6.0, abs=0.001)
+    assert cost_so_far(8.0, ["2026-07-02T10:30:00+00:00"], NOW) == 0.0, "a clock that was set back"
+    assert cost_so_far(8.0, [], NOW) == 0.0
+    assert cost_so_far(None, [early], NOW) is None
+    assert cost_so_far(4.0, [early, "yesterday"], NOW) is None
+
+
+def an_offer(*, billed_when_stopped: bool) -> Offer:
+    return Offer(
+        shape="VM.GPU.A10.2",
+        gpus=2,
+        image_id="image",
+        image_name="image",
+        user="ubuntu",
+        disk_gb=200,
+        places=(),
+        hourly_usd=4.0,
+        billed_when_stopped=billed_when_stopped,
+    )
+
+
+def test_the_end_is_told_with_a_command_that_looks_where_the_machines_are():
+    at = "2026-07-01T16:00:00+00:00"
+    plain = Target(provider="oci", region="eu-frankfurt-1")
+    placed = Target(provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a", profile="my own")
+    reap = "gpuctl reap --expired --yes --provider oci --region"
+    said = ending_sentence(placed, an_offer(billed_when_stopped=True), at)
+    assert "goes on billing a VM.GPU.A10.2" in said
+    assert (
+        f"`*/10 * * * * {reap} us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`" in said
+    )
+    said = ending_sentence(plain, an_offer(billed_when_stopped=False), at)
+    assert "ends the bill" in said
+    assert f"or `{reap} eu-frankfurt-1`" in said
+    aws = ending_sentence(Target(provider="aws", region="us-east-1"), an_offer(billed_when_stopped=False), at)
+    assert aws == f"At {at} the machines shut down, which terminates them: nothing is billed after that."

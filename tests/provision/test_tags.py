@@ -1,5 +1,7 @@
 """The tags: whose something is, and the ranks that one request stands for."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,30 @@ def test_whose_something_is() -> None:
     assert not tags.is_ours({"Name": "gpuctl"})
     assert tags.is_shared(network)
     assert not tags.is_shared(cluster)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"Name": "gpuctl"},
+        {"gpuctl": "my-bastion"},
+        {"gpuctl": "my-bastion", "gpuctl-cluster-id": ""},
+        {"gpuctl": ""},
+        {"gpuctl": "", "gpuctl-cluster-id": "0a1b"},
+        {"gpuctl-cluster-id": "0a1b"},
+        {"gpuctl-owner": "ada@desk"},
+    ],
+)
+def test_what_others_tagged_is_theirs(of: dict[str, str]) -> None:
+    assert not tags.is_ours(of)
+    assert not tags.is_shared(of)
+
+
+def test_times_that_people_may_have_edited() -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert tags.read_time("2026-11-21T12:00:00+00:00") == noon
+    assert tags.read_time("2026-11-21T12:00:00Z") == noon
+    assert tags.read_time("2026-11-21T12:00:00") == noon
+    assert tags.read_time("2026-11-21T14:00:00+02:00") == noon
+    for text in (None, "", "never", "tomorrow noon", "2026-13-01", "21.11.2026"):
+        assert tags.read_time(text) is None

@@ -87,7 +87,11 @@ def _create_vpc(world: World, region: str, params: Params) -> None:
 
 
 def _attach_gateway(world: World, region: str, params: Params) -> None:
-    for gateway in world.moto.backend(region).internet_gateways.values():
+    gateways = world.moto.backend(region).internet_gateways
+    if params["InternetGatewayId"] not in gateways:
+        raise not_found("internet-gateway", params["InternetGatewayId"])
+    _in_a_vpc(world, region, params)
+    for gateway in gateways.values():
         if gateway.vpc and gateway.vpc.id == params["VpcId"] and gateway.id != params["InternetGatewayId"]:
             raise ApiError(
                 "InvalidParameterValue",
@@ -137,7 +141,23 @@ def _create_route(world: World, region: str, params: Params) -> None:
         )
 
 
+def _associate_route_table(world: World, region: str, params: Params) -> None:
+    name, subnet = params["RouteTableId"], params.get("SubnetId")
+    tables = world.moto.backend(region).route_tables
+    if name not in tables:
+        raise not_found("route-table", name)
+    if subnet is None:
+        return
+    lookup.subnet(world, region, subnet)
+    if any(subnet in table._associations.values() for table in tables.values() if table.id != name):
+        raise ApiError(
+            "Resource.AlreadyAssociated",
+            f"the specified association for route table {name} conflicts with an existing association",
+        )
+
+
 def _create_subnet(world: World, region: str, params: Params) -> None:
+    _in_a_vpc(world, region, params)
     text = params.get("CidrBlock", "")
     try:
         length = ipaddress.ip_network(text, strict=False).prefixlen
@@ -147,18 +167,28 @@ def _create_subnet(world: World, region: str, params: Params) -> None:
         raise ApiError("InvalidSubnet.Range", f"The CIDR '{text}' is invalid.")
 
 
+def _in_a_vpc(world: World, region: str, params: Params) -> None:
+    if "VpcId" in params and params["VpcId"] not in world.moto.backend(region).vpcs:
+        raise not_found("vpc", params["VpcId"])
+
+
 def _create_group(world: World, region: str, params: Params) -> None:
+    _in_a_vpc(world, region, params)
     wording.check_group(params)
 
 
 def _change_rules(world: World, region: str, params: Params) -> None:
+    if "GroupId" in params:
+        lookup.group(world, region, params["GroupId"])
     wording.check_rules(params)
 
 
 GUARDS: dict[str, Callable[[World, str, Params], None]] = {
+    "AssociateRouteTable": _associate_route_table,
     "AttachInternetGateway": _attach_gateway,
     "AuthorizeSecurityGroupEgress": _change_rules,
     "AuthorizeSecurityGroupIngress": _change_rules,
+    "CreateRouteTable": _in_a_vpc,
     "CreateSecurityGroup": _create_group,
     "CreateSubnet": _create_subnet,
     "CreateRoute": _create_route,

@@ -27,10 +27,12 @@ def _machines(cloud: Cloud, shape: str, domain: str | None, fault: str | None) -
             yield instance
 
 
-def check_quota(cloud: Cloud, shape: Shape) -> None:
-    """Refuse a machine that the tenancy's limits do not allow."""
-    quota = cloud.settings.quota_of(shape.name)
-    if quota is not None and machines(cloud, shape.name) >= quota:
+def check_quota(cloud: Cloud, shape: Shape, domain: str) -> None:
+    """Refuse a machine that the tenancy's limits do not allow. Which domain is full is not said."""
+    quota, here = cloud.settings.quota_of(shape.name), cloud.settings.place_quota_at(shape.name, domain)
+    if (quota is not None and machines(cloud, shape.name) >= quota) or (
+        here is not None and machines(cloud, shape.name, domain) >= here
+    ):
         raise limit_exceeded(shape.limit)
 
 

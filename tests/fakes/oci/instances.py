@@ -27,7 +27,7 @@ def launch(cloud: Cloud, request: Request) -> Reply:
     shape, image, volume = check_launch(cloud, body)
     domain = body["availabilityDomain"]
     subnet = check_vnic(cloud, body, domain)
-    check_quota(cloud, shape)
+    check_quota(cloud, shape, domain)
     fault = choose_fault_domain(cloud, shape, domain, body.get("faultDomain"))
     address = cloud.hosts.address() if cloud.hosts else None
     instance = cloud.add(

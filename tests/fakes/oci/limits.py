@@ -18,13 +18,32 @@ for _shape in SHAPES.values():
     FAMILIES.setdefault(_shape.limit, []).append(_shape)
 
 
-def _limit(cloud: Cloud, family: str) -> int:
+def _limit(cloud: Cloud, family: str, domain: str) -> int:
+    """As ListLimitValues shows it for a domain."""
+    settings = cloud.settings
     limits = [
         quota * shape.counts
         for shape in FAMILIES[family]
-        if (quota := cloud.settings.quota_of(shape.name)) is not None
+        for quota in (settings.quota_of(shape.name), settings.place_quota_at(shape.name, domain))
+        if quota is not None
     ]
     return min(limits, default=UNLIMITED)
+
+
+def _left(cloud: Cloud, family: str, domain: str) -> int:
+    """What a domain has left, of its own limits and of those for all domains together."""
+    settings = cloud.settings
+    used, used_here = _used(cloud, family), _used(cloud, family, domain)
+    left = [
+        quota * shape.counts - taken
+        for shape in FAMILIES[family]
+        for quota, taken in (
+            (settings.quota_of(shape.name), used),
+            (settings.place_quota_at(shape.name, domain), used_here),
+        )
+        if quota is not None
+    ]
+    return max(0, min(left, default=UNLIMITED - used))
 
 
 def _used(cloud: Cloud, family: str, domain: str | None = None) -> int:
@@ -41,7 +60,7 @@ def availability(cloud: Cloud, request: Request) -> Reply:
         raise missing(f"query parameter availabilityDomain is required for limit {family}")
     if not cloud.account.has_domain(domain):
         raise not_found()
-    available = max(0, _limit(cloud, family) - _used(cloud, family))
+    available = _left(cloud, family, domain)
     used = _used(cloud, family, domain)
     return Reply(
         body={
@@ -96,7 +115,7 @@ def _values(cloud: Cloud) -> Iterator[View]:
                 "name": family,
                 "scopeType": "AD",
                 "availabilityDomain": domain,
-                "value": _limit(cloud, family),
+                "value": _limit(cloud, family, domain),
             }
 
 

@@ -1,6 +1,9 @@
 """What `doctor` finds on OCI."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from provision.oci.cloud import OciCloud
 from tests.fakes.client import FakeCloud
@@ -32,6 +35,52 @@ def test_check_with_bad_credentials(builder: Builder, cloud: OciCloud, fake: Fak
     assert found["credentials"].ok is False
     assert found["clock"].ok is True  # the refusal tells the time as well
     assert "service limits" not in found
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "ServiceUnavailable"), (400, "InvalidParameter")])
+def test_what_was_not_shown_is_not_said(
+    builder: Builder,
+    cloud: OciCloud,
+    fake: FakeCloud,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+) -> None:
+    monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, unclear_for_s=0.0))
+    fault = {"kind": "error", "status": status, "code": code, "message": "no", "times": 0}
+    for operation in ("ListVcns", "ListImages", "ListRegionSubscriptions", "GetResourceAvailability"):
+        fake.fault(operation=operation, **fault)
+    found = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
+    assert found == {
+        **{what: ok for what, ok in found.items() if what.startswith("file ")},
+        "OCI SDK": True,
+        "credentials": True,
+        "clock": True,
+        "region": None,
+        "permission to list vcns": None,
+        "permission to list images": None,
+        "permission to create": None,
+        "shape and image": None,
+    }
+    fake.clear_faults()
+    fake.fault(operation="ListAvailabilityDomains", **fault)
+    found = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
+    assert found["credentials"] is None
+    assert "permission to read" not in found
+
+
+def test_who_may_look_at_nothing_is_told_the_policies(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
+    fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
+    fake.fault(**fault)
+    found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
+    assert found["credentials"].ok is None
+    assert "inspect compartments in tenancy" in found["credentials"].fix
+    assert [
+        finding.what for finding in found.values() if finding.what.startswith("permission") and finding.ok
+    ] == []
+    assert "manage volume-family" in found["permission to create"].detail
 
 
 def test_check_of_a_shape_that_is_not_there(cloud: OciCloud, tmp_path: Path) -> None:

@@ -78,13 +78,13 @@ def test_price() -> None:
 
 
 def zone(name: str, **more: Any) -> offers.Zone:
-    known: dict[str, Any] = {"shape": {"shape": "S"}, "capacity": None, "allowed": None}
+    known: dict[str, Any] = {"shape": {"shape": "S"}, "capacity": None, "left": None}
     return offers.Zone(name=name, fault_domains=("F1", "F2"), **(known | more))
 
 
 def test_places_that_are_likelier_come_first() -> None:
     zones = [
-        zone("none", allowed=False, capacity=True),
+        zone("none", left=0, capacity=True),
         zone("silent"),
         zone("other", shape=None, capacity=True),
         zone("full", capacity=False),
@@ -94,6 +94,16 @@ def test_places_that_are_likelier_come_first() -> None:
     assert told[:4] == ["free", "silent", "full", "none"]
     assert told[4:8] == ["free/F1", "free/F2", "silent/F1", "silent/F2"]
     assert len(told) == 12
+
+
+def test_places_with_more_room_come_first() -> None:
+    shape = {"shape": "S", "gpus": 4}
+    zones = [
+        zone(name, shape=shape, left=left)
+        for name, left in (("small", 3), ("some", 4), ("more", 8), ("unknown", None))
+    ]
+    told = [str(place) for place in offers.ordered_places(zones)]
+    assert told[:4] == ["more", "some", "unknown", "small"]
 
 
 def test_facts_of_shapes() -> None:

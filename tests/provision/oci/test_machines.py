@@ -67,6 +67,41 @@ def test_quota(builder: Builder, fake: FakeCloud) -> None:
     assert operations(fake).count("LaunchInstance") == 1
 
 
+def test_a_limit_of_one_domain_is_no_quota(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    """The refusal is the same; whether another domain has room for all of them is asked."""
+    fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0, f"{AD}2": 1, f"{AD}3": 2}})
+    assert builder.offer().facts["room"] == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
+    assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}2", f"{AD}1"]
+    full = Place(zone=f"{AD}1")
+    fake.forget_calls()
+    with pytest.raises(Capacity, match=f"gpu-a10-count is reached in .*; {AD}3 has room") as caught:
+        cloud.send(builder.requests(2, place=full)[0])
+    assert caught.value.code == "LimitExceeded"
+    with pytest.raises(Quota, match="gpu-a10-count"):
+        cloud.send(builder.requests(3, place=full)[0])
+    # Where only a part of them fits.
+    first, second = builder.requests(2, place=Place(zone=f"{AD}2"))
+    cloud.send(first)
+    with pytest.raises(Capacity):
+        cloud.send(second)
+
+
+def test_room_that_is_not_told_is_none(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0}})
+    (request,) = builder.requests(place=Place(zone=f"{AD}1"))
+    # As for a limit that counts the region, which can't be asked for a domain.
+    fault = {"kind": "error", "status": 400, "code": "InvalidParameter", "message": "scope", "times": 0}
+    fake.fault(operation="GetResourceAvailability", **fault)
+    with pytest.raises(Quota):
+        cloud.send(request)
+    fake.clear_faults()
+    fake.fault(operation="GetResourceAvailability", kind="drop_before", times=0)
+    with pytest.raises(Quota):
+        cloud.send({key: value for key, value in request.items() if key != "room"})
+    with pytest.raises(Quota):
+        cloud.send(request)
+
+
 def test_domains_without_limit_come_last(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(quota={"VM.GPU.A10.2": 0})
     assert len(builder.offer().places) == 12  # a hint only: none is left out

@@ -51,6 +51,7 @@ def test_private_network(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> No
     assert machine.public_ip is None
     assert (machine.private_ip or "").startswith("10.78.128.")
     assert sorted(kinds(cloud)) == [
+        "boot-volume",
         "nat-gateway",
         "nsg",
         "route-table",
@@ -72,6 +73,7 @@ def test_given_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path, fake: F
     fake.forget_calls()
     guest = Builder(cloud, tmp_path, name="guest", subnet_id=subnet)
     assert guest.ground().ids["subnet"] == subnet
+    assert guest.ground().ids["peer_cidr"] == "10.78.0.0/17"
     assert sorted(operations(fake, mutating=True)) == [
         "AddNetworkSecurityGroupSecurityRules",
         "CreateNetworkSecurityGroup",
@@ -81,6 +83,19 @@ def test_given_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path, fake: F
     private = Builder(cloud, tmp_path, name="private", public_ip=False).ground().ids["subnet"]
     with pytest.raises(InvalidInput, match="private one"):
         Builder(cloud, tmp_path, subnet_id=private).offer()
+
+
+def test_peers_are_the_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:
+    assert builder.ground().ids["peer_cidr"] == "10.78.0.0/17"
+    private = Builder(cloud, tmp_path, name="private", public_ip=False).ground()
+    assert private.ids["peer_cidr"] == "10.78.128.0/17"
+    # Somebody's own subnet: its range is read, whatever it is.
+    where = cloud.target.compartment
+    vcn = cloud._api.call("network.create_vcn", {"compartmentId": where, "cidrBlocks": ["172.16.0.0/20"]})
+    body = {"compartmentId": where, "vcnId": vcn["id"], "cidrBlock": "172.16.8.0/24"}
+    theirs = cloud._api.settled(lambda: cloud._api.call("network.create_subnet", body))
+    guest = Builder(cloud, tmp_path, name="guest", subnet_id=theirs["id"])
+    assert guest.ground().ids["peer_cidr"] == "172.16.8.0/24"
 
 
 def test_rules_follow_what_is_asked_for(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:

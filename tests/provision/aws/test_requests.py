@@ -11,7 +11,7 @@ from botocore.validate import ParamValidator
 from inventories.errors import InvalidInput
 from provision.aws import access, cloud, images, instances, quotas, requests, shapes
 from provision.cloud import Ground, NewMachine, Offer, Place
-from tests.provision.aws_support import USER_DATA, a_cluster
+from tests.provision.aws.building import USER_DATA, a_cluster
 
 GROUND = Ground(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})
 ZONE = Place(zone="us-east-1b")
@@ -293,12 +293,6 @@ def test_cards_with_efa() -> None:
 def test_zones_that_are_well_come_first() -> None:
     states = {"b": "available", "a": "impaired", "c": "available", "d": "unavailable"}
     assert shapes.in_order(["a", "b", "c", "d", "local-1"], states) == ["b", "c", "a"]
-
-
-def test_prices() -> None:
-    assert shapes.hourly_usd(a_cluster()) == 5.672
-    assert shapes.hourly_usd(a_cluster(spot=True)) is None
-    assert shapes.hourly_usd(a_cluster("g5.2xlarge")) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The machines of the AWS back end against a fake EC2 over HTTP: launches, ends, and what the account says."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import threading
 from typing import Any
 
 import boto3
@@ -13,37 +12,10 @@ from provision.aws import requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
 from provision.clock import SystemClock
-from provision.cloud import Cloud, NewMachine, Place, Target
+from provision.cloud import Cloud, NewMachine, Part, Place, Target
+from provision.parallel import run_all
 from tests.fakes.client import FakeCloud
-from tests.provision.aws_support import SPEED, FastClock, User, a_cluster, running, running_fake
-
-
-@pytest.fixture(scope="module")
-def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud]:
-    with running_fake(tmp_path_factory.mktemp("aws")) as fake:
-        yield fake
-
-
-@pytest.fixture
-def fake(fake_process: FakeCloud) -> FakeCloud:
-    fake_process.reset()
-    fake_process.settings(speed=SPEED)
-    return fake_process
-
-
-@pytest.fixture(scope="module")
-def account(fake_process: FakeCloud) -> AwsCloud:
-    return AwsCloud(Target(provider="aws"), clock=FastClock())
-
-
-@pytest.fixture
-def user(fake: FakeCloud, account: AwsCloud, tmp_path: Path) -> User:
-    return User(tmp_path / "home", account)
-
-
-def operations(fake: FakeCloud) -> list[str]:
-    return [call["operation"] for call in fake.calls(mutating=True)]
-
+from tests.provision.aws.building import FastClock, User, a_cluster, operations, running
 
 # Launches
 
@@ -218,6 +190,52 @@ def tags_of_a_cluster() -> dict[str, str]:
     return requests.cluster_tags(a_cluster())
 
 
+def tagged(*names: str) -> None:
+    tags: Any = [{"Key": key, "Value": value} for key, value in tags_of_a_cluster().items()]
+    boto3.client("ec2").create_tags(Resources=list(names), Tags=tags)
+
+
+def test_what_is_attached_to_a_strangers_machine_is_one_of_the_parts(user: User, fake: FakeCloud) -> None:
+    """What is attached to a machine of ours goes with it."""
+    ec2 = boto3.client("ec2")
+    (own,) = user.launch(a_cluster(), 1)
+    running(user, 1)
+    image = user.cloud.offer(a_cluster()).image_id
+    made = ec2.run_instances(ImageId=image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)["Instances"]
+    stranger = made[0]["InstanceId"]
+    disk = made[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    interface = made[0]["NetworkInterfaces"][0]["NetworkInterfaceId"]
+    tagged(disk, interface)
+    found = attachable(user)
+    assert set(found) == {disk, interface}
+    for part in found.values():
+        with pytest.raises(errors.Blocked, match=f"The {part.kind} {part.id} .* by instance {stranger}"):
+            user.cloud.delete(part)
+    user.cloud.terminate([own])
+    user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
+    assert set(attachable(user)) == {disk, interface}
+    ec2.terminate_instances(InstanceIds=[stranger])
+    user.wait(lambda: attachable(user) == {})
+    user.remove_all()
+    assert not fake.owned()
+
+
+def attachable(user: User) -> dict[str, Part]:
+    return {part.id: part for part in user.cloud.parts() if part.kind in ("volume", "network-interface")}
+
+
+def test_an_interface_that_was_left_goes(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    made = boto3.client("ec2").create_network_interface(SubnetId=ground.ids["subnet"])["NetworkInterface"]
+    assert attachable(user) == {}
+    tagged(made["NetworkInterfaceId"])
+    (part,) = attachable(user).values()
+    assert part.tags == tags_of_a_cluster()
+    user.remove_all()
+    assert not fake.owned()
+
+
 def test_a_list_that_can_not_be_read_is_an_error(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="DescribeVolumes", times=0, status=403, code="UnauthorizedOperation")
     with pytest.raises(errors.Denied, match="ec2:DescribeVolumes"):
@@ -239,7 +257,7 @@ def test_lists_are_read_to_their_end(user: User, fake: FakeCloud) -> None:
 def test_a_cloud_is_one(user: User) -> None:
     cloud: Cloud = user.cloud
     assert (cloud.name, cloud.one_user_data, cloud.all_or_none) == ("aws", True, True)
-    assert cloud.target == Target(provider="aws", region="us-east-1")
+    assert cloud.target == Target(provider="aws", region="us-east-1", account="123456789012")
     assert cloud.consistency_s == 5
 
 
@@ -257,12 +275,23 @@ def test_no_such_profile(fake: FakeCloud) -> None:
         connect(Target(provider="aws", profile="nobody"), clock=SystemClock())
 
 
+def test_whose_account_it_is(fake: FakeCloud) -> None:
+    target = connect(Target(provider="aws"), clock=FastClock()).target
+    assert target == Target(provider="aws", region="us-east-1", account="123456789012")
+    assert [call["operation"] for call in fake.calls()] == ["GetCallerIdentity"]
+
+
 def test_no_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    cloud = AwsCloud(Target(provider="aws"), clock=FastClock())
     with pytest.raises(errors.BadCredentials, match=r"Look at the variables AWS_\*"):
-        cloud.instances()
+        connect(Target(provider="aws"), clock=FastClock())
+
+
+def test_wrong_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
+    with pytest.raises(errors.BadCredentials, match=r"\(InvalidClientTokenId\).*log in again"):
+        connect(Target(provider="aws"), clock=FastClock())
 
 
 def test_credentials_that_expire(user: User, fake: FakeCloud) -> None:
@@ -282,6 +311,20 @@ def test_credentials_that_were_renewed_meanwhile(fake: FakeCloud, monkeypatch: p
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-newer-one")
     fake.fault(operation="DescribeInstances", status=400, code="ExpiredToken")
     assert cloud.instances() == ()
+
+
+def test_many_calls_with_credentials_that_were_renewed(
+    fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them have failed before the first one looks for newer credentials."""
+    cloud = AwsCloud(Target(provider="aws"), clock=FastClock())
+    together = threading.Barrier(4)
+    client = cloud._api._client("ec2")
+    client.meta.events.register("after-call.ec2.DescribeInstances", lambda **_: together.wait(10))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-newer-one")
+    fake.fault(operation="DescribeInstances", times=4, status=400, code="ExpiredToken")
+    assert run_all(lambda _: cloud.instances(), range(4)) == [()] * 4
+    assert len(fake.calls("DescribeInstances")) == 8
 
 
 def test_a_cloud_that_does_not_answer(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:

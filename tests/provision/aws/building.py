@@ -108,6 +108,11 @@ class User:
             time.sleep(0.02)
 
 
+def operations(fake: FakeCloud) -> list[str]:
+    """The calls that changed something."""
+    return [call["operation"] for call in fake.calls(mutating=True)]
+
+
 def running(user: User, count: int) -> tuple[Instance, ...]:
     """The machines once `count` of them run."""
     user.wait(lambda: sum(machine.state == "running" for machine in user.cloud.instances()) == count)

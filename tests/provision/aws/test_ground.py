@@ -1,45 +1,23 @@
 """What AWS offers, and what machines stand on there: made once, whatever goes wrong in between."""
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 
 from inventories.errors import InvalidInput
 from provision import errors
-from provision.aws import network
-from provision.aws.cloud import AwsCloud
-from provision.cloud import Place, Target
+from provision.aws import network, requests
+from provision.aws.making import Maker, Read
+from provision.cloud import CloudCluster, Ground, Place
 from provision.parallel import run_all, values
 from tests.fakes.client import FakeCloud
-from tests.provision.aws_support import SPEED, FastClock, User, a_cluster, running, running_fake
-
-
-@pytest.fixture(scope="module")
-def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud]:
-    with running_fake(tmp_path_factory.mktemp("aws")) as fake:
-        yield fake
-
-
-@pytest.fixture
-def fake(fake_process: FakeCloud) -> FakeCloud:
-    fake_process.reset()
-    fake_process.settings(speed=SPEED)
-    return fake_process
-
-
-@pytest.fixture(scope="module")
-def account(fake_process: FakeCloud) -> AwsCloud:
-    return AwsCloud(Target(provider="aws"), clock=FastClock())
-
-
-@pytest.fixture
-def user(fake: FakeCloud, account: AwsCloud, tmp_path: Path) -> User:
-    return User(tmp_path / "home", account)
+from tests.provision.aws.building import PUBLIC_KEY, User, a_cluster, operations, running
 
 
 def kinds(fake: FakeCloud) -> Counter[str]:
@@ -61,16 +39,12 @@ GROUND = Counter(
 )
 
 
-def operations(fake: FakeCloud) -> list[str]:
-    return [call["operation"] for call in fake.calls(mutating=True)]
-
-
 # Offers
 
 
 def test_an_offer(user: User) -> None:
     offer = user.cloud.offer(a_cluster())
-    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, 5.672)
+    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, None)
     assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
     assert Place(zone="us-east-1a") in offer.places
     assert not offer.billed_when_stopped
@@ -79,7 +53,7 @@ def test_an_offer(user: User) -> None:
 
 def test_a_type_that_the_catalog_does_not_know(user: User) -> None:
     offer = user.cloud.offer(a_cluster("g5.2xlarge"))
-    assert (offer.gpus, offer.hourly_usd) == (1, None)
+    assert offer.gpus == 1
     assert user.cloud.offer(a_cluster("t3.micro")).gpus == 0
 
 
@@ -212,6 +186,28 @@ def test_rules_become_what_is_asked_for(user: User) -> None:
     assert sources() == {"22 192.0.2.1/32", "22 192.0.2.2/32", f"all {group}"}
 
 
+def test_rules_of_a_group_that_is_found_late(user: User, fake: FakeCloud) -> None:
+    """Made before, and not listed yet when this `up` began: its rules count as well."""
+    cluster = a_cluster(ssh_cidrs=("0.0.0.0/0",))
+    offer = user.cloud.offer(cluster)
+    group = user.ground(cluster, offer).ids["security_group"]
+
+    class Late(Maker):
+        """The first look at the groups comes too early."""
+
+        def reader(self, operation: str, key: str, *which: Any, **more: Any) -> Read:
+            read, looks = super().reader(operation, key, *which, **more), itertools.count()
+            return lambda: read() if operation != "describe_security_groups" or next(looks) else []
+
+    late = Late(user.cloud._api, user.clock, 5.0)
+    moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
+    ground = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
+    assert ground.ids["security_group"] == group
+    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    assert ranges == ["192.0.2.1/32"]
+
+
 def test_a_rule_that_the_list_does_not_show_yet(user: User, fake: FakeCloud) -> None:
     """Granted twice: AWS refuses the lot for the one that is there."""
     cluster = a_cluster()
@@ -297,6 +293,52 @@ def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
     running(users[0], 4)
     users[0].remove_all()
     assert not fake.owned()
+
+
+def another_table(ground: Ground, cluster: CloudCluster) -> str:
+    """A second table of ours without any route, as of somebody else's racing `up`."""
+    request: Any = requests.route_table(cluster, ground.ids["vpc"], "another")
+    made = boto3.client("ec2").create_route_table(**request)
+    return str(made["RouteTable"]["RouteTableId"])
+
+
+def test_a_subnet_keeps_its_table_where_a_race_made_two(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    subnet = ground.ids["subnet"]
+    ec2 = boto3.client("ec2")
+    tables = {ground.ids["route_table"], another_table(ground, cluster)}
+    (bound,) = ec2.describe_route_tables(Filters=[{"Name": "association.subnet-id", "Values": [subnet]}])[
+        "RouteTables"
+    ]
+    ec2.disassociate_route_table(AssociationId=bound["Associations"][0]["RouteTableAssociationId"])
+    # The one that nobody would choose.
+    ec2.associate_route_table(RouteTableId=max(tables), SubnetId=subnet)
+    fake.forget_calls()
+    again = user.ground(cluster, offer)
+    assert again.ids["route_table"] == min(tables)
+    assert "AssociateRouteTable" not in operations(fake)
+    for table in ec2.describe_route_tables(RouteTableIds=sorted(tables))["RouteTables"]:
+        gateways = {route.get("GatewayId"): route.get("DestinationCidrBlock") for route in table["Routes"]}
+        assert gateways[ground.ids["internet_gateway"]] == "0.0.0.0/0"
+    fake.forget_calls()
+    user.ground(cluster, offer)
+    assert operations(fake) == []
+    user.remove_all()
+    assert not fake.owned()
+
+
+def test_a_table_that_was_associated_meanwhile(user: User, fake: FakeCloud) -> None:
+    """Between the look and the call; the fake refuses a second association as EC2 does."""
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    tables = user.cloud._maker.reader("describe_route_tables", "RouteTables", requests.ours())
+    ids = dict(ground.ids) | {"route_table": another_table(ground, cluster)}
+    network._route_subnet(user.cloud._maker, ids, [], read=tables)
+    with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
+        network._route_subnet(user.cloud._maker, ids, [], read=list)
 
 
 # Existing subnets

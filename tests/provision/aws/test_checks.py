@@ -1,36 +1,20 @@
 """What `doctor` finds on AWS: that all is well, and each thing that is not."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import boto3
 import pytest
 
-from provision.aws import quotas
+from provision.aws import checks, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
-from provision.cloud import CloudCluster, Finding, Target
+from provision.cloud import CloudCluster, Finding
+from provision.errors import CloudError
 from tests.fakes.client import FakeCloud
-from tests.provision.aws_support import FastClock, a_cluster, running_fake
+from tests.provision.aws.building import a_cluster
 
 QUOTA = "quota for 2 g5.12xlarge"
-
-
-@pytest.fixture(scope="module")
-def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud]:
-    with running_fake(tmp_path_factory.mktemp("aws")) as fake:
-        yield fake
-
-
-@pytest.fixture(scope="module")
-def account(fake_process: FakeCloud) -> AwsCloud:
-    return AwsCloud(Target(provider="aws"), clock=FastClock())
-
-
-@pytest.fixture
-def fake(fake_process: FakeCloud) -> FakeCloud:
-    fake_process.reset()
-    return fake_process
 
 
 def check(account: AwsCloud, cluster: CloudCluster | None = None) -> dict[str, Finding]:
@@ -46,10 +30,10 @@ def test_all_is_well(account: AwsCloud, fake: FakeCloud) -> None:
         "shape and image",
         "clock",
         "permissions to read",
-        "permissions to change",
         "VPCs",
         QUOTA,
     ]
+    assert [what for what, finding in found.items() if finding.ok is False] == []
     assert boto3.__version__ in found["SDK"].detail
     assert "us-east-1a" in found["shape and image"].detail
     assert fake.owned() == []
@@ -78,8 +62,65 @@ def test_a_quota_that_can_not_be_asked(account: AwsCloud, fake: FakeCloud) -> No
 def test_permissions_that_lack_are_named(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["RunInstances", "CreateVpc", "DescribeVolumes"])
     found = check(account)
-    assert found["permissions to change"].detail == "Not allowed: ec2:CreateVpc, ec2:RunInstances."
+    changing = found["permissions to change"]
+    assert changing.detail.startswith("Not allowed: ec2:CreateVpc, ec2:RunInstances. Not known of ")
+    assert (changing.ok, "to allow ec2:CreateVpc, ec2:RunInstances." in changing.fix) == (False, True)
     assert found["permissions to read"].fix == ("Ask whoever runs the account to allow ec2:DescribeVolumes.")
+
+
+def test_what_can_not_be_tried_is_no_yes(account: AwsCloud, fake: FakeCloud) -> None:
+    found = check(account)["permissions to change"]
+    assert (found.ok, found.fix) == (None, "")
+    absent = found.detail.removeprefix("Not known of ").partition(": there is nothing to try that on.")
+    assert absent[1:] == (": there is nothing to try that on.", "")
+    assert {
+        "ec2:TerminateInstances",
+        "ec2:DeleteSecurityGroup",
+        "ec2:AttachInternetGateway",
+        "ec2:AuthorizeSecurityGroupIngress",
+        "ec2:AssociateRouteTable",
+    } <= set(absent[0].split(", "))
+    assert not {"ec2:CreateVpc", "ec2:RunInstances", "ec2:ImportKeyPair"} & set(absent[0].split(", "))
+    fake.settings(denied=["DeleteSecurityGroup", "TerminateInstances"])
+    refused = check(account)["permissions to change"]
+    assert refused.ok is False
+    assert refused.detail.startswith("Not allowed: ec2:TerminateInstances, ec2:DeleteSecurityGroup. ")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "text"),
+    [
+        ("RequestLimitExceeded", 503, "AWS asks for fewer calls"),
+        ("InternalError", 500, "It is not known whether it was done"),
+        ("VPCIdNotSpecified", 400, "(VPCIdNotSpecified)"),
+    ],
+)
+def test_what_is_no_answer_is_no_yes(
+    account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch, code: str, status: int, text: str
+) -> None:
+    hasty = replace(account._api._retry, throttled_for_s=1.0, unclear_for_s=1.0)
+    monkeypatch.setattr(account._api, "_retry", hasty)
+    fake.fault(operation="RunInstances", times=0, status=status, code=code)
+    fake.fault(operation="DescribeVolumes", times=0, status=status, code=code)
+    found = check(account)
+    for what, action in (("change", "ec2:RunInstances"), ("read", "ec2:DescribeVolumes")):
+        finding = found[f"permissions to {what}"]
+        assert finding.ok is None
+        assert f"Not found out of {action}: " in finding.detail
+        assert text in finding.detail
+
+
+def test_a_dry_run_that_was_none(account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account._api, "call", lambda *_, **__: {})
+    with pytest.raises(CloudError, match="ec2:CreateVpc in us-east-1 was answered as if it were no dry run"):
+        checks._dry_run(account._api, "create_vpc", {"CidrBlock": "10.0.0.0/16"})
+
+
+def test_an_existing_subnet_is_what_is_tried(account: AwsCloud, fake: FakeCloud) -> None:
+    subnet = boto3.client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
+    absent = check(account, a_cluster(subnet_id=subnet))["permissions to change"].detail
+    assert not any(name in absent for name in ("CreateSecurityGroup", "RunInstances", "Vpc", "RouteTable"))
+    assert fake.owned() == []
 
 
 def test_a_list_that_is_denied_hides_nothing_else(account: AwsCloud, fake: FakeCloud) -> None:
@@ -102,10 +143,9 @@ def test_an_unknown_shape(account: AwsCloud, fake: FakeCloud) -> None:
     assert "g5.13xlarge" in found["shape and image"].detail
 
 
-def test_no_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    *_, last = AwsCloud(Target(provider="aws"), clock=FastClock()).check(a_cluster(), 2)
+def test_credentials_that_are_refused(account: AwsCloud, fake: FakeCloud) -> None:
+    fake.fault(operation="GetCallerIdentity", times=0, status=403, code="InvalidClientTokenId")
+    *_, last = account.check(a_cluster(), 2)
     assert (last.what, last.ok) == ("credentials", False)
     assert "aws sso login" in last.fix
 

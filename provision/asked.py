@@ -1,0 +1,123 @@
+"""What is asked for beside what there is: taken together, or refused with the way to go. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from provision.cloud import CloudCluster, Instance
+from provision.errors import RefusedPlan
+from provision.limits import expires_at
+
+OPTIONS = {
+    "shape": "--shape",
+    "image": "--image",
+    "disk_gb": "--disk-gb",
+    "spot": "--spot",
+    "ssh_port": "network.ssh_port",
+    "subnet_id": "--subnet-id",
+    "public_ip": "--no-public-ip",
+    "ttl_s": "--ttl",
+}
+"""Fields of CloudCluster that machines are made with, and what sets them."""
+
+
+def merge(
+    spec: Spec, record: CloudCluster | None, fresh: CloudCluster, *, lives: bool, now: datetime
+) -> CloudCluster:
+    """The cluster as the spec asks for it; what it leaves open is as it was.
+
+    `lives`: machines of the record are there, or may come. Without any, a spec that names a shape stands
+    alone, so that options of a cluster that is gone don't stick, and the time limit begins anew. `fresh` has
+    nothing but names and ids. Raises InvalidInput where no shape is known.
+    """
+    keeps = record is not None and (lives or spec.shape is None)
+    old = record if record is not None and keeps else fresh
+    shape = spec.shape or old.shape
+    if not shape:
+        raise InvalidInput(
+            f"Provider {fresh.target.provider} needs to know the machines: give `--shape S`; `gpuctl shapes` "
+            "lists them."
+        )
+    ttl_s = spec.ttl_s or old.ttl_s
+    goes_on = lives and ttl_s == old.ttl_s
+    return replace(
+        old,
+        shape=shape,
+        image=spec.image or old.image,
+        disk_gb=spec.disk_gb or old.disk_gb,
+        spot=spec.spot or old.spot,
+        ssh_cidr=spec.ssh_cidr or old.ssh_cidr,
+        ssh_port=spec.ssh_port or old.ssh_port,
+        subnet_id=spec.subnet_id or old.subnet_id,
+        public_ip=spec.public_ip and old.public_ip,
+        bastion=spec.bastion or old.bastion,
+        ttl_s=ttl_s,
+        max_cost_usd=spec.max_cost_usd or old.max_cost_usd,
+        expires_at=old.expires_at if goes_on else None if ttl_s is None else expires_at(now, ttl_s),
+    )
+
+
+def count_of(spec: Spec, name: str, have: int) -> int:
+    """How many machines are asked for, where there are `have` of them. Raises RefusedPlan for fewer."""
+    count = spec.count if spec.count is not None else max(have, 1)
+    if count < have:
+        raise RefusedPlan(
+            f"Cluster '{name}' has {have} machines, and `up` does not end any of them. To have {count}, "
+            f"remove it with `gpuctl down --cluster {name}`, then run `gpuctl up` with `--count {count}`."
+        )
+    return count
+
+
+def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
+    """Raise RefusedPlan where the spec names another region or compartment than the cluster was begun in.
+
+    Also where no machine is left: parts of it may be, and only `down` makes sure.
+    """
+    moved = [
+        f"--{name} {getattr(spec, name)}"
+        for name in ("region", "compartment")
+        if getattr(spec, name) not in (None, getattr(record.target, name))
+    ]
+    if moved:
+        raise RefusedPlan(
+            f"Cluster '{record.name}' was begun in {record.target.region}"
+            f"{f', compartment {record.target.compartment}' if record.target.compartment else ''}, so "
+            f"{', '.join(moved)} can't be had. Make a second cluster with `--cluster NAME`, or remove this one "
+            f"with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
+    """Raise RefusedPlan where machines that live were made otherwise than is asked for now."""
+    changed = [
+        f"{option} {getattr(record, name)!r}, not {getattr(wanted, name)!r}"
+        for name, option in OPTIONS.items()
+        if getattr(record, name) != getattr(wanted, name)
+    ]
+    if changed:
+        raise RefusedPlan(
+            f"The machines of cluster '{record.name}' were made with {'; '.join(changed)}, and "
+            "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; or "
+            f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
+    """Raise RefusedPlan for new machines of a cluster whose time is over: they would end as they come."""
+    if wanted.expires_at is not None and datetime.fromisoformat(wanted.expires_at) <= now:
+        raise RefusedPlan(
+            f"The time of cluster '{wanted.name}' was over at {wanted.expires_at}. Remove what is left with "
+            f"`gpuctl down --cluster {wanted.name}`, and run `gpuctl up` again."
+        )
+
+
+def refuse_stopped(name: str, machines: Iterable[Instance]) -> None:
+    """Raise RefusedPlan where machines are there and switched off."""
+    stopped = [machine.id for machine in machines if machine.state in ("stopping", "stopped")]
+    if stopped:
+        raise RefusedPlan(
+            f"These machines are stopped: {', '.join(stopped)}. Start them in the cloud's console and run "
+            f"`gpuctl up` again, or remove the cluster with `gpuctl down --cluster {name}`."
+        )

@@ -1,0 +1,127 @@
+"""The kinds of parts that there can be of ours besides instances: how each is listed, and how it is deleted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of part: how it is listed and deleted."""
+
+    name: str
+    stage: int
+    list: str
+    key: str
+    id: str
+    delete: str
+    named: str | None = None
+    """The field of its name, where that is no tag."""
+    deleted_by_name: bool = False
+    which: Mapping[str, tuple[str, ...]] | None = None
+    """Further filters."""
+    attachable: bool = False
+    """What is attached to a machine of its cluster goes with it, and is none of our parts."""
+    slow: bool = False
+    """It is still there for a while after AWS has said that it deletes it."""
+    holds: str | None = None
+    """The filter for the network interfaces that keep it from being deleted."""
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="spot-request",
+        stage=0,
+        list="describe_spot_instance_requests",
+        key="SpotInstanceRequests",
+        id="SpotInstanceRequestId",
+        delete="cancel_spot_instance_requests",
+        which={"state": ("open",)},
+    ),
+    Kind(
+        name="network-interface",
+        stage=0,
+        list="describe_network_interfaces",
+        key="NetworkInterfaces",
+        id="NetworkInterfaceId",
+        delete="delete_network_interface",
+        attachable=True,
+    ),
+    Kind(
+        name="volume",
+        stage=0,
+        list="describe_volumes",
+        key="Volumes",
+        id="VolumeId",
+        delete="delete_volume",
+        which={"status": ("creating", "available", "in-use", "error")},
+        attachable=True,
+        slow=True,
+    ),
+    Kind(
+        name="security-group",
+        stage=1,
+        list="describe_security_groups",
+        key="SecurityGroups",
+        id="GroupId",
+        delete="delete_security_group",
+        named="GroupName",
+        holds="group-id",
+    ),
+    Kind(
+        name="key-pair",
+        stage=1,
+        list="describe_key_pairs",
+        key="KeyPairs",
+        id="KeyPairId",
+        delete="delete_key_pair",
+        named="KeyName",
+        deleted_by_name=True,
+    ),
+    Kind(
+        name="placement-group",
+        stage=1,
+        list="describe_placement_groups",
+        key="PlacementGroups",
+        id="GroupId",
+        delete="delete_placement_group",
+        named="GroupName",
+        deleted_by_name=True,
+        which={"state": ("pending", "available", "deleting")},
+        slow=True,
+    ),
+    Kind(
+        name="subnet",
+        stage=2,
+        list="describe_subnets",
+        key="Subnets",
+        id="SubnetId",
+        delete="delete_subnet",
+        holds="subnet-id",
+    ),
+    Kind(
+        name="route-table",
+        stage=3,
+        list="describe_route_tables",
+        key="RouteTables",
+        id="RouteTableId",
+        delete="delete_route_table",
+    ),
+    Kind(
+        name="internet-gateway",
+        stage=3,
+        list="describe_internet_gateways",
+        key="InternetGateways",
+        id="InternetGatewayId",
+        delete="delete_internet_gateway",
+    ),
+    Kind(
+        name="vpc",
+        stage=4,
+        list="describe_vpcs",
+        key="Vpcs",
+        id="VpcId",
+        delete="delete_vpc",
+        holds="vpc-id",
+    ),
+)
+"""In the order in which they can be deleted."""

@@ -1,0 +1,257 @@
+"""`reap` over both clouds at once, and what it says where it can't look or remove; what machines have cost."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from support import Done, wait_for
+
+from inventories import lock
+from tests.fakes.client import FakeCloud, start_fake
+
+pytestmark = pytest.mark.slow
+
+DENIED = {
+    "oci": {"status": 404, "code": "NotAuthorizedOrNotFound", "message": "Authorization failed."},
+    "aws": {"status": 403, "code": "UnauthorizedOperation", "message": "You are not authorized."},
+}
+UNCONFIGURED = {"AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def gpuctl(kind: Kind, tmp_path: Path) -> Iterator[CloudGpuctl]:
+    """gpuctl with an account of one cloud, and no other cloud set up; nothing may be left in it at the end."""
+    with cloud_gpuctl(kind, tmp_path) as command:
+        yield command
+        command.cloud.clear_faults()
+        command("reap", "--yes", env=alone(command))
+        assert command.cloud.owned() == []
+
+
+@pytest.fixture
+def oci(tmp_path: Path) -> Iterator[CloudGpuctl]:
+    """gpuctl with an OCI account."""
+    with cloud_gpuctl(KINDS["oci"], tmp_path) as command:
+        yield command
+
+
+@pytest.fixture
+def aws(tmp_path: Path) -> Iterator[FakeCloud]:
+    """An AWS account beside it."""
+    with start_fake("aws_proxy", tmp_path) as cloud:
+        yield cloud
+
+
+def alone(gpuctl: CloudGpuctl) -> dict[str, str]:
+    """A person who has set up nothing but the one cloud."""
+    return {"HOME": str(gpuctl.cwd)} | UNCONFIGURED
+
+
+def reaped(gpuctl: CloudGpuctl, *words: str, **options: Any) -> Done:
+    return gpuctl("reap", "--yes", "--json", *words, **options)
+
+
+def client(cloud: FakeCloud) -> Any:
+    """Amazon's own, as whoever shares the account."""
+    return boto3.client(
+        "ec2",
+        endpoint_url=cloud.url,
+        region_name=cloud.env["AWS_DEFAULT_REGION"],
+        aws_access_key_id=cloud.env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=cloud.env["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def test_a_cloud_that_refuses_is_no_empty_cloud(oci: CloudGpuctl, aws: FakeCloud) -> None:
+    """OCI has two machines, and its credentials have expired; AWS has nothing."""
+    oci.ok(*oci.up_words)
+    oci.cloud.fault(operation="*", times=0, status=401, code="NotAuthenticated", message="Expired.")
+    looked = oci("reap", "--dry-run", env=aws.env)
+    assert looked.status == 4, looked.err
+    assert "no cluster of ours in aws us-east-1" in looked.err
+    assert "error: not looked at: oci eu-frankfurt-1: OCI refused" in looked.err
+    assert len(oci.cloud.live_instances()) == COUNT
+    both = oci("reap", "--dry-run", env=aws.env | {"AWS_ACCESS_KEY_ID": "AKIAWRONG"})
+    assert both.status == 1
+    assert "oci eu-frankfurt-1" in both.err
+    assert "aws us-east-1" in both.err
+
+
+def test_the_other_cloud_is_done_before(oci: CloudGpuctl, aws: FakeCloud) -> None:
+    oci.ok("up", "--shape", "g5.12xlarge", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", env=aws.env)
+    nowhere = {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"}
+    done = reaped(oci, env=aws.env | nowhere)
+    assert done.status == 4, done.err
+    assert len(done.json["removed"]) == 1
+    (hidden,) = done.json["not_looked_at"]
+    assert (hidden["provider"], "/nowhere" in hidden["reason"]) == ("oci", True)
+    assert aws.owned() == []
+    assert not (oci.home / "clusters" / "default").exists()
+
+
+def test_a_cloud_that_nobody_set_up_is_no_error(gpuctl: CloudGpuctl) -> None:
+    other = {"oci": "aws", "aws": "oci"}[gpuctl.kind.provider]
+    looked = gpuctl.ok("reap", "--dry-run", "--verbose", env=alone(gpuctl))
+    assert f"not looked at: {other}: " in looked.err
+    quiet = gpuctl.ok("reap", "--dry-run", env=alone(gpuctl))
+    assert quiet.err == f"no cluster of ours in {gpuctl.kind.provider} {gpuctl.kind.region}\n"
+
+
+def test_one_cloud_that_removes_nothing_keeps_no_other(oci: CloudGpuctl, aws: FakeCloud) -> None:
+    oci.ok(*oci.up_words)
+    words = ("--shape", "g5.12xlarge", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", "--cluster", "two")
+    oci.ok("up", *words, env=aws.env)
+    oci.cloud.fault(operation="TerminateInstance", times=0, **DENIED["oci"])
+    done = reaped(oci, env=aws.env)
+    assert done.status == 4, done.err
+    assert aws.owned() == []
+    assert [folder.name for folder in (oci.home / "clusters").iterdir()] == ["default"]
+    for instance in oci.cloud.live_instances():
+        assert instance["id"] in done.err
+    oci.cloud.clear_faults()
+    again = reaped(oci, env=aws.env)
+    assert (again.status, len(again.json["removed"])) == (0, 1)
+    assert oci.cloud.owned() == []
+    assert list((oci.home / "clusters").iterdir()) == []
+
+
+def test_a_cluster_that_somebody_works_on_is_left(gpuctl: CloudGpuctl) -> None:
+    launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
+    gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
+    gpuctl.cloud.fault(operation=launch, nth=1, kind="hold_after")
+    up = gpuctl.start(*gpuctl.up_words)
+    try:
+        assert gpuctl.cloud.held(wait_s=30)
+        done = reaped(gpuctl, env=alone(gpuctl))
+        assert done.status == 4, done.err
+        assert "Cluster 'default' is in use by `up`" in done.err
+        assert len(done.json["removed"]) == 1, "the other one is gone"
+        assert [failed["provider"] for failed in done.json["failed"]] == [gpuctl.kind.provider]
+    finally:
+        gpuctl.cloud.release()
+        _, errors = up.communicate(timeout=60)
+    assert up.returncode == 0, errors
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    assert [folder.name for folder in (gpuctl.home / "clusters").iterdir()] == ["default"]
+    assert reaped(gpuctl, env=alone(gpuctl)).status == 0
+    assert list((gpuctl.home / "clusters").iterdir()) == []
+
+
+def test_it_waits_for_who_works_on_the_network(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    (path,) = (gpuctl.home / "networks").glob("*.lock")
+    with lock.hold(path, subject="the network", command="up"):
+        process = gpuctl.start("reap", "--yes", env=alone(gpuctl))
+        wait_for(lambda: not gpuctl.cloud.live_instances(), what="the machines' end")
+        assert process.poll() is None
+        assert {"vcn", "vpc"} & {part.get("kind") for part in gpuctl.cloud.owned()}
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "which works on the network" in errors
+    assert gpuctl.cloud.owned() == []
+
+
+def test_only_what_was_shown_is_removed(gpuctl: CloudGpuctl) -> None:
+    """A cluster that comes up between the question and the answer stays, and so does its network."""
+    gpuctl.ok(*gpuctl.up_words)
+    end = {"oci": "TerminateInstance", "aws": "TerminateInstances"}[gpuctl.kind.provider]
+    gpuctl.cloud.fault(operation=end, nth=1, kind="hold_before")
+    process = gpuctl.start("reap", "--yes", "--json", env=alone(gpuctl))
+    assert gpuctl.cloud.held(wait_s=30)
+    gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
+    gpuctl.cloud.release()
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    assert [folder.name for folder in (gpuctl.home / "clusters").iterdir()] == ["second"]
+    (network,) = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
+    assert network
+
+
+def test_ctrl_c_leaves_what_is_found_again(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    end = {"oci": "TerminateInstance", "aws": "TerminateInstances"}[gpuctl.kind.provider]
+    gpuctl.cloud.fault(operation=end, nth=1, kind="hold_after")
+    process = gpuctl.start("reap", "--yes", env=alone(gpuctl))
+    assert gpuctl.cloud.held(wait_s=30)
+    process.send_signal(signal.SIGINT)
+    gpuctl.cloud.release()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (gpuctl.home / "clusters" / "default").exists()
+    gpuctl.ok("down", "--yes")
+
+
+def test_tags_that_people_have_made_or_edited(tmp_path: Path) -> None:
+    with cloud_gpuctl(KINDS["aws"], tmp_path) as gpuctl:
+        made = gpuctl.ok(*gpuctl.up_words, "--ttl", "1m").json["machines"]
+        ec2 = client(gpuctl.cloud)
+        tag = {"ResourceType": "vpc", "Tags": [{"Key": "gpuctl", "Value": "my-bastion"}]}
+        theirs = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=[tag])["Vpc"]["VpcId"]
+        edited = [{"Key": "gpuctl-expires", "Value": "next friday"}]
+        ec2.create_tags(Resources=[made[0]["id"]], Tags=edited)
+        looked = gpuctl.ok("reap", "--expired", "--dry-run", "--json", env=alone(gpuctl)).json
+        (found,) = looked["clusters"]
+        assert (found["expires_at"], found["expired"], found["left_s"]) == (None, False, None)
+        assert not any(theirs in part for part in (*found["parts"], *looked["networks"]))
+        assert reaped(gpuctl, env=alone(gpuctl)).status == 0
+        assert gpuctl.cloud.live_instances() == []
+        left = {vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"]}
+        assert theirs in left
+        assert {part["id"] for part in gpuctl.cloud.owned()} == {theirs}, "nothing else has the tag now"
+
+
+def test_spot_machines_have_no_price_that_we_know(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words, "--spot")
+    (found,) = gpuctl.ok("reap", "--dry-run", "--json", env=alone(gpuctl)).json["clusters"]
+    assert len(found["machines"]) == COUNT
+    assert (found["hourly_usd"], found["cost_usd"]) == (None, None)
+
+
+def test_the_command_for_cron_looks_where_the_cluster_is(oci: CloudGpuctl) -> None:
+    up = oci.ok(*oci.up_words, "--ttl", "4h", "--profile", "TOKEN")
+    command = up.err.split("`")[-2]
+    assert command.split()[:3] == ["gpuctl", "reap", "--expired"]
+    assert "--provider oci --region eu-frankfurt-1" in command
+    assert command.endswith("--profile TOKEN")
+    found = oci.ok(*command.split()[1:], "--dry-run", "--json").json
+    assert len(found["clusters"]) == 1
+    assert oci("reap", "--yes", "--provider", "oci").status == 0
+
+
+def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
+    made = gpuctl.ok(*gpuctl.up_words).json
+    each = made["hourly_usd"] / COUNT
+    inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
+    lines = inventory.read_text().splitlines()
+    began = [line for line in lines if "launched_at:" in line]
+    assert len(began) == COUNT
+    # One hour ago, by the inventory; the cloud knows better.
+    older = [line.replace("created_at: '2", "created_at: '1") for line in lines]
+    inventory.write_text("\n".join(older) + "\n")
+    shown = gpuctl.ok("status", "--json").json
+    assert 0 < shown["cost_usd"] < each
+    assert "less than a cent so far" in gpuctl.ok("status").out or shown["cost_usd"] > 0.005
+    down = gpuctl.ok("down", "--yes")
+    assert "free" not in down.err
+    assert "cost" in down.err
+
+
+def test_a_machine_that_is_not_listed_is_not_known_to_be_gone(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.cloud.settings(list_lag_s=3600)
+    shown = gpuctl.ok("status", "--json").json["machines"]
+    assert [machine["state"] for machine in shown] == ["unknown"] * COUNT
+    gpuctl.cloud.settings(list_lag_s=0)
+    shown = gpuctl.ok("status", "--json").json["machines"]
+    assert [machine["state"] for machine in shown] == ["running"] * COUNT

@@ -1,0 +1,409 @@
+"""A rented cluster in its account and region: what is there is never lost sight of, nor made a second time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_cloud import ACCOUNT, CONSISTENCY_S, PLACES, REGION, StubClouds, World
+
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from inventories.store import ClusterFolder, Store
+from provision import tags
+from provision.cloud import CloudCluster
+from provision.cloud_folder import CloudFolder
+from provision.cloud_provider import CloudProvider
+from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
+from provision.provider import Plan
+from provision.teardown import remove
+
+SHAPE = "VM.GPU.A10.1"
+HERE = "203.0.113.7/32"
+ELSEWHERE = "198.51.100.9/32"
+TTL_S = 4 * 3600.0
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """`up` and `down` as the command line does them; every command has a provider of its own."""
+
+    home: Path
+    clouds: StubClouds = field(default_factory=StubClouds)
+
+    @property
+    def folder(self) -> ClusterFolder:
+        return Store(self.home).cluster("default")
+
+    @property
+    def world(self) -> World:
+        return self.clouds.world()
+
+    @property
+    def record(self) -> CloudCluster:
+        record = CloudFolder(self.folder).load()
+        assert record is not None
+        return record
+
+    @property
+    def provider(self) -> CloudProvider:
+        return CloudProvider("oci", self.folder, clock=self.clouds.clock, connect=self.clouds.connect)
+
+    def plan(self, count: int | None = None, **asked: Any) -> Plan:
+        spec = Spec(provider="oci", count=count, **{"shape": SHAPE, "ssh_cidr": HERE, **asked})
+        current = self.folder.load() if self.folder.exists() else None
+        return self.provider.plan(spec, current)
+
+    def up(self, count: int | None = 2, **asked: Any) -> tuple[Machine, ...]:
+        plan = self.plan(count, **asked)
+        self.folder.make()
+        self.folder.journal.append("up", provider="oci")
+        machines = self.provider.create(plan, self.folder.journal)
+        inventory = Inventory(
+            cluster="default",
+            provider="oci",
+            region=plan.region,
+            created_at="2026-11-21T06:00:00+00:00",
+            machines=machines,
+        )
+        self.folder.save(inventory)
+        return machines
+
+    def refuses(self, why: str, **asked: Any) -> None:
+        """A plan is refused, and nothing is changed by it anywhere."""
+        before = self.clouds.changes()
+        with pytest.raises((RefusedPlan, OtherAccount), match=why):
+            self.plan(**asked)
+        assert self.clouds.changes() == before
+
+    def time_is_over(self) -> None:
+        """The time that the machines were given has passed, and they have ended."""
+        over = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+        CloudFolder(self.folder).save(replace(self.record, expires_at=over))
+        for machine in self.world.machines.values():
+            machine.tags[tags.EXPIRES] = over
+        self.world.end_all()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(home=tmp_path)
+
+
+def ends(scene: Scene) -> set[str | None]:
+    """When the living machines end by themselves."""
+    return {machine.tags.get(tags.EXPIRES) for machine in scene.world.living()}
+
+
+def test_up_again_down_and_again(scene: Scene) -> None:
+    machines = scene.up()
+    assert [(m.name, m.rank, m.state) for m in machines] == [
+        ("default-0", 0, "running"),
+        ("default-1", 1, "running"),
+    ]
+    assert [m.id for m in scene.provider.find()] == [m.id for m in machines]
+    sent = len(scene.world.sent)
+    assert not scene.plan().changes
+    assert [m.id for m in scene.up(None)] == [m.id for m in machines]
+    assert len(scene.world.sent) == sent
+    assert scene.provider.destroy() == ()
+    assert scene.world.living() == []
+    assert scene.world.there() == []
+    assert scene.provider.destroy() == ()
+
+
+# Another region, profile, compartment.
+
+
+@pytest.mark.parametrize("what", ["region", "profile", "compartment"])
+@pytest.mark.parametrize("left", ["machines", "an unfinished launch", "parts"])
+def test_a_cluster_does_not_move(scene: Scene, what: str, left: str) -> None:
+    scene.clouds.accounts["work"] = "account-two"
+    if left == "an unfinished launch":
+        scene.world.on(
+            "instances", BadCredentials("Expired."), match=lambda _: scene.world.machines != {}, times=1e9
+        )
+        with pytest.raises(LeftBehind):
+            scene.up()
+        scene.world.calm()
+        for machine in scene.world.machines.values():
+            machine.listed_at = 1e9
+    else:
+        scene.up()
+    if left == "parts":
+        scene.world.end_all()
+        assert scene.world.there("nsg") != []
+    there = {"region": "region-b", "profile": "work", "compartment": "ocid1.compartment.b"}
+    scene.refuses(f"--{what}", **{what: there[what]})
+    elsewhere = [key for key in scene.clouds.worlds if key != (ACCOUNT, REGION, None)]
+    assert [call for key in elsewhere for call in scene.clouds.worlds[key].changes()] == []
+
+
+def test_a_cluster_that_never_got_machines_does_not_move_either(scene: Scene) -> None:
+    scene.world.capacity = dict.fromkeys(PLACES, 0)
+    with pytest.raises(NoCapacity):
+        scene.up()
+    assert scene.world.there("nsg") != []
+    scene.refuses("--region", region="region-b")
+    scene.world.capacity = {}
+    scene.up()
+    assert len(scene.world.living()) == 2
+
+
+def test_where_a_cluster_is_does_not_depend_on_the_configuration(scene: Scene) -> None:
+    machines = scene.up()
+    scene.clouds.region = "region-b"
+    assert [m.id for m in scene.up()] == [m.id for m in machines]
+    assert scene.provider.destroy() == ()
+    assert scene.world.living() == []
+    assert list(scene.clouds.worlds) == [(ACCOUNT, REGION, None)]
+
+
+def test_only_down_lets_a_cluster_move(scene: Scene) -> None:
+    scene.up()
+    cloud = scene.clouds.connect(scene.record.target)
+    assert remove(cloud, None, clock=scene.clouds.clock, say=lambda _: None).leftovers == ()
+    scene.refuses("--region", region="region-b")
+    assert scene.provider.destroy() == ()
+    scene.folder.remove()
+    scene.up(region="region-b")
+    assert scene.world.living() == []
+    assert len(scene.clouds.world(region="region-b").living()) == 2
+
+
+def test_another_profile_of_the_same_account_is_another_way_in(scene: Scene) -> None:
+    scene.clouds.accounts["admin"] = ACCOUNT
+    machines = scene.up()
+    assert [m.id for m in scene.up(profile="admin")] == [m.id for m in machines]
+    assert len(scene.world.machines) == 2
+
+
+# Another account behind the same words.
+
+
+def find(scene: Scene) -> object:
+    return scene.provider.find()
+
+
+def destroy(scene: Scene) -> object:
+    return scene.provider.destroy()
+
+
+def plan(scene: Scene) -> object:
+    return scene.plan()
+
+
+def states(scene: Scene) -> object:
+    return scene.provider.states()
+
+
+def refresh(scene: Scene) -> object:
+    return scene.provider.refresh(scene.folder.load().machines[0])
+
+
+QUESTIONS = pytest.mark.parametrize("ask", [plan, find, states, refresh, destroy], ids=lambda f: f.__name__)
+
+
+@QUESTIONS
+def test_another_accounts_credentials(scene: Scene, ask: Callable[[Scene], object]) -> None:
+    scene.up()
+    scene.clouds.accounts[None] = "account-two"
+    before = scene.clouds.changes()
+    with pytest.raises((ProvisionError, InventoryError)) as caught:
+        ask(scene)
+    assert ACCOUNT in str(caught.value)
+    assert "account-two" in str(caught.value)
+    assert scene.clouds.changes() == before
+    assert scene.folder.exists()
+    scene.clouds.accounts[None] = ACCOUNT
+    assert len(scene.provider.find()) == 2
+
+
+# Files that are gone.
+
+
+@pytest.mark.parametrize("ask", [plan, find, destroy], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("left", ["inventory", "launches", "both"])
+def test_a_lost_record_is_no_empty_account(scene: Scene, ask: Callable[[Scene], object], left: str) -> None:
+    scene.up()
+    (scene.folder.path / "cloud.json").unlink()
+    if left == "launches":
+        scene.folder.inventory_path.unlink()
+    if left == "inventory":
+        for path in (scene.folder.path / "launches").iterdir():
+            path.unlink()
+    before = scene.clouds.changes()
+    with pytest.raises((ProvisionError, InventoryError), match="gpuctl reap"):
+        ask(scene)
+    assert scene.clouds.changes() == before
+    assert len(scene.world.living()) == 2
+
+
+def test_without_any_file_there_is_nothing(scene: Scene) -> None:
+    assert scene.provider.find() == ()
+    assert scene.provider.destroy() == ()
+    assert scene.clouds.calls == []
+
+
+# Time limits.
+
+
+def test_the_same_command_once_the_time_is_over(scene: Scene) -> None:
+    scene.up(ttl_s=TTL_S)
+    scene.time_is_over()
+    scene.up(ttl_s=TTL_S)
+    (end,) = ends(scene)
+    assert end is not None
+    left_s = (datetime.fromisoformat(end) - datetime.now(UTC)).total_seconds()
+    assert TTL_S - 60 < left_s <= TTL_S + 1
+    assert scene.record.expires_at == end
+
+
+def test_without_a_limit_once_the_time_is_over(scene: Scene) -> None:
+    scene.up(ttl_s=TTL_S)
+    scene.time_is_over()
+    scene.up()
+    (end,) = ends(scene)
+    assert end is None or datetime.fromisoformat(end) > datetime.now(UTC)
+    assert scene.record.expires_at == end
+
+
+def test_while_machines_live_their_end_stays(scene: Scene) -> None:
+    scene.up(ttl_s=TTL_S)
+    soon = (datetime.now(UTC) + timedelta(minutes=30)).isoformat(timespec="seconds")
+    CloudFolder(scene.folder).save(replace(scene.record, expires_at=soon))
+    for ttl_s in (TTL_S, None):
+        scene.up(ttl_s=ttl_s)
+        assert scene.record.expires_at == soon
+    scene.up(3, ttl_s=TTL_S)
+    assert scene.world.living()[-1].tags[tags.EXPIRES] == soon
+    assert scene.record.expires_at == soon
+
+
+# What an inventory tells of.
+
+
+@pytest.mark.parametrize("seconds", [20.0, 50.0])
+def test_a_machine_that_a_list_leaves_out_for_a_while_is_ended(scene: Scene, seconds: float) -> None:
+    scene.up()
+    for machine in scene.world.machines.values():
+        machine.listed_at = scene.clouds.clock.time + seconds
+    assert scene.provider.destroy() == ()
+    assert scene.world.living() == []
+    assert scene.world.there() == []
+
+
+def test_a_machine_that_no_list_has_any_more_is_gone(scene: Scene) -> None:
+    scene.up()
+    scene.world.ended_listed_s = 0
+    scene.world.end_all()
+    began = scene.clouds.clock.time
+    assert scene.provider.destroy() == ()
+    assert scene.clouds.clock.time - began <= 5 * CONSISTENCY_S
+    assert scene.world.there() == []
+
+
+def test_what_is_not_listed_right_after_an_up_is_not_called_gone(scene: Scene) -> None:
+    (machine, _) = scene.up()
+    scene.world.machines[machine.id].listed_at = 1e9
+    assert scene.provider.refresh(machine).state != "gone"
+
+
+# From where SSH is let in.
+
+
+def let_in(scene: Scene) -> tuple[str, ...]:
+    (nsg,) = scene.world.there("nsg")
+    return scene.world.ssh_cidrs[nsg.id]
+
+
+def test_another_address(scene: Scene) -> None:
+    scene.up()
+    assert let_in(scene) == (HERE,)
+    scene.up(ssh_cidr=ELSEWHERE)
+    assert let_in(scene) == (ELSEWHERE,)
+    prepared = len(scene.world.called("prepare"))
+    scene.up(ssh_cidr=ELSEWHERE)
+    assert len(scene.world.called("prepare")) == prepared, "nothing is to be changed"
+
+
+@pytest.mark.parametrize("error", [Killed(), BadCredentials("Expired.")], ids=repr)
+def test_an_address_that_was_not_let_in_is_let_in_by_the_next_up(scene: Scene, error: BaseException) -> None:
+    scene.up()
+    scene.world.on("prepare", error)
+    with pytest.raises(type(error)):
+        scene.up(ssh_cidr=ELSEWHERE)
+    assert let_in(scene) == (HERE,)
+    scene.up(ssh_cidr=ELSEWHERE)
+    assert let_in(scene) == (ELSEWHERE,)
+
+
+# Other values than the machines were made with.
+
+CHANGES: dict[str, Any] = {
+    "shape": "VM.GPU.A10.2",
+    "image": "another-image",
+    "disk_gb": 333,
+    "spot": True,
+    "ttl_s": 2 * TTL_S,
+    "public_ip": False,
+    "subnet_id": "ocid1.subnet.mine",
+    "ssh_port": 2222,
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_machines_were_made_with_stays_while_they_live(scene: Scene, what: str, count: int) -> None:
+    scene.up(ttl_s=TTL_S)
+    scene.refuses("gpuctl down", count=count, **{what: CHANGES[what]})
+    assert scene.record.shape == SHAPE
+
+
+def test_one_that_lives_is_enough(scene: Scene) -> None:
+    scene.up()
+    scene.world.end(scene.world.living()[0])
+    scene.refuses("--shape", shape="VM.GPU.A10.2")
+
+
+def test_an_unfinished_launch_is_as_good_as_machines(scene: Scene) -> None:
+    scene.world.list_lag_s = 40
+
+    def die(_: Any) -> None:
+        scene.world.on("*", Killed(), times=1e9)
+        raise Killed
+
+    scene.world.on("send", die, performed=True)
+    with pytest.raises(Killed):
+        scene.up()
+    scene.world.calm()
+    scene.refuses("--shape", shape="VM.GPU.A10.2")
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_once_none_lives_the_next_ones_are_as_asked_for(scene: Scene, what: str) -> None:
+    scene.up(ttl_s=TTL_S)
+    scene.world.end_all()
+    asked = {"ttl_s": TTL_S} | {what: CHANGES[what]}
+    assert len(scene.up(**asked)) == 2
+    assert getattr(scene.record, what) == CHANGES[what]
+    assert len(scene.world.living()) == 2
+
+
+def test_options_of_a_dead_cluster_do_not_stick(scene: Scene) -> None:
+    scene.up(spot=True, public_ip=False, subnet_id="ocid1.subnet.mine")
+    again = scene.up(spot=True, public_ip=False, subnet_id="ocid1.subnet.mine")
+    assert len(again) == 2
+    scene.world.end_all()
+    scene.up()
+    record, request = scene.record, scene.world.sent[-1]
+    assert (record.spot, record.public_ip, record.subnet_id) == (False, True, None)
+    assert (request["spot"], request["public_ip"]) == (False, True)
+    assert request["subnet"] in {part.id for part in scene.world.there("subnet")}

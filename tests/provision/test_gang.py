@@ -1,0 +1,529 @@
+"""Exactly as many machines as were asked for, or none, whatever the cloud answers and wherever `up` is stopped."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_cloud import CONSISTENCY_S, PLACES, StubCloud, StubClouds, StubMachine, World
+
+from inventories.store import ClusterFolder, Journal
+from provision import tags
+from provision.cloud import CloudCluster, Ground, Instance, Place, Target
+from provision.cloud_folder import CloudFolder, Launch
+from provision.ensure import JournaledEnsure
+from provision.errors import (
+    BadCredentials,
+    Capacity,
+    CreateFailed,
+    Denied,
+    LeftBehind,
+    NoCapacity,
+    ProvisionError,
+    Quota,
+    Throttled,
+    TokenSpent,
+    Unclear,
+)
+from provision.gang import Gang
+from provision.provider import quiet
+
+LATE_S = 40.0
+"""How late lists can be, and still within what the cloud promises."""
+ONE_BY_ONE = pytest.mark.parametrize("together", [False], ids=["one-by-one"])
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A state of a launch as it came on the disk, and which of its machines there were then."""
+
+    launch: str
+    state: str
+    living: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """A cluster's files and its world. Every `fill` is a new process."""
+
+    home: Path
+    clouds: StubClouds
+    world: World
+    cluster: CloudCluster
+    dead: bool = False
+    saved: list[Saved] = field(default_factory=list)
+
+    @property
+    def cloud(self) -> StubCloud:
+        return self.clouds.connect(self.cluster.target)
+
+    @property
+    def folder(self) -> "WatchedFolder":
+        folder = WatchedFolder(ClusterFolder(self.home / "clusters" / self.cluster.name))
+        folder.cluster_folder.make()
+        folder.scene = self
+        return folder
+
+    @property
+    def states(self) -> list[str]:
+        return sorted(launch.state for launch in self.folder.launches())
+
+    def fill(self, count: int = 3) -> tuple[Instance, ...]:
+        cloud, offer = self.cloud, self.cloud.offer(self.cluster)
+        journal = Journal(self.home / "journal.jsonl")
+        ensure = JournaledEnsure(
+            journal,
+            Journal(self.home / "network.jsonl"),
+            clock=self.clouds.clock,
+            consistency_s=cloud.consistency_s,
+        )
+
+        def ground_at(place: Place) -> Ground:
+            ground = cloud.prepare(self.cluster, offer, "ssh-ed25519 AAAA", ensure)
+            return cloud.prepare_place(self.cluster, offer, ground, place, ensure)
+
+        return Gang(
+            cloud,
+            self.folder,
+            self.cluster,
+            offer,
+            ground_at=ground_at,
+            public_key="ssh-ed25519 AAAA",
+            journal=journal,
+            clock=self.clouds.clock,
+            say=quiet,
+        ).fill(count)
+
+    def kill_at(
+        self, call: str, match: Callable[[Any], bool] = lambda _: True, *, performed: bool = False
+    ) -> None:
+        """The next fill dies at such a call: nothing more is asked of the cloud, or written."""
+
+        def die(_: Any) -> None:
+            self.dead = True
+            raise Killed
+
+        self.world.on(call, die, match=match, performed=performed)
+        self.world.on("*", Killed(), match=lambda _: self.dead, times=1e9)
+
+    def killed(self, count: int = 3) -> None:
+        """Run the fill that dies."""
+        with pytest.raises(Killed):
+            self.fill(count)
+        self.dead = False
+        self.world.calm()
+
+    def add(self, rank: int, **fields: Any) -> StubMachine:
+        """A machine of the cluster that no launch on the disk tells of."""
+        of = tags.of_cluster(self.cluster.name, self.cluster.id, self.cluster.owner)
+        return self.world.add_machine(of, rank=rank, **fields)
+
+    def check(self, count: int = 3, peak: int | None = None) -> None:
+        """There are exactly `count` machines, all of them run, and there were never more at once."""
+        living = self.world.living()
+        assert sorted(machine.rank or 0 for machine in living) == list(range(count))
+        assert {self.world.state(machine) for machine in living} <= {"running"}
+        assert self.world.peak <= (peak or count)
+        assert set(self.states) <= {"running", "undone"}
+        self.check_undone()
+
+    def check_undone(self) -> None:
+        """No launch was called undone while there was a machine of it, nor has one come up since."""
+        assert [saved for saved in self.saved if saved.state == "undone" and saved.living] == []
+        undone = {launch.id for launch in self.folder.launches() if launch.state == "undone"}
+        assert [m.id for m in self.world.living() if m.tags.get(tags.LAUNCH) in undone] == []
+
+
+class WatchedFolder(CloudFolder):
+    """Tells its scene what is written."""
+
+    scene: Scene
+
+    def save_launch(self, launch: Launch) -> None:
+        if self.scene.dead:
+            raise Killed
+        super().save_launch(launch)
+        machines = [m for m in self.scene.world.living() if m.tags.get(tags.LAUNCH) == launch.id]
+        living = tuple(machine.id for machine in machines)
+        self.scene.saved.append(Saved(launch=launch.id, state=launch.state, living=living))
+
+
+@pytest.fixture(params=[False, True], ids=["one-by-one", "together"])
+def together(request: pytest.FixtureRequest) -> bool:
+    """Whether a launch is one request."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, together: bool) -> Scene:
+    clouds = StubClouds(one_request=together)
+    cluster = CloudCluster(
+        name="default",
+        id="cluster-1",
+        owner="me@here",
+        created_at="2026-11-21T06:00:00+00:00",
+        target=clouds.connect(Target(provider="oci")).target,
+        shape="VM.GPU.A10.1",
+    )
+    return Scene(home=tmp_path, clouds=clouds, world=clouds.world(), cluster=cluster)
+
+
+def of_rank(rank: int, zone: str | None = None) -> Callable[[Any], bool]:
+    """Requests for that rank, in that zone or any."""
+    return lambda request: rank in request["ranks"] and zone in (None, request["zone"])
+
+
+def all_made(scene: Scene, count: int = 3) -> Callable[..., bool]:
+    """Whether the cloud has accepted so many machines, whatever it is asked with."""
+    return lambda *_: len(scene.world.machines) >= count
+
+
+def test_a_fill_and_another_one(scene: Scene, together: bool) -> None:
+    machines = scene.fill()
+    scene.check()
+    assert [machine.rank for machine in machines] == [0, 1, 2]
+    assert all(machine.public_ip and machine.private_ip for machine in machines)
+    assert len(scene.world.sent) == (1 if together else 3)
+    assert [m.id for m in scene.fill()] == [m.id for m in machines]
+    assert len(scene.world.sent) == (1 if together else 3)
+    scene.fill(4)
+    scene.check(4)
+
+
+# What a reply does not tell, and what a list does not tell yet.
+
+
+@ONE_BY_ONE
+@pytest.mark.parametrize("performed", [True, False])
+def test_a_lost_reply_beside_a_refusal(scene: Scene, performed: bool) -> None:
+    def lose(_: Any) -> None:
+        for machine in scene.world.machines.values():
+            # Later than the one whose id is known.
+            machine.listed_at += LATE_S if machine.rank == 1 else 0
+        raise Unclear("No answer.")
+
+    scene.world.on("send", lose, match=of_rank(1, PLACES[0]), performed=performed)
+    scene.world.on("send", Capacity("None.", code="OutOfHostCapacity"), match=of_rank(2, PLACES[0]))
+    machines = scene.fill()
+    scene.check()
+    assert {machine.place.zone for machine in machines} == {PLACES[1]}
+    assert scene.states == ["running", "undone"]
+
+
+@pytest.mark.parametrize("performed", [True, False])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_lost_reply(scene: Scene, rank: int, performed: bool) -> None:
+    scene.world.list_lag_s = LATE_S
+    scene.world.on("send", Unclear("No answer."), match=of_rank(rank), performed=performed)
+    try:
+        scene.fill()
+    except CreateFailed:
+        assert scene.world.living() == []
+        scene.check_undone()
+        scene.fill()
+    scene.check()
+
+
+def test_a_permission_that_is_missing_leaves_nothing(scene: Scene) -> None:
+    scene.world.on("send", Denied("No permission."), match=of_rank(2))
+    with pytest.raises(CreateFailed, match="No permission"):
+        scene.fill()
+    assert scene.world.living() == []
+    scene.check_undone()
+
+
+def test_credentials_that_expire_between_two_requests(scene: Scene) -> None:
+    def expire(_: Any) -> None:
+        scene.world.on("*", BadCredentials("Expired."), times=1e9)
+        raise BadCredentials("Expired.")
+
+    scene.world.on("send", expire, match=of_rank(2))
+    with pytest.raises(LeftBehind) as caught:
+        scene.fill()
+    there = [machine.id for machine in scene.world.living()]
+    (launch,) = scene.folder.launches()
+    assert all(i in str(caught.value) for i in there) or launch.id in str(caught.value)
+    assert not launch.settled
+    scene.world.calm()
+    scene.fill()
+    scene.check()
+
+
+# What happens once every request was accepted.
+
+
+@pytest.mark.parametrize(
+    "error", [BadCredentials("Expired."), Unclear("No answer."), Throttled("Too fast.")], ids=repr
+)
+def test_machines_that_were_accepted_outlive_a_cloud_that_falls_silent(
+    scene: Scene, error: Exception
+) -> None:
+    scene.world.on("instances", error, match=all_made(scene), times=1e9)
+    with pytest.raises(LeftBehind) as caught:
+        scene.fill()
+    assert all(machine_id in str(caught.value) for machine_id in scene.world.machines)
+    assert scene.states == ["open"]
+    assert scene.world.called("terminate") == []
+    scene.world.calm()
+    scene.fill()
+    scene.check()
+    assert len(scene.world.machines) == 3
+    assert scene.states == ["running"]
+
+
+def test_ctrl_c_undoes_what_was_begun(scene: Scene) -> None:
+    scene.clouds.clock.press_ctrl_c(all_made(scene))
+    with pytest.raises(KeyboardInterrupt):
+        scene.fill()
+    assert scene.world.living() == []
+    assert scene.states == ["undone"]
+    scene.check_undone()
+    scene.fill()
+    scene.check()
+
+
+def test_a_second_ctrl_c_leaves_the_undoing_to_the_next_fill(scene: Scene) -> None:
+    scene.clouds.clock.press_ctrl_c(all_made(scene))
+    scene.clouds.clock.press_ctrl_c(lambda: scene.states == ["undoing"])
+    with pytest.raises(KeyboardInterrupt):
+        scene.fill()
+    assert scene.states == ["undoing"]
+    assert scene.world.living() != []
+    scene.fill()
+    scene.check()
+    assert scene.states == ["running", "undone"]
+
+
+def test_no_capacity_told_late(scene: Scene) -> None:
+    error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
+    scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 1 and m.zone == PLACES[0])
+    machines = scene.fill()
+    scene.check()
+    assert {machine.place.zone for machine in machines} == {PLACES[1]}
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_no_place_has_them(scene: Scene, late: bool) -> None:
+    if late:
+        error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
+        scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 2)
+    else:
+        scene.world.capacity = dict.fromkeys(PLACES, 2)
+    with pytest.raises(NoCapacity) as caught:
+        scene.fill()
+    assert all(place in str(caught.value) for place in PLACES)
+    assert scene.world.living() == []
+    assert scene.world.peak <= 3
+    assert set(scene.states) == {"undone"}
+    scene.check_undone()
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_the_quota_ends_it_at_the_first_place(scene: Scene, late: bool) -> None:
+    if late:
+        error = Quota("The limit is 2 machines.", code="LimitExceeded")
+        scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 2)
+    else:
+        scene.world.quota = 2
+    with pytest.raises(NoCapacity, match="limit is 2"):
+        scene.fill()
+    assert {request["zone"] for request in scene.world.sent} == {PLACES[0]}
+    assert scene.world.living() == []
+    scene.check_undone()
+
+
+# Launches that a process which died has left.
+
+
+@pytest.mark.parametrize("performed", [True, False])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("lag_s", [0.0, LATE_S])
+def test_an_interrupted_launch_is_sent_again_as_it_was(
+    scene: Scene, performed: bool, rank: int, lag_s: float
+) -> None:
+    scene.world.list_lag_s = lag_s
+    scene.kill_at("send", of_rank(rank), performed=performed)
+    scene.killed()
+    (launch,) = scene.folder.launches()
+    assert launch.state == "open"
+    before = len(scene.world.sent)
+    scene.fill()
+    scene.check()
+    by_ranks = {tuple(request["ranks"]): request for request in launch.requests}
+    again = {tuple(request["ranks"]): request for request in scene.world.sent[before:]}
+    assert again == by_ranks
+    assert len(scene.world.machines) == 3
+
+
+def test_a_killed_wait_goes_on(scene: Scene) -> None:
+    scene.kill_at("instances", all_made(scene))
+    scene.killed()
+    scene.fill()
+    scene.check()
+    assert len(scene.world.machines) == 3
+
+
+def test_an_interrupted_launch_whose_machines_have_ended_is_made_anew(scene: Scene) -> None:
+    scene.kill_at("instances", all_made(scene))
+    scene.killed()
+    scene.clouds.clock.sleep(CONSISTENCY_S)
+    scene.world.end_all()
+    scene.fill()
+    scene.check()
+    assert scene.states == ["running", "undone"]
+
+
+@pytest.mark.parametrize("lag_s", [0.0, LATE_S])
+def test_an_interrupted_launch_that_is_half_there_is_made_anew(scene: Scene, lag_s: float) -> None:
+    scene.world.list_lag_s = lag_s
+    scene.kill_at("instances", all_made(scene))
+    scene.killed()
+    # Its token is spent, which tells nothing of the others, and no list has them yet.
+    scene.world.end(next(m for m in scene.world.living() if m.rank == 0))
+    scene.fill()
+    scene.check()
+
+
+@pytest.mark.parametrize("performed", [True, False])
+def test_a_token_that_is_spent_is_not_used_again(scene: Scene, performed: bool) -> None:
+    scene.kill_at("send", of_rank(0), performed=performed)
+    scene.killed()
+    (launch,) = scene.folder.launches()
+    scene.world.on("send", TokenSpent("Used."), match=lambda r: r["token"].startswith(launch.id), times=1e9)
+    scene.fill()
+    scene.check()
+    assert scene.states == ["running", "undone"]
+
+
+def test_an_interrupted_launch_of_more_machines_is_undone(scene: Scene) -> None:
+    scene.world.list_lag_s = LATE_S
+    scene.kill_at("send", of_rank(2), performed=True)
+    scene.killed()
+    scene.fill(2)
+    scene.check(2, peak=3)
+    assert scene.states == ["running", "undone"]
+
+
+def test_a_token_older_than_the_cloud_remembers_is_not_relied_upon(scene: Scene) -> None:
+    scene.kill_at("instances", all_made(scene))
+    scene.killed()
+    scene.clouds.clock.sleep(CONSISTENCY_S)
+    (launch,) = scene.folder.launches()
+    old = (datetime.now(UTC) - timedelta(hours=30)).isoformat(timespec="milliseconds")
+    scene.folder.save_launch(replace(launch, began_at=old, sent_at=old))
+    before = len(scene.world.sent)
+    scene.fill()
+    scene.check()
+    assert len(scene.world.sent) == before, "the tags tell that all of them are there"
+
+
+@pytest.mark.parametrize("call", ["prepare", "prepare_place", "make part", "send", "instances"])
+@pytest.mark.parametrize("performed", [True, False])
+def test_killed_anywhere(scene: Scene, call: str, performed: bool) -> None:
+    scene.world.list_lag_s = LATE_S
+    scene.kill_at(call, performed=performed)
+    scene.killed()
+    scene.fill()
+    scene.check()
+
+
+@pytest.mark.parametrize("skip", range(0, 24, 3))
+def test_killed_in_the_middle_of_undoing(scene: Scene, skip: int) -> None:
+    scene.world.fail_late(
+        Capacity("None.", code="OutOfHostCapacity"), after_s=12, match=lambda m: m.zone == PLACES[0]
+    )
+    looks = 0
+
+    def at_last(_: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > skip
+
+    scene.kill_at("instances", at_last)
+    scene.killed()
+    scene.fill()
+    scene.check()
+
+
+# Machines that are there already.
+
+
+def test_a_rank_that_ends_while_its_address_is_waited_for(scene: Scene) -> None:
+    scene.world.address_lag_s = 300
+
+    def reclaim(_: Any) -> None:
+        (machine,) = [m for m in scene.world.living() if m.rank == 1]
+        scene.world.end(machine, reason="reclaimed")
+
+    scene.world.on("with_addresses", reclaim)
+    with pytest.raises(CreateFailed) as caught:
+        scene.fill()
+    ended = next(m.id for m in scene.world.machines.values() if m.rank == 1)
+    assert ended in str(caught.value)
+    assert scene.clouds.clock.time < 120
+    assert sorted(m.rank or 0 for m in scene.world.living()) == [0, 2]
+    assert scene.world.called("terminate") == []
+    scene.fill()
+    scene.check()
+
+
+def test_a_kept_rank_that_ends_while_a_new_one_comes_up(scene: Scene) -> None:
+    scene.fill()
+    by_rank = {machine.rank: machine for machine in scene.world.living()}
+    scene.world.end(by_rank[2])
+    began = scene.clouds.clock.time
+    scene.world.on("send", lambda _: scene.world.end(by_rank[0], reason="reclaimed"), performed=True)
+    with pytest.raises(CreateFailed) as caught:
+        scene.fill()
+    assert by_rank[0].id in str(caught.value) or "rank 0" in str(caught.value)
+    assert scene.clouds.clock.time - began < 180
+    assert sorted(m.rank or 0 for m in scene.world.living()) == [1, 2]
+    scene.fill()
+    scene.check()
+
+
+def test_what_no_rank_needs_ends_before_more_is_launched(scene: Scene) -> None:
+    scene.world.list_lag_s = 0
+    kept = scene.add(0, age_s=900)
+    doubled = scene.add(0, age_s=600)
+    beyond = scene.add(7, age_s=600)
+    nobodys = scene.add(0, age_s=600)
+    nobodys.rank = None
+    scene.fill()
+    first = scene.world.called("send")[0]
+    assert first.living == (kept.id,)
+    assert {scene.world.state(m) for m in (doubled, beyond, nobodys)} == {"ended"}
+    scene.check(peak=4)
+
+
+def test_what_is_ending_is_waited_for(scene: Scene) -> None:
+    ending = scene.add(1, age_s=600)
+    scene.world.end(ending, at_once=False)
+    scene.fill()
+    assert scene.world.called("send")[0].living == ()
+    scene.check()
+
+
+def test_a_machine_that_joins_stands_where_the_others_are(scene: Scene) -> None:
+    scene.world.capacity[PLACES[0]] = 0
+    scene.fill(2)
+    scene.world.capacity = {}
+    assert {m.place.zone for m in scene.fill(3)} == {PLACES[1]}
+    scene.world.capacity[PLACES[1]] = 3
+    with pytest.raises(NoCapacity):
+        scene.fill(4)
+    scene.check(3)
+
+
+def test_a_machine_that_never_runs_is_given_up(scene: Scene) -> None:
+    scene.world.pending_s = 1e9
+    with pytest.raises(ProvisionError):
+        scene.fill()
+    assert scene.world.living() == []
+    assert scene.clouds.clock.time < 3600

@@ -1,0 +1,553 @@
+"""A cloud in memory that answers `provision.cloud.Cloud`, with a clock that passes when somebody sleeps.
+
+Every account, region and compartment is a world of its own. Worlds are as unkind as clouds are: lists are late, a
+machine that is not listed yet can't be ended, replies are lost, machines fail after they were accepted. What was
+called, and how many machines there were at once, is kept.
+"""
+
+import itertools
+import json
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from clocks import StepClock
+
+from provision import tags
+from provision.clock import Clock
+from provision.cloud import (
+    CloudCluster,
+    Ensure,
+    Finding,
+    Ground,
+    Instance,
+    InstanceState,
+    NewMachine,
+    Offer,
+    Part,
+    Place,
+    Target,
+)
+from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
+
+T = TypeVar("T")
+
+ACCOUNT = "account-one"
+REGION = "region-a"
+PLACES = ("a-1", "a-2", "a-3")
+CONSISTENCY_S = 60.0
+LONGEST_S = 50_000.0
+MOST_CALLS = 50_000
+BEGAN = datetime(2026, 11, 21, 6, tzinfo=UTC)
+STAGES = {"nsg": 0, "gateway": 1, "subnet": 2, "vcn": 3}
+CHANGES = frozenset({"prepare", "prepare_place", "make part", "send", "terminate", "delete"})
+"""Calls that change something."""
+
+
+class WaitsForEver(BaseException):
+    """A loop has no end."""
+
+
+class StubClock(StepClock):
+    """A clock in whose sleep somebody can press Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._presses: list[Callable[[], bool]] = []
+
+    def press_ctrl_c(self, when: Callable[[], bool]) -> None:
+        """Once, in the first sleep at whose end `when` holds, and after those that were asked for before."""
+        self._presses.append(when)
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self._presses and self._presses[0]():
+            self._presses.pop(0)
+            raise KeyboardInterrupt
+        if self.time > LONGEST_S:
+            raise WaitsForEver
+
+
+@dataclass(kw_only=True)
+class StubMachine:
+    id: str
+    tags: dict[str, str]
+    rank: int | None
+    shape: str
+    zone: str
+    group: str | None = None
+    subnet: str | None = None
+    made_at: float
+    listed_at: float
+    """From when on lists have it, and calls about it are heard."""
+    running_at: float
+    ending_at: float = math.inf
+    ended_at: float = math.inf
+    immortal: bool = False
+    stopped: bool = False
+    reason: str | None = None
+    failure: Exception | None = None
+
+    def state(self, now: float) -> InstanceState:
+        if now >= self.ended_at:
+            return "ended"
+        if now >= self.ending_at:
+            return "ending"
+        if self.stopped:
+            return "stopped"
+        return "running" if now >= self.running_at else "pending"
+
+
+@dataclass(kw_only=True)
+class StubPart:
+    part: Part
+    made_at: float
+    deleted_at: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """`living`: ids of the machines that had not ended when it came."""
+
+    name: str
+    argument: Any
+    at: float
+    account: str
+    region: str
+    living: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Rule:
+    """What happens at a call: `do` is run with the call's argument, before it is performed or after."""
+
+    call: str
+    do: Callable[[Any], object]
+    match: Callable[[Any], bool]
+    times: float
+    performed: bool
+
+
+class World:
+    """One region and compartment of one account. How it behaves is set by its attributes."""
+
+    def __init__(self, account: str, region: str, clock: StubClock, calls: list[Call]) -> None:
+        self.account = account
+        self.region = region
+        self.clock = clock
+        self.calls = calls
+        self.lock = threading.RLock()
+        self.places = PLACES
+        self.pending_s = 30.0
+        self.ending_s = 20.0
+        self.list_lag_s = 5.0
+        """How late a list tells of a new machine."""
+        self.address_lag_s = 0.0
+        """How long after it runs a machine gets its addresses."""
+        self.ended_listed_s = 3600.0
+        self.deleted_listed_s = 0.0
+        self.capacity: dict[str, int] = {}
+        """Machines that fit in a place at once; elsewhere there is no end of them."""
+        self.quota = math.inf
+        self.lists_others = False
+        """Whether lists also tell of what carries no tag of ours, which they should not."""
+        self.blocked_until: dict[str, float] = {}
+        """Until when a part can't be deleted, by id."""
+        self.machines: dict[str, StubMachine] = {}
+        self.parts: dict[str, StubPart] = {}
+        self.ssh_cidrs: dict[str, tuple[str, ...]] = {}
+        """From where SSH is let in, by the nsg's id."""
+        self.sent: list[dict[str, Any]] = []
+        """All launch requests that came in, also those that were refused."""
+        self.peak = 0
+        """The most machines that were there at once, those among them that were ending."""
+        self._tokens: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._rules: list[Rule] = []
+        self._late: list[tuple[Callable[[StubMachine], bool], float, Exception]] = []
+        self._numbers = itertools.count(1)
+
+    def on(
+        self,
+        call: str,
+        do: Callable[[Any], object] | BaseException,
+        *,
+        match: Callable[[Any], bool] = lambda _: True,
+        times: float = 1,
+        performed: bool = False,
+    ) -> None:
+        """At the next `times` calls of that name ("*": of any) which match, run or raise `do`.
+
+        `performed`: after the call was performed, as where its reply is lost.
+        """
+
+        def throw(_: Any) -> None:
+            assert isinstance(do, BaseException)
+            raise do
+
+        run = throw if isinstance(do, BaseException) else do
+        self._rules.append(Rule(call=call, do=run, match=match, times=times, performed=performed))
+
+    def calm(self) -> None:
+        """Forget all rules."""
+        self._rules.clear()
+
+    def fail_late(
+        self, error: Exception, *, after_s: float, match: Callable[[StubMachine], bool] = lambda _: True
+    ) -> None:
+        """Machines that match are accepted, and end by themselves with that error before they run."""
+        self._late.append((match, after_s, error))
+
+    def called(self, *names: str) -> list[Call]:
+        """The calls of these names in this world, in order."""
+        mine = [call for call in self.calls if (call.account, call.region) == (self.account, self.region)]
+        return [call for call in mine if call.name in names]
+
+    def changes(self) -> list[Call]:
+        """The calls that change something."""
+        return self.called(*CHANGES)
+
+    def living(self) -> list[StubMachine]:
+        """The machines that have not ended."""
+        return [machine for machine in self.machines.values() if self.state(machine) != "ended"]
+
+    def state(self, machine: StubMachine) -> InstanceState:
+        return machine.state(self.clock.now())
+
+    def add_machine(
+        self,
+        of: Mapping[str, str],
+        *,
+        rank: int | None = None,
+        zone: str = PLACES[0],
+        shape: str = "VM.GPU.A10.1",
+        lag_s: float | None = None,
+        age_s: float = 0.0,
+        **fields: Any,
+    ) -> StubMachine:
+        """A machine, `pending` unless `age_s` makes it older."""
+        with self.lock:
+            made_at = self.clock.now() - age_s
+            machine = StubMachine(
+                id=f"i-{self.account}-{self.region}-{next(self._numbers):03}",
+                tags=dict(of),
+                rank=rank,
+                shape=shape,
+                zone=zone,
+                made_at=made_at,
+                listed_at=made_at + (self.list_lag_s if lag_s is None else lag_s),
+                running_at=made_at + self.pending_s,
+                **fields,
+            )
+            for match, after_s, error in self._late:
+                if match(machine):
+                    machine.ending_at = machine.ended_at = made_at + after_s
+                    machine.failure, machine.reason = error, str(error)
+                    machine.running_at = math.inf
+            self.machines[machine.id] = machine
+            self.peak = max(self.peak, len(self.living()))
+            return machine
+
+    def end(self, machine: StubMachine, *, reason: str | None = None, at_once: bool = True) -> None:
+        """The machine ends by itself, or because it was asked to."""
+        now = self.clock.now()
+        if self.state(machine) in ("ending", "ended") or machine.immortal:
+            return
+        machine.ending_at = now
+        machine.ended_at = now + (0.0 if at_once else self.ending_s)
+        machine.reason = reason
+
+    def end_all(self) -> None:
+        """All machines end by themselves, as when their time is over."""
+        for machine in self.machines.values():
+            self.end(machine)
+
+    def add_part(self, kind: str, of: Mapping[str, str], name: str = "") -> Part:
+        """A part, listed at once."""
+        with self.lock:
+            number = next(self._numbers)
+            part = Part(
+                kind=kind,
+                id=f"{kind}-{self.account}-{self.region}-{number:03}",
+                name=name or kind,
+                tags=dict(of),
+                stage=STAGES[kind],
+            )
+            self.parts[part.id] = StubPart(part=part, made_at=self.clock.now())
+            return part
+
+    def there(self, kind: str | None = None) -> list[Part]:
+        """The parts that are not deleted."""
+        all_of = [stub.part for stub in self.parts.values() if stub.deleted_at == math.inf]
+        return [part for part in all_of if kind in (None, part.kind)]
+
+    def perform(self, name: str, argument: Any, do: Callable[[], T]) -> T:
+        """A call: it is kept, the rules for it are followed, and `do` is what it does."""
+        with self.lock:
+            living = tuple(machine.id for machine in self.living())
+            where = {"account": self.account, "region": self.region}
+            self.calls.append(Call(name=name, argument=argument, at=self.clock.now(), living=living, **where))
+            if len(self.calls) > MOST_CALLS:
+                raise WaitsForEver
+            self._follow(name, argument, performed=False)
+            result = do()
+            self._follow(name, argument, performed=True)
+            return result
+
+    def _follow(self, name: str, argument: Any, *, performed: bool) -> None:
+        for rule in tuple(self._rules):
+            fits = rule.call in (name, "*") and rule.performed == performed
+            if fits and rule.times > 0 and rule.match(argument):
+                rule.times -= 1
+                rule.do(argument)
+
+    def launch(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """All machines of the request, or an error; once for its token."""
+        text = json.dumps(request, sort_keys=True)
+        self.sent.append(json.loads(text))
+        known = self._tokens.get(request["token"])
+        if known is not None:
+            was, ids = known
+            if was != text:
+                raise TokenSpent("The token stood for another request.", code="IdempotentParameterMismatch")
+            if any(self.state(self.machines[i]) in ("ending", "ended") for i in ids):
+                raise TokenSpent("The token's machines have ended.", code="IdempotentInstanceTerminated")
+            return ids
+        if request["group"] not in {part.id for part in self.there()}:
+            raise Gone(f"There is no {request['group']}.", code="NotFound")
+        ranks, zone = request["ranks"], request["zone"]
+        if len(self.living()) + len(ranks) > self.quota:
+            raise Quota(f"The limit is {self.quota:.0f} machines.", code="LimitExceeded")
+        if sum(m.zone == zone for m in self.living()) + len(ranks) > self.capacity.get(zone, math.inf):
+            raise Capacity(f"There is none in {zone}.", code="OutOfHostCapacity")
+        made = [
+            self.add_machine(
+                request["tags"],
+                rank=rank,
+                zone=zone,
+                shape=request["shape"],
+                group=request["group"],
+                subnet=request["subnet"],
+            )
+            for rank in ranks
+        ]
+        self._tokens[request["token"]] = (text, tuple(machine.id for machine in made))
+        return self._tokens[request["token"]][1]
+
+    def list_machines(self, cluster_id: str | None) -> tuple[Instance, ...]:
+        now = self.clock.now()
+        return tuple(
+            Instance(
+                id=machine.id,
+                tags=dict(machine.tags),
+                rank=machine.rank,
+                state=self.state(machine),
+                shape=machine.shape,
+                place=Place(zone=machine.zone),
+                launched_at=(BEGAN + timedelta(seconds=machine.made_at)).isoformat(),
+                reason=machine.reason if self.state(machine) in ("ending", "ended") else None,
+            )
+            for machine in self.machines.values()
+            if machine.listed_at <= now < machine.ended_at + self.ended_listed_s
+            and cluster_id in (None, machine.tags.get(tags.CLUSTER_ID))
+            and (self.lists_others or tags.is_ours(machine.tags))
+        )
+
+    def terminate(self, ids: Collection[str]) -> None:
+        for machine_id in ids:
+            machine = self.machines[machine_id]
+            # What is too young to be listed is not found by other calls either.
+            if machine.listed_at <= self.clock.now():
+                self.end(machine, reason="asked for", at_once=False)
+
+    def list_parts(self) -> tuple[Part, ...]:
+        now = self.clock.now()
+        return tuple(
+            stub.part
+            for stub in self.parts.values()
+            if now < stub.deleted_at + self.deleted_listed_s or stub.deleted_at == math.inf
+            if self.lists_others or tags.is_ours(stub.part.tags)
+        )
+
+    def delete(self, part: Part) -> None:
+        stub = self.parts[part.id]
+        if stub.deleted_at < math.inf:
+            return
+        users = [machine.id for machine in self.living() if part.id in (machine.group, machine.subnet)]
+        if part.kind == "vcn":
+            users += [other.id for other in self.there() if other.kind != "vcn"]
+        if users:
+            raise Blocked(f"The {part.kind} {part.id} is used by {users[0]}.", code="DependencyViolation")
+        if self.clock.now() < self.blocked_until.get(part.id, 0.0):
+            raise Blocked(f"The {part.kind} {part.id} is used by something.", code="DependencyViolation")
+        stub.deleted_at = self.clock.now()
+
+
+class StubCloud:
+    """One account in one region, as `Cloud` says."""
+
+    name = "oci"
+    consistency_s = CONSISTENCY_S
+
+    def __init__(self, world: World, target: Target, *, one_request: bool) -> None:
+        self.world = world
+        self.target = target
+        self.one_user_data = one_request
+        self.all_or_none = one_request
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        def do() -> Offer:
+            return Offer(
+                shape=cluster.shape,
+                gpus=1,
+                image_id="image-1",
+                image_name="image",
+                user="ubuntu",
+                disk_gb=cluster.disk_gb or 100,
+                places=tuple(Place(zone=zone) for zone in self.world.places),
+                hourly_usd=2.0,
+                billed_when_stopped=False,
+            )
+
+        return self.world.perform("offer", cluster, do)
+
+    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+        return (f"launch {count} {offer.shape}",)
+
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+        def do() -> Ground:
+            shared = () if cluster.subnet_id else ("vcn", "gateway")
+            ids = {kind: self._ensure(ensure, kind, kind, tags.of_network(cluster.owner)) for kind in shared}
+            of = tags.of_cluster(cluster.name, cluster.id, cluster.owner)
+            ids["nsg"] = self._ensure(ensure, "nsg", cluster.name, of)
+            self.world.ssh_cidrs[ids["nsg"]] = cluster.ssh_cidrs
+            return Ground(ids=ids)
+
+        return self.world.perform("prepare", cluster, do)
+
+    def prepare_place(
+        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
+    ) -> Ground:
+        def do() -> Ground:
+            subnet = cluster.subnet_id or self._ensure(
+                ensure, "subnet", place.zone, tags.of_network(cluster.owner)
+            )
+            return Ground(ids={**ground.ids, "subnet": subnet})
+
+        return self.world.perform("prepare_place", place, do)
+
+    def _ensure(self, ensure: Ensure, kind: str, name: str, of: Mapping[str, str]) -> str:
+        def find() -> str | None:
+            same = [p for p in self.world.list_parts() if (p.kind, p.name) == (kind, name)]
+            ids = [p.id for p in same if p.tags.get(tags.CLUSTER_ID) == of.get(tags.CLUSTER_ID)]
+            return min(ids, default=None)
+
+        def create(token: str) -> str:
+            return self.world.perform("make part", kind, lambda: self.world.add_part(kind, of, name).id)
+
+        return ensure(f"{kind} {name}", find=find, create=create, shared=tags.is_shared(of))
+
+    def requests(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        ground: Ground,
+        place: Place,
+        launch: str,
+        machines: Sequence[NewMachine],
+    ) -> tuple[dict[str, Any], ...]:
+        together = [machines] if self.all_or_none else [[machine] for machine in machines]
+        of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+        return tuple(
+            {
+                "token": "-".join([launch, *(str(machine.rank) for machine in group)]),
+                "ranks": [machine.rank for machine in group],
+                "zone": place.zone,
+                "shape": offer.shape,
+                "disk_gb": offer.disk_gb,
+                "spot": cluster.spot,
+                "public_ip": cluster.public_ip,
+                "group": ground.ids["nsg"],
+                "subnet": ground.ids["subnet"],
+                "user_data": group[0].user_data,
+                "tags": {**of, tags.LAUNCH: launch, tags.RANKS: tags.ranks_text(m.rank for m in group)},
+            }
+            for group in together
+        )
+
+    def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
+        return self.world.perform("send", request, lambda: self.world.launch(request))
+
+    def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
+        return self.world.perform("instances", cluster_id, lambda: self.world.list_machines(cluster_id))
+
+    def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        def addressed(instance: Instance) -> Instance:
+            machine = self.world.machines[instance.id]
+            if self.world.clock.now() < machine.running_at + self.world.address_lag_s:
+                return instance
+            number = int(instance.id.rpartition("-")[2]) % 250
+            return replace(instance, public_ip=f"203.0.113.{number}", private_ip=f"10.0.0.{number}")
+
+        def do() -> tuple[Instance, ...]:
+            return tuple(addressed(instance) for instance in instances)
+
+        return self.world.perform("with_addresses", instances, do)
+
+    def failure(self, instance: Instance) -> Exception | None:
+        return self.world.machines[instance.id].failure
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        self.world.perform("terminate", tuple(ids), lambda: self.world.terminate(ids))
+
+    def parts(self) -> tuple[Part, ...]:
+        return self.world.perform("parts", None, self.world.list_parts)
+
+    def delete(self, part: Part) -> None:
+        self.world.perform("delete", part, lambda: self.world.delete(part))
+
+    def regions(self) -> tuple[str, ...]:
+        return (self.world.region,)
+
+    def compartments(self) -> tuple[str, ...]:
+        return ()
+
+    def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+        return ()
+
+
+@dataclass(kw_only=True)
+class StubClouds:
+    """All accounts that there are. `connect` is what a CloudProvider takes."""
+
+    clock: StubClock = field(default_factory=StubClock)
+    one_request: bool = False
+    """True: a launch is one request, as on AWS; else there is one for each machine, as on OCI."""
+    accounts: dict[str | None, str] = field(default_factory=lambda: {None: ACCOUNT})
+    """Whose credentials a profile has; None: those that are used where none is named."""
+    region: str = REGION
+    """Where it is that nobody named, as the SDK's own configuration says."""
+    calls: list[Call] = field(default_factory=list)
+    worlds: dict[tuple[str, str, str | None], World] = field(default_factory=dict)
+
+    def world(self, account: str = ACCOUNT, region: str = REGION, compartment: str | None = None) -> World:
+        """One of the worlds, made when it is first asked for."""
+        where = (account, region, compartment)
+        if where not in self.worlds:
+            name = f"{region}/{compartment}" if compartment else region
+            self.worlds[where] = World(account, name, self.clock, self.calls)
+        return self.worlds[where]
+
+    def connect(self, target: Target, clock: Clock | None = None) -> StubCloud:
+        """The cloud for a target; the account is that of the credentials, whatever the target says."""
+        found = replace(target, region=target.region or self.region, account=self.accounts[target.profile])
+        assert found.account is not None
+        assert found.region is not None
+        world = self.world(found.account, found.region, found.compartment)
+        return StubCloud(world, found, one_request=self.one_request)
+
+    def changes(self) -> list[Call]:
+        """The calls that change something, in all worlds."""
+        return [call for call in self.calls if call.name in CHANGES]
