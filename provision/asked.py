@@ -6,8 +6,8 @@ from datetime import datetime
 
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from provision.cloud import CloudCluster, Instance
-from provision.errors import RefusedPlan
+from provision.cloud import CloudCluster, Instance, Offer
+from provision.errors import NoCapacity, RefusedPlan
 from provision.limits import expires_at
 
 OPTIONS = {
@@ -102,6 +102,18 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
             "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; or "
             f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
         )
+
+
+def refuse_over_limits(offer: Offer, count: int) -> None:
+    """Raise NoCapacity where the account's limits leave no zone room for `count` more machines."""
+    needed = count * offer.gpus
+    if not offer.room or any(left is None or left >= needed for left in offer.room.values()):
+        return
+    told = ", ".join(f"{left} in {zone}" for zone, left in offer.room.items())
+    raise NoCapacity(
+        f"{count} {offer.shape} need {needed} GPUs in one place, and the account's limits leave {told}. Nothing "
+        f"was created. `gpuctl doctor --shape {offer.shape} --count {count}` names the limit and where to raise it."
+    )
 
 
 def refuse_expired(wanted: CloudCluster, now: datetime) -> None:

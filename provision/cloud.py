@@ -89,6 +89,8 @@ class Offer:
     """Price of one machine. None: not known."""
     billed_when_stopped: bool
     """Whether an OS shutdown leaves the machine on the bill."""
+    room: Mapping[str, int | None] = field(default_factory=dict)
+    """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the cloud's own package wants to know of the shape, plain JSON."""
 

@@ -23,6 +23,7 @@ from provision.asked import (
     refuse_changes,
     refuse_elsewhere,
     refuse_expired,
+    refuse_over_limits,
     refuse_stopped,
 )
 from provision.caller import caller_cidrs
@@ -127,6 +128,7 @@ class CloudProvider:
         if create:
             refuse_expired(wanted, datetime.now(UTC))
         offer = self._offer(cloud, wanted)
+        refuse_over_limits(offer, len(create))
         wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
         each = self._hourly_usd(wanted, offer)
         hourly = None if each is None else each * count

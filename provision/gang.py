@@ -85,6 +85,8 @@ class Gang:
         self._public_key = public_key
         self._clock = clock
         self._say = say
+        self._made: set[str] = set()
+        """Ids of machines that this command has brought up."""
 
     def fill(self, count: int) -> tuple[Instance, ...]:
         """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
@@ -92,6 +94,18 @@ class Gang:
         Raises NoCapacity where no place has them or the account's quota forbids them, CreateFailed for
         anything else, both with nothing left of the failed attempts, and LeftBehind where something is.
         """
+        try:
+            return self._filled(count)
+        except CloudError as error:
+            if not self._made:
+                raise
+            raise LeftBehind(
+                f"{error} These machines run, and are billed: {', '.join(sorted(self._made))}. "
+                f"`gpuctl up --cluster {self._cluster.name}` goes on with them, `gpuctl down --cluster "
+                f"{self._cluster.name}` removes them."
+            ) from error
+
+    def _filled(self, count: int) -> tuple[Instance, ...]:
         for launch in self._folder.launches():
             if not launch.settled:
                 self._settle(launch, count)
@@ -224,6 +238,7 @@ class Gang:
                 raise CreateFailed(f"{error} Nothing is left of this attempt.") from error
             raise
         self._folder.save_launch(launch.ended("running"))
+        self._made |= ids
 
     def _send(self, launch: Launch, ids: set[str]) -> list[Exception]:
         """Send all requests; `ids` grows as the cloud answers. Returns what went wrong."""

@@ -75,11 +75,9 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         places=places,
         hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
+        room={zone.name: zone.left for zone in zones if zone.shape},
         facts=facts_of(cluster.shape, shape, image)
-        | {
-            "no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None),
-            "room": {zone.name: zone.left for zone in zones if zone.shape},
-        },
+        | {"no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None)},
     )
 
 

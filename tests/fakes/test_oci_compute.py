@@ -21,7 +21,7 @@ def subnet(world):
 
 
 def test_a_life(world, subnet, refused):
-    world.settings(launch_s=1, terminate_s=1)
+    world.settings(launch_s=3, terminate_s=1)
     response = world.launch(
         subnet, freeform_tags={"gpuctl": "1", "gpuctl-cluster-id": "c"}, display_name="n0"
     )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -52,6 +53,24 @@ ERRORS: dict[str, dict[str, dict[str, Any]]] = {
         "broken": {"status": 500, "code": "InternalError"},
     },
 }
+WHERE: dict[str, dict[str, dict[str, Any]]] = {
+    "oci": {
+        "any": {"operation": "*"},
+        "changes": {"operation": "*", "mutating": True},
+        "launches": {"operation": "LaunchInstance"},
+        "ends": {"operation": "TerminateInstance"},
+        "deletions": {"operation": "Delete*"},
+        "lists": {"operation": "ListInstances"},
+    },
+    "aws": {
+        "any": {"operation": "*"},
+        "changes": {"operation": "*", "mutating": True},
+        "launches": {"operation": "RunInstances"},
+        "ends": {"operation": "TerminateInstances"},
+        "deletions": {"operation": "Delete*"},
+        "lists": {"operation": "DescribeInstances"},
+    },
+}
 LATE_FAILURES = {"oci": "Out of host capacity.", "aws": "Server.InsufficientInstanceCapacity: none left"}
 
 
@@ -59,7 +78,10 @@ LATE_FAILURES = {"oci": "Out of host capacity.", "aws": "Server.InsufficientInst
 class Fault:
     """What goes wrong with some calls."""
 
-    what: Literal["throttled", "expired", "broken", "drop_before", "drop_after", "duplicate"]
+    what: str
+    """One of ERRORS, or of the fake's own kinds."""
+    where: str
+    """One of WHERE."""
     nth: int
     times: int
 
@@ -92,39 +114,39 @@ class Step:
     """How long lists lag from now on."""
 
 
-PLACES = st.integers(0, 2)
-FAULTS = st.builds(
-    Fault,
-    what=st.sampled_from(("throttled", "expired", "broken", "drop_before", "drop_after", "duplicate")),
-    nth=st.integers(1, 20),
-    times=st.integers(1, 3),
-)
-SOME = st.lists(FAULTS, min_size=1, max_size=3).map(tuple)
-FEW = st.lists(FAULTS, max_size=1).map(tuple)
-TROUBLE = st.one_of(
-    st.just(CALM),
-    st.builds(Trouble, faults=SOME),
-    st.builds(Trouble, faults=SOME),
-    st.builds(
-        Trouble,
-        faults=FEW,
-        capacity=st.dictionaries(PLACES, st.integers(0, 2)),
-        late=st.frozensets(PLACES, max_size=2),
-        quota=st.none() | st.integers(0, 2),
-    ),
-    st.builds(Trouble, faults=FEW, interrupt=st.integers(1, 8)),
-)
-LAGS = st.sampled_from((0.0, 0.5, LONGEST_LAG_S))
-NAMES = st.sampled_from((CLUSTERS[0], *CLUSTERS))
-UPS = st.builds(Step, what=st.just("up"), name=NAMES, number=st.integers(1, 3), trouble=TROUBLE, lag_s=LAGS)
-STEPS = st.one_of(
-    UPS,
-    UPS,
-    st.builds(Step, what=st.just("up_with_another_shape"), name=NAMES, trouble=TROUBLE, lag_s=LAGS),
-    st.builds(Step, what=st.just("down"), name=NAMES, number=st.integers(0, 1), trouble=TROUBLE, lag_s=LAGS),
-    st.builds(Step, what=st.just("lose_home_and_reap"), trouble=TROUBLE, lag_s=LAGS),
-    st.builds(Step, what=st.just("end_a_machine"), name=NAMES, number=st.integers(0, 2), lag_s=LAGS),
-)
+def sequence(seed: int) -> tuple[Step, ...]:
+    """Hypothesis by itself favours what is small and alike: here an `up` of one machine without any trouble."""
+    draw = Random(seed)
+    whats = ("up", "up", "up", "up_with_another_shape", "down", "down", "lose_home_and_reap", "end_a_machine")
+    return tuple(
+        Step(
+            what="up" if number == 0 else draw.choice(whats),
+            name=draw.choice((CLUSTERS[0], *CLUSTERS)),
+            number=draw.randint(1, 3),
+            trouble=trouble(draw),
+            lag_s=draw.choice((0.0, 0.5, LONGEST_LAG_S)),
+        )
+        for number in range(draw.randint(4, 6))
+    )
+
+
+def trouble(draw: Random) -> Trouble:
+    faults = tuple(fault(draw) for _ in range(draw.choice((0, 1, 2, 3))))
+    scarce = draw.random() < 0.3
+    return Trouble(
+        faults=faults,
+        capacity={place: draw.randint(0, 2) for place in draw.sample(range(3), draw.randint(0, 3) * scarce)},
+        late=frozenset(draw.sample(range(3), draw.randint(0, 2) * scarce)),
+        quota=draw.randint(0, 2) if draw.random() < 0.1 else None,
+        interrupt=draw.randint(1, 8) if draw.random() < 0.15 else None,
+    )
+
+
+def fault(draw: Random) -> Fault:
+    where = draw.choice(tuple(WHERE["oci"]))
+    what = draw.choice(("throttled", "expired", "broken", "drop_before", "drop_after", "duplicate"))
+    most = {"any": 40, "changes": 12, "lists": 8}.get(where, 3)
+    return Fault(what=what, where=where, nth=draw.randint(1, most), times=draw.randint(1, 4))
 
 
 class Clock:
@@ -211,11 +233,11 @@ class World:
         elif step.what == "up_with_another_shape":
             self.up_with_another_shape(step.name, step.trouble)
         elif step.what == "down":
-            self.down(step.name, step.trouble, forget=step.number == 1)
+            self.down(step.name, step.trouble, forget=step.number > 1)
         elif step.what == "lose_home_and_reap":
             self.lose_home_and_reap(step.trouble)
         else:
-            self.end_a_machine(step.name, step.number)
+            self.end_a_machine(step.name, step.number - 1)
         self.never_too_many()
         self.others_are_left_alone()
 
@@ -333,14 +355,9 @@ class World:
     def cause(self, trouble: Trouble) -> None:
         for fault in trouble.faults:
             error = ERRORS[self.kind.provider].get(fault.what)
-            # What is lost or comes twice matters where something is changed.
-            self.fake.fault(
-                operation="*",
-                mutating=None if error and fault.what != "broken" else True,
-                nth=fault.nth if error else 1 + fault.nth % 12,
-                times=fault.times,
-                **({"kind": "error", **error} if error else {"kind": fault.what}),
-            )
+            kind = {"kind": "error", **error} if error else {"kind": fault.what}
+            where = WHERE[self.kind.provider][fault.where]
+            self.fake.fault(nth=fault.nth, times=fault.times, **where, **kind)
         places = self.kind.places
         self.fake.settings(
             capacity={self.kind.shape: {places[at]: room for at, room in trouble.capacity.items()}},
@@ -469,8 +486,8 @@ def terminate(account: Account, machine: str) -> None:
     report_multiple_bugs=False,
     phases=(Phase.generate,),
 )
-@given(steps=st.lists(STEPS, min_size=4, max_size=7))
-def test_whatever_happens(account: Account, steps: list[Step]) -> None:
+@given(steps=st.integers(0, 2**32 - 1).map(sequence))
+def test_whatever_happens(account: Account, steps: tuple[Step, ...]) -> None:
     world = World(account)
     for step in steps:
         world.do(step)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import oci as oci_sdk
 import pytest
 from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
-from support import Done, wait_for
+from support import Done
 
 from inventories import lock
 from tests.fakes.client import FakeCloud, start_fake
@@ -84,7 +85,7 @@ def test_a_cloud_that_refuses_is_no_empty_cloud(oci: CloudGpuctl, aws: FakeCloud
     both = oci("reap", "--dry-run", env=aws.env | {"AWS_ACCESS_KEY_ID": "AKIAWRONG"})
     assert both.status == 1
     assert "oci eu-frankfurt-1" in both.err
-    assert "aws us-east-1" in both.err
+    assert "aws: " in both.err
 
 
 def test_the_other_cloud_is_done_before(oci: CloudGpuctl, aws: FakeCloud) -> None:
@@ -152,12 +153,14 @@ def test_it_waits_for_who_works_on_the_network(gpuctl: CloudGpuctl) -> None:
     (path,) = (gpuctl.home / "networks").glob("*.lock")
     with lock.hold(path, subject="the network", command="up"):
         process = gpuctl.start("reap", "--yes", env=alone(gpuctl))
-        wait_for(lambda: not gpuctl.cloud.live_instances(), what="the machines' end")
-        assert process.poll() is None
+        assert process.stderr
+        told = next((line for line in process.stderr if "Waiting" in line), "it did not wait")
+        assert "`up`" in told
+        assert "which works on the network" in told
+        assert gpuctl.cloud.live_instances() == [], "they cost the most"
         assert {"vcn", "vpc"} & {part.get("kind") for part in gpuctl.cloud.owned()}
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "which works on the network" in errors
     assert gpuctl.cloud.owned() == []
 
 
@@ -170,7 +173,7 @@ def test_only_what_was_shown_is_removed(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.held(wait_s=30)
     gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
     gpuctl.cloud.release()
-    out, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert len(gpuctl.cloud.live_instances()) == COUNT
     assert [folder.name for folder in (gpuctl.home / "clusters").iterdir()] == ["second"]
@@ -229,6 +232,30 @@ def test_the_command_for_cron_looks_where_the_cluster_is(oci: CloudGpuctl) -> No
     assert oci("reap", "--yes", "--provider", "oci").status == 0
 
 
+def test_a_cluster_in_a_compartment(oci: CloudGpuctl) -> None:
+    compartment = inner_compartment(oci.cloud)
+    oci.ok(*oci.up_words, "--compartment", compartment)
+    (found,) = oci.ok("reap", "--provider", "oci", "--dry-run", "--json").json["clusters"]
+    assert found["compartment"] == compartment
+    done = reaped(oci, "--provider", "oci")
+    assert (done.status, len(done.json["removed"])) == (0, 1), done.err
+    assert f"the shared network in oci eu-frankfurt-1 {compartment}" in done.err
+    assert oci.cloud.owned() == []
+    assert list((oci.home / "clusters").iterdir()) == []
+    wrong = oci("reap", "--provider", "oci", "--compartment", f"{compartment}x")
+    assert wrong.status == 1, "a compartment that was asked for has to be seen"
+    assert compartment in wrong.err
+
+
+def inner_compartment(cloud: FakeCloud) -> str:
+    """One that is not the tenancy's root, as Oracle's own client lists it."""
+    config = oci_sdk.config.from_file(cloud.env["OCI_CONFIG_FILE"])
+    identity = oci_sdk.identity.IdentityClient(config, service_endpoint=cloud.url)
+    return next(
+        str(one.id) for one in identity.list_compartments(config["tenancy"]).data if one.name == "gpu"
+    )
+
+
 def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
     made = gpuctl.ok(*gpuctl.up_words).json
     each = made["hourly_usd"] / COUNT
@@ -249,9 +276,6 @@ def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
 
 def test_a_machine_that_is_not_listed_is_not_known_to_be_gone(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
-    gpuctl.cloud.settings(list_lag_s=3600)
+    gpuctl.cloud.reset()
     shown = gpuctl.ok("status", "--json").json["machines"]
     assert [machine["state"] for machine in shown] == ["unknown"] * COUNT
-    gpuctl.cloud.settings(list_lag_s=0)
-    shown = gpuctl.ok("status", "--json").json["machines"]
-    assert [machine["state"] for machine in shown] == ["running"] * COUNT

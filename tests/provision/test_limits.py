@@ -102,12 +102,15 @@ def an_offer(*, billed_when_stopped: bool) -> Offer:
 def test_the_end_is_told_with_a_command_that_looks_where_the_machines_are():
     at = "2026-07-01T16:00:00+00:00"
     plain = Target(provider="oci", region="eu-frankfurt-1")
-    placed = Target(provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a", profile="my own")
+    placed = Target(
+        provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a", profile="my own"
+    )
     reap = "gpuctl reap --expired --yes --provider oci --region"
     said = ending_sentence(placed, an_offer(billed_when_stopped=True), at)
     assert "goes on billing a VM.GPU.A10.2" in said
     assert (
-        f"`*/10 * * * * {reap} us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`" in said
+        f"`*/10 * * * * {reap} us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`"
+        in said
     )
     said = ending_sentence(plain, an_offer(billed_when_stopped=False), at)
     assert "ends the bill" in said

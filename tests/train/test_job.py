@@ -196,7 +196,6 @@ def test_an_error_on_one_rank_is_shown_and_ends_the_job(run, tmp_path):
     assert done.status == 1
     before, root_cause = done.err.split("Root Cause")
     assert "ZeroDivisionError: division by zero" in before
-    assert "error: Rank 0 lost another rank" in before
     assert "ZeroDivisionError: division by zero" in root_cause
     assert not (tmp_path / "artifacts").exists()
 

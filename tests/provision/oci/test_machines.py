@@ -70,7 +70,7 @@ def test_quota(builder: Builder, fake: FakeCloud) -> None:
 def test_a_limit_of_one_domain_is_no_quota(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     """The refusal is the same; whether another domain has room for all of them is asked."""
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0, f"{AD}2": 1, f"{AD}3": 2}})
-    assert builder.offer().facts["room"] == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
+    assert builder.offer().room == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
     assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}2", f"{AD}1"]
     full = Place(zone=f"{AD}1")
     fake.forget_calls()

@@ -1,0 +1,40 @@
+"""What `status` makes of an inventory and of what the cloud lists."""
+
+from dataclasses import replace
+
+from gpuctl.workflow.status import with_found
+from inventories.machine import Machine
+
+KNOWN = Machine(
+    name="default-0",
+    rank=0,
+    state="running",
+    host="203.0.113.7",
+    user="ubuntu",
+    private_ip="10.0.0.2",
+    gpus=2,
+    id="i-0",
+    launched_at="2026-11-21T05:45:01+00:00",
+)
+SECOND = replace(KNOWN, name="default-1", rank=1, id="i-1")
+
+
+def test_gone_is_only_what_the_cloud_calls_so() -> None:
+    shown = with_found((KNOWN, SECOND), (KNOWN,), {"i-0": "running", "i-1": "gone"})
+    assert [machine.state for machine in shown] == ["running", "gone"]
+    shown = with_found((KNOWN, SECOND), (KNOWN,), {"i-0": "stopped"})
+    assert [machine.state for machine in shown] == ["stopped", "unknown"]
+    assert [machine.state for machine in with_found((KNOWN,), (), {})] == ["unknown"]
+
+
+def test_machines_that_the_inventory_lacks_are_shown() -> None:
+    shown = with_found((SECOND,), (KNOWN, SECOND), {"i-0": "running", "i-1": "running"})
+    assert [machine.id for machine in shown] == ["i-0", "i-1"]
+
+
+def test_the_cloud_knows_best_since_when_a_machine_runs() -> None:
+    restarted = replace(KNOWN, launched_at="2026-11-21T09:00:00+00:00")
+    (shown,) = with_found((KNOWN,), (restarted,), {"i-0": "running"})
+    assert (shown.launched_at, shown.gpus) == ("2026-11-21T09:00:00+00:00", 2)
+    (shown,) = with_found((KNOWN,), (), {"i-0": "gone"})
+    assert shown.launched_at == KNOWN.launched_at
