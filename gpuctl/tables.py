@@ -155,6 +155,7 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         "price not known" if price == text.UNKNOWN else price if price == "free" else f"{price} an hour",
         f"{text.spent(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
         f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
+        f"ends at {cluster['expires_at']}" if cluster.get("expires_at") else "",
     ]
     head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
     columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
@@ -185,14 +186,21 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "parts": lambda found: str(len(found["parts"])),
         "age": lambda found: text.duration(found["age_s"]),
         "an hour": lambda found: text.dollars(found["hourly_usd"]) if found["machines"] else text.UNKNOWN,
-        "so far": lambda found: text.spent(found["cost_usd"]),
+        "so far": lambda found: _so_far(found["cost_usd"]),
         "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }
-    table = table_of(*columns, right=("machines", "parts", "an hour", "so far"), flexible=("owner",))
+    table = table_of(
+        *columns, right=("machines", "parts", "an hour", "so far"), flexible=("cluster", "owner", "where")
+    )
     for found in clusters:
         table.add_row(*(cell(found) for cell in columns.values()))
     return table
+
+
+def _so_far(usd: float | None) -> str:
+    """As `text.spent`, for a narrow column."""
+    return "< $0.01" if usd is not None and usd < 0.01 else text.dollars(usd)
 
 
 def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -21,7 +21,10 @@ def down(app: App) -> dict[str, Any]:
     folder = app.store.cluster(app.options.cluster)
     name = provider_name(folder)
     if name is None:
-        app.output.say(f"There is no cluster {folder.name}: nothing to remove.")
+        app.output.say(
+            f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
+            "`gpuctl reap --dry-run` looks in your cloud accounts."
+        )
         return {"cluster": folder.name, "removed": [], "leftovers": [], "cost_usd": None, "seconds": 0.0}
     from provision.providers import load
 
@@ -36,7 +39,14 @@ def down(app: App) -> dict[str, Any]:
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
-        leftovers = provider.destroy(app.output.say)
+        try:
+            leftovers = provider.destroy(app.output.say)
+        except KeyboardInterrupt:
+            if provider.billed:
+                app.output.error(
+                    f"Not all of {folder.name} is gone, and it may be billed: `gpuctl down` goes on."
+                )
+            raise
         if not leftovers:
             folder.remove()
     seconds = round(time.monotonic() - began, 3)

@@ -63,6 +63,7 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     return describe(replace(inventory, machines=machines)) | {
         "created_at": inventory.created_at,
         "age_s": round(age_s),
+        "expires_at": _expires_at(folder, inventory.provider),
         "cost_usd": _cost(inventory, machines, now),
         "runs": [run.id for run in unfinished(app.store, folder.name)],
     }
@@ -107,3 +108,9 @@ def _unfinished_up(app: App, folder: ClusterFolder) -> Inventory | None:
         created_at=record.created_at if record else str(journal[0]["at"]),
         machines=() if record else load(name, folder).find(),
     )
+
+
+def _expires_at(folder: ClusterFolder, provider: str) -> str | None:
+    """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
+    record = CloudFolder(folder).load() if provider in CLOUDS else None
+    return record.expires_at if record else None

@@ -154,6 +154,7 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
         return
     begun = folder.journal.path.exists()
     if begun:
+        app.output.say("removing what was begun …")
         try:
             left = bool(provider.find() or provider.destroy(app.output.say))
         except ProvisionError as error:

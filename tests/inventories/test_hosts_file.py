@@ -10,7 +10,8 @@ from inventories.machine import Machine
 
 READS = (
     "gpuctl reads ansible_host, ansible_port, ansible_user, jump, ansible_ssh_common_args, "
-    "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key."
+    "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key, "
+    "launched_at."
 )
 
 # Every rule of precedence at once: depth, priority, name, several ways to a group, host over group.
