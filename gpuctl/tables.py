@@ -182,17 +182,23 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "cluster": lambda found: Text(text.clean(found["cluster"]), "bold" if found["chosen"] else "dim"),
         "owner": lambda found: text.clean(found["owner"]) or text.UNKNOWN,
         "where": lambda found: f"{found['provider']} {found['region']}",
-        "machines": lambda found: str(len(found["machines"])),
-        "parts": lambda found: str(len(found["parts"])),
+        "what": lambda found: (
+            text.plural(len(found["machines"]), "machine")
+            if found["machines"]
+            else text.plural(len(found["parts"]), "part")
+        ),
         "age": lambda found: text.duration(found["age_s"]),
         "an hour": lambda found: text.dollars(found["hourly_usd"]) if found["machines"] else text.UNKNOWN,
         "so far": lambda found: _so_far(found["cost_usd"]),
         "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }
-    table = table_of(
-        *columns, right=("machines", "parts", "an hour", "so far"), flexible=("cluster", "owner", "where")
-    )
+    if all(found["left_s"] is None for found in clusters):
+        del columns["ends in"]
+    folded = ("cluster", "owner", "where", "id")
+    table = table_of(*columns, right=("an hour", "so far"), flexible=folded)
+    for column in table.columns:
+        column.min_width = 5 if column.header in folded else None
     for found in clusters:
         table.add_row(*(cell(found) for cell in columns.values()))
     return table

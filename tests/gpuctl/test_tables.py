@@ -14,7 +14,7 @@ from terminal import Terminal
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.run_table import draw_run
-from gpuctl.tables import comparison_table, machines_table, run_table, runs_table
+from gpuctl.tables import comparison_table, found_table, machines_table, run_table, runs_table
 from inventories.run import (
     FirstError,
     RankResult,
@@ -411,6 +411,38 @@ run 20261121-054625-3fa9 is not over
     assert drawn(machines_table(unknown | {"hourly_usd": None})).startswith(
         "default  local · 2 machines · price not known\n"
     )
+
+
+def test_what_reap_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "cluster": "default",
+        "owner": "ada@desk",
+        "provider": "oci",
+        "region": "eu-frankfurt-1",
+        "machines": ["a", "b"],
+        "parts": ["nsg c"],
+        "age_s": 8000,
+        "hourly_usd": 8.0,
+        "cost_usd": 0.001,
+        "expired": False,
+        "left_s": 14_000,
+        "id": "b9824e69",
+        "chosen": True,
+    }
+    rest = {"machines": [], "hourly_usd": 0.0, "cost_usd": None, "age_s": None, "expired": True, "left_s": -5}
+    monkeypatch.setenv("COLUMNS", "120")
+    assert drawn(found_table([found, found | rest])) == (
+        """\
+cluster  owner     where               what        age         an hour   so far  ends in     id
+default  ada@desk  oci eu-frankfurt-1  2 machines  2 h 13 min    $8.00  < $0.01  3 h 53 min  b9824e69
+default  ada@desk  oci eu-frankfurt-1  1 part      -                 -        -  over        b9824e69
+"""
+    )
+    assert "ends in" not in drawn(found_table([found | {"left_s": None}]))
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = drawn(found_table([found | {"owner": "ada@some-workstation", "id": "b9824e694babcb12"}]))
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "…" not in narrow, "nothing is cut off"
 
 
 def test_a_long_id_is_folded_not_cut() -> None:
