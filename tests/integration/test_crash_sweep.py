@@ -5,15 +5,15 @@ and where the files of gpuctl are lost, `reap` leaves nothing.
 """
 
 import itertools
-import os
 import shutil
-import signal
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
@@ -141,14 +141,23 @@ def calls_of(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> int:
     return len(gpuctl.cloud.calls(mutating=True))
 
 
+def wait_held(gpuctl: CloudGpuctl, process: "subprocess.Popen[str]") -> dict[str, Any] | None:
+    """The call that is held; None where the command ended before, or made no call for half a minute."""
+    for _ in range(30):
+        held = gpuctl.cloud.held(wait_s=1)
+        if held is not None or process.poll() is not None:
+            return held
+    return None
+
+
 def kill(gpuctl: CloudGpuctl, words: tuple[str, ...], point: Point) -> None:
     """Run the command and end it at that point, as a power cut would."""
     gpuctl.cloud.fault(operation="*", mutating=True, nth=point.nth, kind=f"hold_{point.phase}")
     process = gpuctl.start(*words)
     try:
-        held = gpuctl.cloud.held(wait_s=30)
+        held = wait_held(gpuctl, process)
         ended = process.poll()
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         out, err = process.communicate(timeout=10)
     finally:
         process.kill()
