@@ -42,7 +42,7 @@ from provision.cloud import (
 )
 from provision.cloud_folder import CloudFolder, Launch
 from provision.clouds import connect, outline
-from provision.ensure import JournaledEnsure, youngest_intent_s
+from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import BadCredentials, OtherAccount, UnknownShape
 from provision.gang import Gang
 from provision.keys import ensure_key
@@ -240,6 +240,10 @@ class CloudProvider:
         )
         if removed.network_users:
             say(f"the network stays: it is used by {', '.join(removed.network_users)}")
+        if not removed.leftovers:
+            all_gone(self._folder.cluster_folder.journal)
+            if not removed.network_users:
+                all_gone(self._folder.network_journal(cluster))
         return removed.leftovers
 
     def _actions(self, cloud: Cloud, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
@@ -364,8 +368,12 @@ class CloudProvider:
             launches = self._open_launches()
         except CorruptFile:
             return cloud.consistency_s
-        ages = [youngest_intent_s(self._folder.cluster_folder.journal)]
-        ages.append(youngest_intent_s(self._folder.network_journal(cluster)))
+        journals = (self._folder.cluster_folder.journal, self._folder.network_journal(cluster))
+        recent = [one for journal in journals for one in recent_makings(journal, cloud.consistency_s)]
+        ages: list[float] = []
+        if recent:
+            listed = {word for part in cloud.parts() for word in (part.id, part.name)}
+            ages += [age_s for made, age_s in recent if made not in listed]
         if launches:
             seen = Counter(machine.tags.get(LAUNCH) for machine in cloud.instances(cluster.id))
             now = datetime.now(UTC)
@@ -374,8 +382,7 @@ class CloudProvider:
                 for launch in launches
                 if seen[launch.id] < len(launch.ranks)
             ]
-        youngest = min((age for age in ages if age is not None), default=cloud.consistency_s)
-        return max(0.0, cloud.consistency_s - youngest)
+        return max(0.0, cloud.consistency_s - min(ages, default=cloud.consistency_s))
 
     def _machine(
         self, instance: Instance, gpus: int | None, cluster: CloudCluster, python: str | None

@@ -7,6 +7,7 @@ only its tag tells. OCI's take one, which is used again.
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from inventories.store import Journal
 from provision.clock import Clock
@@ -35,16 +36,21 @@ class JournaledEnsure:
         shared: bool = False,
     ) -> str:
         """As `Ensure` says."""
-        found = find()
-        if found is not None:
-            return found
         journal = self._shared if shared else self._own
-        token, age_s = _open_intent(journal, kind)
-        if token is not None and age_s < self._consistency_s:
-            found = self._await(find, self._consistency_s - age_s)
+        found = find()
+        last = _last_entries(journal).get(kind)
+        begun = last is not None and last["event"] == "making"
+        if found is not None:
+            if begun:
+                journal.append("made", kind=kind, id=found)
+            return found
+        if last is not None and _age_s(last) < self._consistency_s:
+            # It may be there, or is: the list lags behind.
+            found = self._await(find, self._consistency_s - _age_s(last))
         if found is None:
-            fresh = token is None or age_s > TOKEN_LIFE_S
-            found = self._make(journal, kind, secrets.token_hex(16) if fresh else str(token), find, create)
+            again = last is not None and begun and _age_s(last) <= TOKEN_LIFE_S
+            token = str(last["token"]) if last is not None and again else secrets.token_hex(16)
+            found = self._make(journal, kind, token, find, create)
         journal.append("made", kind=kind, id=found)
         return found
 
@@ -82,17 +88,30 @@ class JournaledEnsure:
         return None
 
 
-def youngest_intent_s(journal: Journal) -> float | None:
-    """Age of the last making that was begun and has no end in the journal. None: there is none."""
-    kinds = {str(entry["kind"]) for entry in journal.read() if entry["event"] == "making"}
-    found = [_open_intent(journal, kind) for kind in kinds]
-    return min((age_s for token, age_s in found if token is not None), default=None)
+def recent_makings(journal: Journal, within_s: float) -> list[tuple[str | None, float]]:
+    """What was begun or made so lately that lists may lack it: its id, None where that is not known, and its age."""
+    found = [(entry.get("id"), _age_s(entry)) for entry in _last_entries(journal).values()]
+    return [(made and str(made), age_s) for made, age_s in found if age_s < within_s]
 
 
-def _open_intent(journal: Journal, kind: str) -> tuple[str | None, float]:
-    """The token of a making that was begun and has no end in the journal, and its age in seconds."""
-    entries = [entry for entry in journal.read() if entry.get("kind") == kind]
-    if not entries or entries[-1]["event"] != "making":
-        return None, 0.0
-    age = datetime.now(UTC) - datetime.fromisoformat(str(entries[-1]["at"]))
-    return str(entries[-1]["token"]), age.total_seconds()
+def all_gone(journal: Journal) -> None:
+    """Note that everything that the journal tells of has been removed: nobody has to wait for it any more."""
+    if _last_entries(journal):
+        journal.append("gone")
+
+
+def _last_entries(journal: Journal) -> dict[str, dict[str, Any]]:
+    """The last entry of each kind of part that may be there."""
+    last: dict[str, dict[str, Any]] = {}
+    for entry in journal.read():
+        if entry["event"] == "gone":
+            last.clear()
+        elif entry["event"] in ("making", "made"):
+            last[str(entry["kind"])] = entry
+        elif entry["event"] == "refused":
+            last.pop(str(entry["kind"]), None)
+    return last
+
+
+def _age_s(entry: dict[str, Any]) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(str(entry["at"]))).total_seconds()

@@ -90,7 +90,10 @@ class _Teardown:
         if leftovers:
             return Removed(leftovers=leftovers)
         # Somebody else's cluster may come in between at any moment; then the network is theirs.
-        leftovers = self._delete(lambda part: tags.is_shared(part.tags), unless=self._network_users)
+        # What was made just before its cluster's end may be listed only now, and holds the network.
+        leftovers = self._delete(
+            lambda part: self._ours(part.tags) or tags.is_shared(part.tags), unless=self._network_users
+        )
         users = self._network_users()
         return Removed(leftovers=() if users else leftovers, network_users=users)
 
@@ -162,7 +165,7 @@ class _Teardown:
     ) -> tuple[Leftover, ...]:
         """Delete parts stage by stage. What is blocked is tried again until the deadline.
 
-        `unless` is asked before each stage, and ends it with what it names.
+        `unless` is asked before each stage of the shared network: where it names anybody, that stays.
         """
         deadline = self._clock.now() + self._blocked_timeout_s
         waits = PollWaits()
@@ -195,7 +198,7 @@ class _Teardown:
                     )
             if problems or looked_again:
                 self._clock.sleep(waits.next())
-            looked_again = True
+            looked_again = not problems
 
     def _delete_by_stage(
         self, parts: Sequence[Part], unless: Callable[[], Collection[str]]
@@ -203,9 +206,9 @@ class _Teardown:
         """Try all of a stage, and go on to the next one if all of it went. Returns what went wrong, by id."""
         problems: dict[str, Exception] = {}
         for stage in sorted({part.stage for part in parts}):
-            if unless():
-                break
             now = [part for part in parts if part.stage == stage]
+            if any(tags.is_shared(part.tags) for part in now) and unless():
+                now = [part for part in now if not tags.is_shared(part.tags)]
             for part, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
                 if isinstance(outcome, BadCredentials):
                     raise outcome

@@ -20,6 +20,7 @@ class Kind:
     provider: str
     fake: Literal["oci", "aws_proxy"]
     shape: str
+    other_shape: str
     region: str
     places: tuple[str, ...]
     """In the order in which they are tried."""
@@ -32,6 +33,7 @@ KINDS = {
         provider="oci",
         fake="oci",
         shape="VM.GPU.A10.2",
+        other_shape="VM.GPU.A10.1",
         region="eu-frankfurt-1",
         places=("Uocm:EU-FRANKFURT-1-AD-1", "Uocm:EU-FRANKFURT-1-AD-2", "Uocm:EU-FRANKFURT-1-AD-3"),
         client="oci",
@@ -40,6 +42,7 @@ KINDS = {
         provider="aws",
         fake="aws_proxy",
         shape="g5.12xlarge",
+        other_shape="g5.xlarge",
         region="us-east-1",
         places=("us-east-1a", "us-east-1b", "us-east-1c"),
         client="aws",

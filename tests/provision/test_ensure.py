@@ -8,7 +8,7 @@ import pytest
 from clocks import StepClock
 
 from inventories.store import Journal
-from provision.ensure import JournaledEnsure, youngest_intent_s
+from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import Denied, TokenSpent, Unclear
 
 LAG_S = 8.0
@@ -77,7 +77,10 @@ def test_the_intent_is_on_the_disk_before_the_call(
 
     assert ensure("vpc", find=cloud.find, create=create) == "part-0"
     assert [entry["event"] for entry in journal.read()] == ["making", "made"]
-    assert youngest_intent_s(journal) is None
+    ((made, age_s),) = recent_makings(journal, CONSISTENCY_S)
+    assert made == "part-0"
+    assert age_s < 5
+    assert recent_makings(journal, 0.0) == []
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -86,14 +89,33 @@ def test_after_a_crash_the_list_is_given_time(
 ) -> None:
     with pytest.raises(Crash):
         ensure("vpc", find=cloud.find, create=crashing(cloud.create, before=before))
-    age_s = youngest_intent_s(journal)
-    assert age_s is not None
+    ((made, age_s),) = recent_makings(journal, CONSISTENCY_S)
+    assert made is None
     assert age_s < 5
     ensure("vpc", find=cloud.find, create=cloud.create)
     assert len(cloud.made_at) == 1
     if before:
         token = journal.read()[0]["token"]
         assert cloud.tokens == [token], "where the cloud knows tokens, it is the same one"
+
+
+def test_what_was_made_and_is_not_listed_yet_is_not_made_again(ensure: JournaledEnsure, cloud: Cloud) -> None:
+    ensure("vpc", find=cloud.find, create=cloud.create)
+    assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
+    assert len(cloud.made_at) == 1
+    assert cloud.clock.time >= LAG_S
+
+
+def test_what_was_removed_is_made_again_at_once(
+    ensure: JournaledEnsure, cloud: Cloud, journal: Journal
+) -> None:
+    ensure("vpc", find=cloud.find, create=cloud.create)
+    began = cloud.clock.time
+    all_gone(journal)
+    assert recent_makings(journal, CONSISTENCY_S) == []
+    ensure("vpc", find=lambda: None, create=cloud.create)
+    assert len(cloud.made_at) == 2
+    assert cloud.clock.time == began
 
 
 @pytest.mark.parametrize("reached", [True, False])
