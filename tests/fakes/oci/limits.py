@@ -10,7 +10,7 @@ from tests.fakes.oci.shapes import SHAPES, Shape
 from tests.fakes.oci.store import Cloud
 
 SERVICE = "compute"
-UNLIMITED = 64
+UNLIMITED = 100_000
 """The limit of a family for which the settings have none."""
 
 FAMILIES: dict[str, list[Shape]] = {}
