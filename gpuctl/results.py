@@ -73,6 +73,7 @@ def summarise(
                 device=told.device_of(metrics.get(rank, ())),
                 exit_code=records[rank].exit_code if rank in records else None,
                 step_ms_p50=told.step_ms_of(metrics.get(rank, ())).p50,
+                transports=records[rank].transports if rank in records else (),
             )
             for node in run.nodes
             for rank in range(node.first_rank, node.first_rank + node.nproc)

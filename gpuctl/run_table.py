@@ -129,6 +129,7 @@ def _facts(result: Result) -> Table:
         ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
         ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
         ("epochs", epochs_text(result)),
+        ("network", _network(result)),
     ]
     right = [
         ("accuracy", text.percent(train.accuracy)),
@@ -146,6 +147,12 @@ def _facts(result: Result) -> Table:
     for row in itertools.zip_longest(*columns, fillvalue=("", "")):
         grid.add_row(*itertools.chain.from_iterable(row))
     return grid
+
+
+def _network(result: Result) -> str:
+    """What NCCL sent over, of all ranks: `NET/IB/GDRDMA, P2P`."""
+    used = sorted({transport for rank in result.ranks for transport in rank.transports})
+    return text.clean(", ".join(used), 40) if used else text.UNKNOWN
 
 
 def epochs_text(result: Result) -> str:

@@ -111,6 +111,8 @@ class RankResult:
     exit_code: int | None = None
     """Negative: ended by that signal. None: not known (the node was lost)."""
     step_ms_p50: float | None = None
+    transports: tuple[str, ...] = ()
+    """What NCCL sent over, as its log tells: `NET/Socket`, `NET/IB/GDRDMA`, `P2P`, … Empty: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,8 @@ class RankRecord:
     ended_at: float | None = None
     exit_code: int | None = None
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""
+    transports: tuple[str, ...] = ()
+    """What NCCL sent over; empty where it was not used or did not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)

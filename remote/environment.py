@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from inventories.run import Run, RunNode
+from remote import nccl
 from remote.facts import Facts
 
 
@@ -19,10 +20,5 @@ def rank_environment(
         "GPUCTL_RUN_DIR": node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
-    interface = facts.interfaces.get(run.master_addr)
-    if interface is not None:
-        # Both libraries would otherwise pick an interface by the hostname or by order of appearance.
-        environment["GLOO_SOCKET_IFNAME"] = interface
-        environment["NCCL_SOCKET_IFNAME"] = f"={interface}"
-        environment["NCCL_SOCKET_FAMILY"] = "AF_INET"
+    environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
     return {**environment, **wished}

@@ -10,6 +10,18 @@ from remote.session import Node
 
 
 @dataclass(frozen=True, kw_only=True)
+class RdmaDevice:
+    """A device of the kernel's RDMA subsystem."""
+
+    name: str
+    """As NCCL_IB_HCA takes it: `mlx5_0`."""
+    driver: str
+    """`mlx5_core`, `efa`, …"""
+    interfaces: tuple[str, ...]
+    """Network interfaces of the same hardware."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """One node's facts. None: could not be found out."""
 
@@ -22,6 +34,9 @@ class Facts:
     torch: str | None
     """Version of the installed torch. None: not installed for that interpreter."""
     gpus: tuple[dict[str, Any], ...]
+    cloud: str | None
+    """`oci`, `aws`, `gcp`, as the firmware tells it. None: another one, or none."""
+    rdma: tuple[RdmaDevice, ...]
     cpus: int
     disk_free_bytes: int
     boot_id: str
@@ -54,6 +69,11 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         python_version=str(facts["python_version"]),
         torch=facts["torch"],
         gpus=tuple(facts["gpus"]),
+        cloud=facts["cloud"],
+        rdma=tuple(
+            RdmaDevice(name=one["name"], driver=one["driver"], interfaces=tuple(one["interfaces"]))
+            for one in facts["rdma"]
+        ),
         cpus=int(facts["cpus"]),
         disk_free_bytes=int(facts["disk_free_bytes"]),
         boot_id=str(facts["boot_id"]),

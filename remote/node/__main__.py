@@ -1,15 +1,35 @@
 """`python3 -I <folder> COMMAND`: what a node can be asked to do."""
 
 import errno
+import importlib
 import json
 import os
 import sys
-from typing import List
+from typing import Any, Callable, List
 
 FAILED = 90
 """Exit status of a command that failed with a sentence on standard error."""
 DISK_FULL = 91
 """Exit status of a command that found no space left."""
+
+ANSWERING = {
+    "facts": "facts",
+    "firewall": "firewall",
+    "stop": "runner",
+    "follow": "follow",
+    "send": "follow",
+}
+"""Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
+CONVERSING = {"sync": "sync", "probe": "probe", "environment": "python_env"}
+"""As above, for those that also take frames: `command_NAME(request, output, incoming)`."""
+
+
+def load(module: str, command: str) -> Callable[..., Any]:
+    """The function of a command."""
+    function: Callable[..., Any] = getattr(
+        importlib.import_module("remote.node." + module), "command_" + command
+    )
+    return function
 
 
 def main(arguments: List[str]) -> int:
@@ -22,22 +42,13 @@ def main(arguments: List[str]) -> int:
     source, output = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(source.readline())
     try:
-        if command == "facts":
-            from remote.node import facts
+        if command in ANSWERING:
+            load(ANSWERING[command], command)(request, output)
+        elif command in CONVERSING:
+            from remote.node import frames
 
-            facts.command_facts(request, output)
-        elif command == "sync":
-            from remote.node import frames, sync
-
-            sync.command_sync(request, output, frames.decode(source.readline, source.read))
-        elif command == "stop":
-            from remote.node import runner
-
-            runner.command_stop(request, output)
-        elif command in ("follow", "send"):
-            from remote.node import follow
-
-            (follow.command_follow if command == "follow" else follow.command_send)(request, output)
+            incoming = frames.decode(source.readline, source.read)
+            load(CONVERSING[command], command)(request, output, incoming)
         else:
             raise ValueError("unknown command {}".format(command))
     except BrokenPipeError:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames, process, runner
+from remote.node import frames, hardware, process, runner
 from remote.node.files import NODE_HOME
 
 RENDEZVOUS_PORTS = range(20000, 30000)
@@ -37,6 +37,8 @@ def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
         "python_version": platform.python_version(),
         "torch": package_version("torch"),
         "gpus": _gpus(),
+        "cloud": hardware.cloud(),
+        "rdma": hardware.rdma_devices(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "boot_id": process.boot_id(),

@@ -44,6 +44,33 @@ print("ranks agree" if torch.equal(smallest, largest) else "ranks differ")
 dist.destroy_process_group()
 """
 
+NCCL_SPEAKS = """
+import os, sys
+assert os.environ["NCCL_DEBUG"] == sys.argv[1]
+line = "n:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\\n"
+if "NCCL_DEBUG_FILE" in os.environ:
+    open(os.environ["NCCL_DEBUG_FILE"], "w").write(line)
+else:
+    print(line, end="")
+"""
+"""Writes as NCCL would, where NCCL would: there is no GPU to make it speak."""
+
+
+def test_what_nccl_chose_is_in_the_log_and_in_the_result(cluster: Gpuctl) -> None:
+    cluster.script("speaks.py", NCCL_SPEAKS)
+    done = cluster.ok("train", "--json", "speaks.py", "INFO").json
+    assert [rank["transports"] for rank in done["ranks"]] == [["NET/Socket"]] * 2
+    log = (cluster.run_folder(done["run"]) / "logs" / "rank-0.log").read_text()
+    assert log == "gpuctl: NCCL goes over NET/Socket\n"
+    assert "network     NET/Socket" in cluster.ok("results", done["run"]).out
+
+
+def test_nccl_speaks_in_the_log_itself_where_that_was_asked_for(cluster: Gpuctl) -> None:
+    cluster.script("speaks.py", NCCL_SPEAKS)
+    done = cluster.ok("train", "--json", "--env", "NCCL_DEBUG=WARN", "speaks.py", "WARN").json
+    assert "via NET/Socket/0" in (cluster.run_folder(done["run"]) / "logs" / "rank-1.log").read_text()
+    assert [rank["transports"] for rank in done["ranks"]] == [["NET/Socket"]] * 2
+
 
 def test_a_script_gets_its_arguments_and_its_environment(cluster: Gpuctl) -> None:
     cluster.script("my.py", TELL)

@@ -6,24 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from node_facts import facts
 
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from remote import environment, known_hosts, payload, ssh_config, torchrun
-from remote.facts import Facts, cores_of_a_node
+from remote.facts import cores_of_a_node
 from remote.script import Script
 from remote.session import shell_command
-
-
-def facts(**changed: object) -> Facts:
-    values: dict[str, object] = {
-        "hostname": "h", "os": "Ubuntu 22.04", "home": "/home/ubuntu", "python": "/usr/bin/python3",
-        "python_version": "3.10.12", "torch": "2.13.0", "gpus": (), "cpus": 8, "disk_free_bytes": 10**12,
-        "boot_id": "b0", "clock_offset_s": 0.0, "interfaces": {"10.0.0.2": "ens3"}, "free_port": 20001,
-        "active_runs": (),
-    }  # fmt: skip
-    return Facts(**{**values, **changed})  # type: ignore[arg-type]
 
 
 def run_of_two() -> Run:
