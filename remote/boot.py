@@ -11,6 +11,8 @@ from remote.session import Node
 
 TRY_TIMEOUT_S = 10.0
 LONGEST_PAUSE_S = 5.0
+REFUSED_PAUSE_S = 10.0
+"""OpenSSH 9.8 and later locks an address out that is refused too often (PerSourcePenalties)."""
 EVERY_S = 30.0
 QUIET_S = 10.0
 """A machine that is up by then is not worth a word."""
@@ -29,6 +31,8 @@ def connect_booting(
         try:
             return connect(machine, known_hosts, timeout_s=TRY_TIMEOUT_S)
         except (Unreachable, AuthenticationFailed) as error:
+            if isinstance(error, AuthenticationFailed):
+                pause_s = REFUSED_PAUSE_S
             waited_s = time.monotonic() - began
             if waited_s + pause_s > deadline_s:
                 minutes = f"It was waited for {waited_s / 60:.0f} minutes while it booted."

@@ -8,6 +8,7 @@ RemoteError
 ├── NodeFailed              a command on a node failed
 │   └── DiskFull            … because no space was left there
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
+├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
 ├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
@@ -45,6 +46,10 @@ class DiskFull(NodeFailed):
 
 class SomeNodesFailed(RemoteError):
     """One or more nodes failed."""
+
+
+class NotReady(RemoteError):
+    """A machine's set-up failed, or did not end in time."""
 
 
 class PreflightFailed(RemoteError):

@@ -22,6 +22,22 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Driver:
+    """What stands between the hardware and the GPUs that a run can use."""
+
+    devices: int
+    """NVIDIA GPUs on the PCI bus."""
+    module: bool
+    """Whether the kernel has NVIDIA's module loaded."""
+    smi_exit: int | None
+    """nvidia-smi's exit status. None: there is no nvidia-smi; -1: it hung."""
+    smi_said: str
+    """What it said where it failed."""
+    reboot_required: bool
+    """Whether the system asks for a reboot (packages were installed that need one)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """One node's facts. None: could not be found out."""
 
@@ -34,6 +50,7 @@ class Facts:
     torch: str | None
     """Version of the installed torch. None: not installed for that interpreter."""
     gpus: tuple[dict[str, Any], ...]
+    driver: Driver
     cloud: str | None
     """`oci`, `aws`, `gcp`, as the firmware tells it. None: another one, or none."""
     rdma: tuple[RdmaDevice, ...]
@@ -69,6 +86,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         python_version=str(facts["python_version"]),
         torch=facts["torch"],
         gpus=tuple(facts["gpus"]),
+        driver=Driver(**facts["driver"]),
         cloud=facts["cloud"],
         rdma=tuple(
             RdmaDevice(name=one["name"], driver=one["driver"], interfaces=tuple(one["interfaces"]))

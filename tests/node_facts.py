@@ -1,14 +1,16 @@
 """Facts of a plain Ubuntu node, for tests of what is made from them."""
 
-from remote.facts import Facts
+from remote.facts import Driver, Facts
+
+NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", reboot_required=False)
 
 
 def facts(**changed: object) -> Facts:
     """A node's facts with some of them changed."""
     values: dict[str, object] = {
         "hostname": "h", "os": "Ubuntu 22.04", "home": "/home/ubuntu", "python": "/usr/bin/python3",
-        "python_version": "3.10.12", "torch": "2.13.0", "gpus": (), "cloud": None, "rdma": (), "cpus": 8,
-        "disk_free_bytes": 10**12, "boot_id": "b0", "clock_offset_s": 0.0, "interfaces": {"10.0.0.2": "ens3"},
-        "free_port": 20001, "active_runs": (),
+        "python_version": "3.10.12", "torch": "2.13.0", "gpus": (), "driver": NO_GPU, "cloud": None, "rdma": (),
+        "cpus": 8, "disk_free_bytes": 10**12, "boot_id": "b0", "clock_offset_s": 0.0,
+        "interfaces": {"10.0.0.2": "ens3"}, "free_port": 20001, "active_runs": (),
     }  # fmt: skip
     return Facts(**{**values, **changed})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.workflow.connect import connected
+from gpuctl.workflow.reach import BOOT_TIMEOUT_S, reach
 from inventories.errors import InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
@@ -17,9 +17,6 @@ from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from provision.errors import BadCredentials, ProvisionError, RefusedPlan
 from provision.provider import Plan, Provider
-
-BOOT_TIMEOUT_S = 900.0
-"""From the moment that the provider calls a machine running; bare metal takes longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +205,7 @@ def _create(
         return inventory
     boot_s = BOOT_TIMEOUT_S if provider.billed else 0.0
     try:
-        inventory = replace(inventory, machines=_reach(app, folder, inventory.machines, boot_s=boot_s))
+        inventory = replace(inventory, machines=reach(app, folder, inventory.machines, boot_s=boot_s))
     except BaseException:
         if before is not None and not ours:
             _trust(folder, before.machines)
@@ -272,38 +269,6 @@ def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     from remote import known_hosts
 
     write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())
-
-
-def _reach(
-    app: App, folder: ClusterFolder, machines: Sequence[Machine], *, boot_s: float
-) -> tuple[Machine, ...]:
-    """Connect to every machine and take its facts; returns the machines with their GPUs counted."""
-    from remote import facts
-    from remote.errors import BadAnswer, DiskFull, NodeFailed
-    from remote.fanout import fan_out, values
-    from remote.session import Node
-
-    def ask(node: Node) -> facts.Facts:
-        try:
-            return facts.gather(node, peers)
-        except (BadAnswer, NodeFailed) as error:
-            if isinstance(error, DiskFull) or "--python" in str(error):
-                raise
-            raise type(error)(
-                f"{error} If {node.python} is no Python there, name one with --python PATH."
-            ) from error
-
-    _say(app, f"connecting to {plural(len(machines), 'machine')} …")
-    peers = tuple(machine.private_ip for machine in machines)
-    with connected(folder, machines, boot_s=boot_s, say=app.output.say) as nodes:
-        found = values(fan_out(ask, nodes))
-    for name, fact in found.items():
-        torch = f"torch {fact.torch}" if fact.torch else "no torch"
-        gpus = plural(len(fact.gpus), "GPU")
-        _say(app, f"{name}: {fact.os}, {fact.cpus} cores, {gpus}, Python {fact.python_version}, {torch}")
-    return tuple(
-        replace(machine, gpus=len(found[machine.name].gpus), state="running") for machine in machines
-    )
 
 
 def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:

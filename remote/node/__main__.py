@@ -15,6 +15,7 @@ DISK_FULL = 91
 ANSWERING = {
     "facts": "facts",
     "firewall": "firewall",
+    "ready": "ready",
     "stop": "runner",
     "follow": "follow",
     "send": "follow",

@@ -4,7 +4,6 @@ import os
 import platform
 import random
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames, hardware, process, runner
+from remote.node import frames, gpus, hardware, process, runner
 from remote.node.files import NODE_HOME
 
 RENDEZVOUS_PORTS = range(20000, 30000)
@@ -30,13 +29,13 @@ def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
     return {
+        **gpus.read(),
         "hostname": socket.gethostname(),
         "os": _os_name(),
         "home": os.path.expanduser("~"),
         "python": sys.executable,
         "python_version": platform.python_version(),
         "torch": package_version("torch"),
-        "gpus": _gpus(),
         "cloud": hardware.cloud(),
         "rdma": hardware.rdma_devices(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -71,39 +70,6 @@ def package_version(name: str) -> Optional[str]:
         for metadata in Path(folder or ".").glob("{}-*.dist-info".format(name)):
             return metadata.name[len(name) + 1 : -len(".dist-info")]
     return None
-
-
-def _gpus() -> List[Dict[str, Any]]:
-    """GPUs that a run may use, as nvidia-smi lists them and CUDA_VISIBLE_DEVICES allows."""
-    program = shutil.which("nvidia-smi")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if program is None or visible == "":
-        return []
-    query = "--query-gpu=index,uuid,name,memory.total,driver_version"
-    shown = subprocess.run(
-        [program, query, "--format=csv,noheader,nounits"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=30,
-        check=False,
-    )
-    return parse_gpus(shown.stdout.decode(), visible) if shown.returncode == 0 else []
-
-
-def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
-    """nvidia-smi's CSV rows, of the devices named by index or UUID in `visible` (None: all)."""
-    wanted = None if visible is None else [word.strip() for word in visible.split(",")]
-    found = []
-    for line in csv.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 5:
-            continue
-        index, uuid, name, memory, driver = cells
-        if wanted is not None and index not in wanted and not any(w and uuid.startswith(w) for w in wanted):
-            continue
-        memory_mb = int(memory) if memory.isdigit() else None
-        found.append({"index": int(index), "name": name, "memory_mb": memory_mb, "driver": driver})
-    return found
 
 
 def route_interface(peer: str) -> Optional[str]:

@@ -8,7 +8,7 @@ from remote.facts import Facts
 def facts(**changed: object) -> Facts:
     values: dict[str, object] = {
         "hostname": "h", "os": "Ubuntu", "home": "/home/u", "python": "/usr/bin/python3", "python_version": "3.11",
-        "torch": "2.13.0", "gpus": (), "cloud": None, "rdma": (), "cpus": 8,
+        "torch": "2.13.0", "gpus": (), "driver": NO_GPU, "cloud": None, "rdma": (), "cpus": 8,
         "disk_free_bytes": 10**12, "boot_id": "b", "clock_offset_s": 0.0,
         "interfaces": {}, "free_port": 20001, "active_runs": (),
     }  # fmt: skip

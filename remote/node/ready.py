@@ -1,0 +1,57 @@
+"""Waiting on the node itself for the end of its set-up by cloud-init."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List
+
+from remote.node import frames
+
+RESULT = Path("/run/cloud-init/result.json")
+BEAT_S = 5.0
+EXITS = {0: "done", 1: "failed", 2: "degraded"}
+"""What `cloud-init status --wait` ends with."""
+
+
+def command_ready(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ready`: deadline_s. Beats while cloud-init is at work; then says how it ended and what it complained of."""
+    program = shutil.which("cloud-init")
+    if program is None:
+        frames.write(output, {"t": "ready", "cloud_init": "absent", "complaints": []})
+        return
+    state = _wait(program, float(request["deadline_s"]), output)
+    frames.write(output, {"t": "ready", "cloud_init": state, "complaints": complaints(RESULT)})
+
+
+def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
+    limit = time.monotonic() + deadline_s
+    with open(os.devnull, "r+b") as nothing:
+        waiting = subprocess.Popen(
+            [program, "status", "--wait"], stdin=nothing, stdout=nothing, stderr=nothing
+        )
+    try:
+        while time.monotonic() < limit:
+            try:
+                code = waiting.wait(timeout=min(BEAT_S, max(0.1, limit - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                # The other side can tell a long wait from a dead link, and this one a dead link from a long wait.
+                frames.write(output, {"t": "beat"})
+                continue
+            return EXITS.get(code, "unknown")
+        return "running"
+    finally:
+        if waiting.poll() is None:
+            waiting.kill()
+            waiting.wait()
+
+
+def complaints(result: Path) -> List[str]:
+    """The errors that cloud-init wrote down; none where it did not get that far."""
+    try:
+        document = json.loads(result.read_text())
+        return [str(error) for error in document["v1"]["errors"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,151 @@
+"""From "SSH answers" to "a run can start": cloud-init has ended, and the GPUs' driver works.
+
+A driver that was installed or updated while the machine booted needs one reboot; more than one never helps.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inventories.machine import Machine
+from remote.boot import connect_booting
+from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
+from remote.facts import Driver, Facts, gather
+from remote.session import Node
+
+CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]
+DriverState = Literal["none", "ok", "absent", "reboot", "broken"]
+QUIET_S = 10.0
+PAUSE_S = 2.0
+"""Between two looks at a machine that has been told to boot again and still answers."""
+EVERY_S = 30.0
+MISMATCH = "version mismatch"
+UNREACHED = "couldn't communicate with the nvidia driver"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetUp:
+    """How the machine's set-up ended."""
+
+    cloud_init: CloudInit
+    """`absent`: the machine has no cloud-init. `running`: it had not ended at the deadline."""
+    complaints: tuple[str, ...]
+
+
+def wait_for_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None]) -> SetUp:
+    """Block until cloud-init has ended, at most `deadline_s`. Raises NotReady where it failed or did not end."""
+    began, next_s = time.monotonic(), QUIET_S
+    answer: Mapping[str, Any] | None = None
+    with node.converse("ready", {"deadline_s": deadline_s}) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "ready":
+                answer = header
+                continue
+            waited_s = time.monotonic() - began
+            if waited_s > next_s:
+                next_s = waited_s + EVERY_S
+                say(f"waiting for cloud-init on {node.name} … ({waited_s:.0f} s)")
+    return judge(node.name, parse(node.name, answer), deadline_s=deadline_s)
+
+
+def parse(name: str, answer: Mapping[str, Any] | None) -> SetUp:
+    """The node's answer. Raises BadAnswer where it is none."""
+    try:
+        assert answer is not None
+        return SetUp(cloud_init=answer["cloud_init"], complaints=tuple(map(str, answer["complaints"])))
+    except (AssertionError, KeyError, TypeError) as error:
+        raise BadAnswer(f"{name}: no answer about cloud-init that can be read.") from error
+
+
+def judge(name: str, set_up: SetUp, *, deadline_s: float) -> SetUp:
+    """The set-up as it is, where a run may follow upon it. Raises NotReady with the node and the way to look."""
+    look = "`gpuctl exec -- sudo tail -n 50 /var/log/cloud-init-output.log` shows what it did."
+    said = f" It complains: {'; '.join(set_up.complaints)}." if set_up.complaints else ""
+    if set_up.cloud_init == "running":
+        raise NotReady(f"{name}: cloud-init has not ended within {deadline_s / 60:.0f} minutes. {look}")
+    if set_up.cloud_init == "failed":
+        raise NotReady(f"{name}: cloud-init failed.{said} {look}")
+    return set_up
+
+
+def driver_state(driver: Driver) -> DriverState:
+    """What the GPUs' driver needs. `none`: there is no NVIDIA GPU, or it can't be seen from here."""
+    if driver.smi_exit == 0:
+        return "ok"
+    if driver.devices == 0:
+        return "none"
+    said = driver.smi_said.lower()
+    if driver.smi_exit is None:
+        # The module of a driver whose tools are not there (yet): a package waits for its reboot, or is half there.
+        return "reboot" if driver.reboot_required and not driver.module else "absent"
+    if MISMATCH in said or (UNREACHED in said and not driver.module) or driver.reboot_required:
+        return "reboot"
+    return "broken"
+
+
+def driver_problem(driver: Driver) -> tuple[str, str] | None:
+    """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
+    state, gpus = driver_state(driver), f"{driver.devices} NVIDIA GPU{'s' * (driver.devices != 1)}"
+    said = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
+    if state == "absent":
+        return (
+            f"{gpus} on the bus, and no driver",
+            "take an image that has one (gpuctl up --image …), or install it: gpuctl exec -- sudo apt-get install -y "
+            "nvidia-headless-580-server nvidia-utils-580-server, then gpuctl exec -- sudo reboot",
+        )
+    if state == "reboot":
+        return f"{gpus}, and the driver waits for a reboot{said}", "gpuctl exec -- sudo reboot, once"
+    if state == "broken":
+        return (
+            f"{gpus}, and the driver does not answer{said}",
+            "gpuctl exec -- sudo dmesg shows what the kernel says of it (lines with NVRM and Xid)",
+        )
+    return None
+
+
+def reboot(node: Node) -> None:
+    """Ask the machine to boot again; returns when it has taken the order. Raises NodeFailed where it refuses."""
+    try:
+        # The shell ends before the machine does, so that the order's own outcome is heard.
+        done = node.run("sudo -n sh -c '(sleep 1; systemctl reboot || reboot) >/dev/null 2>&1 & '")
+    except ConnectionLost:
+        return
+    if done.exit_code != 0:
+        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.exit_code}"
+        raise NodeFailed(
+            f"{node.name}: it can't be rebooted from here: {said}. Reboot it, then run this again."
+        )
+
+
+def facts_after_reboot(
+    machine: Machine,
+    known_hosts: Path,
+    peers: tuple[str, ...],
+    *,
+    boot_id: str,
+    deadline_s: float,
+    say: Callable[[str], None],
+) -> Facts:
+    """The facts of a machine that was told to boot again, once it has: its boot id is no longer `boot_id`.
+
+    Raises NotReady where it goes on as it was, and what `connect_booting` raises where it does not come back.
+    """
+    limit = time.monotonic() + deadline_s
+    while True:
+        node = connect_booting(machine, known_hosts, deadline_s=max(1.0, limit - time.monotonic()), say=say)
+        try:
+            found = gather(node, peers)
+        except ConnectionLost:
+            found = None  # it went down just now
+        finally:
+            node.close()
+        if found is not None and found.boot_id != boot_id:
+            return found
+        if time.monotonic() + PAUSE_S > limit:
+            raise NotReady(
+                f"{machine.name}: it was told to boot again {deadline_s / 60:.0f} minutes ago and has not. "
+                f"Look at it: gpuctl ssh {machine.rank}"
+            )
+        time.sleep(PAUSE_S)

@@ -1,0 +1,159 @@
+"""From "SSH answers" to "a run can start": cloud-init, and the GPUs' driver."""
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from node_facts import NO_GPU
+
+from remote import readiness
+from remote.errors import BadAnswer, NotReady
+from remote.facts import Driver
+from remote.node import frames, gpus, ready
+from remote.readiness import SetUp
+
+
+def driver(**changed: object) -> Driver:
+    values: dict[str, object] = {
+        "devices": 2, "module": True, "smi_exit": 0, "smi_said": "", "reboot_required": False
+    }  # fmt: skip
+    return Driver(**{**values, **changed})  # type: ignore[arg-type]
+
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
+UNREACHED = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+    "NVIDIA driver is installed and running."
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        pytest.param(NO_GPU, "none", id="no-gpu"),
+        pytest.param(driver(), "ok", id="it-works"),
+        pytest.param(driver(reboot_required=True), "ok", id="it-works-and-something-else-wants-a-reboot"),
+        pytest.param(driver(module=False, smi_exit=None), "absent", id="none-installed"),
+        pytest.param(
+            driver(module=False, smi_exit=None, reboot_required=True), "reboot", id="half-installed"
+        ),
+        pytest.param(driver(smi_exit=18, smi_said=MISMATCH), "reboot", id="updated-under-a-loaded-module"),
+        pytest.param(driver(module=False, smi_exit=9, smi_said=UNREACHED), "reboot", id="no-module-loaded"),
+        pytest.param(driver(smi_exit=9, smi_said=UNREACHED), "broken", id="loaded-and-does-not-answer"),
+        pytest.param(driver(smi_exit=-1, smi_said="nvidia-smi did not answer"), "broken", id="hangs"),
+        pytest.param(
+            driver(devices=0, smi_exit=9, smi_said="No devices were found"), "none", id="tools-alone"
+        ),
+    ],
+)
+def test_what_the_driver_needs(found: Driver, state: str) -> None:
+    assert readiness.driver_state(found) == state
+    problem = readiness.driver_problem(found)
+    assert (problem is None) == (state in ("none", "ok"))
+
+
+def test_the_problem_names_the_gpus_and_what_was_said() -> None:
+    problem = readiness.driver_problem(driver(smi_exit=18, smi_said=MISMATCH))
+    assert problem == (
+        "2 NVIDIA GPUs, and the driver waits for a reboot: "
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "gpuctl exec -- sudo reboot, once",
+    )
+
+
+@pytest.mark.parametrize("state", ["absent", "done", "degraded", "unknown"])
+def test_a_run_may_follow(state: readiness.CloudInit) -> None:
+    set_up = SetUp(cloud_init=state, complaints=("a",))
+    assert readiness.judge("node-0", set_up, deadline_s=60) == set_up
+
+
+@pytest.mark.parametrize(
+    ("set_up", "sentence"),
+    [
+        (
+            SetUp(cloud_init="failed", complaints=("no space",)),
+            "node-0: cloud-init failed. It complains: no space.",
+        ),
+        (SetUp(cloud_init="running", complaints=()), "node-0: cloud-init has not ended within 15 minutes."),
+    ],
+)
+def test_no_run_may_follow(set_up: SetUp, sentence: str) -> None:
+    with pytest.raises(NotReady, match=sentence):
+        readiness.judge("node-0", set_up, deadline_s=900)
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"cloud_init": "done", "complaints": 3}])
+def test_an_answer_that_is_none(answer: dict[str, object] | None) -> None:
+    with pytest.raises(BadAnswer):
+        readiness.parse("node-0", answer)
+
+
+@pytest.fixture
+def cloud_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of a program `cloud-init` that is found first."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path / "cloud-init"
+
+
+def answers(deadline_s: float) -> list[dict[str, object]]:
+    output = io.BytesIO()
+    ready.command_ready({"deadline_s": deadline_s}, output)
+    output.seek(0)
+    return [header for header, _ in frames.decode(output.readline, output.read)]
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "done"), (1, "failed"), (2, "degraded"), (7, "unknown")])
+def test_the_node_tells_how_cloud_init_ended(cloud_init: Path, code: int, state: str) -> None:
+    cloud_init.write_text(f'#!/bin/sh\n[ "$*" = "status --wait" ] || exit 9\nexit {code}\n')
+    cloud_init.chmod(0o755)
+    assert answers(10)[-1]["cloud_init"] == state
+
+
+def test_the_node_gives_up_at_the_deadline_and_leaves_nothing(cloud_init: Path, tmp_path: Path) -> None:
+    cloud_init.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    cloud_init.chmod(0o755)
+    began = time.monotonic()
+    assert answers(1.0)[-1]["cloud_init"] == "running"
+    assert time.monotonic() - began < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_complaints_of_cloud_init(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    assert ready.complaints(result) == []
+    result.write_text('{"v1": {"datasource": "DataSourceOracle", "errors": ["(\'scripts_user\', 1)"]}}')
+    assert ready.complaints(result) == ["('scripts_user', 1)"]
+    result.write_text("{")
+    assert ready.complaints(result) == []
+
+
+def test_gpus_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (
+        ("0000:00:04.0", "0x10de", "0x030200"),
+        ("0000:00:05.0", "0x10de", "0x030000"),
+        ("0000:00:05.1", "0x10de", "0x040300"),
+        ("0000:00:06.0", "0x1d0f", "0x020000"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(vendor + "\n")
+        (tmp_path / name / "class").write_text(kind + "\n")
+    assert gpus.on_the_bus(tmp_path) == 2
+    assert gpus.on_the_bus(tmp_path / "none") == 0
+
+
+CSV = """\
+0, GPU-1a2b, NVIDIA A10, 23028, 580.95.05
+1, GPU-3c4d, NVIDIA A10, 23028, 580.95.05
+Warning: something else
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [(None, [0, 1]), ("1", [1]), ("GPU-1a", [0]), ("", []), ("7", []), ("0,1", [0, 1])],
+)
+def test_gpus_that_a_run_may_use(visible: str | None, indices: list[int]) -> None:
+    assert [gpu["index"] for gpu in gpus.parse_gpus(CSV, visible)] == indices
