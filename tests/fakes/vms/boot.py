@@ -1,0 +1,186 @@
+"""The steps of a host's boot, as argument lists for its PID 1. Nothing here runs anything."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.vms.options import Options
+
+INTERFACE = "ens3"
+GATEWAY = 254
+"""The last byte of the bridge's own address, which is the hosts' default route and leads nowhere."""
+
+_BOUND = ("setpriv", "--bounding-set", "-sys_time,-sys_module,-sys_boot,-syslog", "--")
+"""Root of a host may not set the clock, load modules or reboot: it would be this machine's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A command, and what it reads."""
+
+    argv: tuple[str, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a host lies: its folder on disk, and its place in the network."""
+
+    folder: Path
+    index: int
+    name: str
+    address: str
+    switch_pid: int
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    @property
+    def upper(self) -> Path:
+        return self.folder / "upper"
+
+    @property
+    def boot_id(self) -> Path:
+        return self.folder / "boot_id"
+
+    @property
+    def subnet(self) -> str:
+        """The first three bytes of the network's addresses."""
+        return self.address.rpartition(".")[0]
+
+    @property
+    def switch(self) -> str:
+        return f"/proc/{self.switch_pid}/ns/net"
+
+    @property
+    def ports(self) -> tuple[str, str]:
+        """What the host's ens3 and its container are plugged into, in the bridge's namespace."""
+        return f"port{self.index}", f"box{self.index}"
+
+
+def start_argv(python: str, init: Path, uptime_s: int) -> tuple[str, ...]:
+    """PID 1 in namespaces of its own, with an uptime that begins at 0; it is ended with this process."""
+    spaces = (
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--propagation",
+        "private",
+    )
+    clocks = ("--time", "--monotonic", str(-uptime_s), "--boottime", str(-uptime_s))
+    return ("unshare", *spaces, *clocks, *_BOUND, python, "-I", "-S", str(init))
+
+
+def enter_argv(pid: int) -> tuple[str, ...]:
+    """What runs a command within a host, as root, given its PID 1's number here."""
+    spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--time", "--root", "--wdns=/root")
+    return ("nsenter", "--target", str(pid), *spaces, *_BOUND)
+
+
+def config(options: Options, place: Place, *, first: bool) -> dict[str, Any]:
+    """What PID 1 reads; `first`: whether the host has not booted before."""
+    steps = (*_wiring(options, place), *_mounts(options, place), *_firewall(options, first=first))
+    return {
+        "steps": [asdict(step) for step in steps],
+        "service": ["/usr/sbin/sshd", "-D", "-e"],
+        "service_log": "/var/log/auth.log",
+        "port": 22,
+    }
+
+
+def _wiring(options: Options, place: Place) -> tuple[Step, ...]:
+    """The host's interfaces, while the namespace of the bridge can still be seen in /proc."""
+    port, box = place.ports
+    mac = "02:00:" + ":".join(f"{int(byte):02x}" for byte in place.address.split("."))
+    inside = [
+        f"link add {INTERFACE} mtu {options.mtu} address {mac} type veth peer name {port} netns {place.switch}",
+        f"address add {place.address}/24 dev {INTERFACE}",
+        f"link set {INTERFACE} up",
+        "link set lo up",
+    ]
+    outside = [f"link set {port} mtu {options.mtu} master br0 up"]
+    if options.docker0:
+        veth = f"veth{place.index:07x}"
+        inside += [
+            "link add docker0 type bridge",
+            "address add 172.17.0.1/16 brd 172.17.255.255 dev docker0",
+            f"link add {veth} type veth peer name {box} netns {place.switch}",
+            f"link set {veth} master docker0 up",
+            "link set docker0 up",
+        ]
+        outside.append(f"link set {box} up")
+    into_switch = ("nsenter", f"--net={place.switch}")
+    wiring = [
+        Step(argv=("hostname", place.name)),
+        Step(argv=("ip", "-batch", "-"), text=_lines(inside)),
+        Step(argv=(*into_switch, "ip", "-batch", "-"), text=_lines(outside)),
+        Step(argv=("ip", "route", "add", "default", "via", f"{place.subnet}.{GATEWAY}")),
+    ]
+    if options.mbit_per_s is not None:
+        shape = ("root", "tbf", "rate", f"{options.mbit_per_s}mbit", "burst", "128kb", "latency", "50ms")
+        wiring.append(Step(argv=("tc", "qdisc", "add", "dev", INTERFACE, *shape)))
+        wiring.append(Step(argv=(*into_switch, "tc", "qdisc", "add", "dev", port, *shape)))
+    return tuple(wiring)
+
+
+def _mounts(options: Options, place: Place) -> tuple[Step, ...]:
+    root = place.root
+    layers = f"lowerdir=/,upperdir={place.upper},workdir={place.folder / 'work'},index=off"
+    mounts = [
+        ("mount", "-t", "overlay", "-o", layers, "overlay", f"{root}"),
+        ("mount", "-t", "proc", "proc", f"{root}/proc"),
+        ("mount", "-t", "sysfs", "sysfs", f"{root}/sys"),
+        ("mount", "--bind", "/dev", f"{root}/dev"),
+        (
+            "mount",
+            "-t",
+            "devpts",
+            "-o",
+            "newinstance,ptmxmode=0666,mode=0620,gid=5",
+            "devpts",
+            f"{root}/dev/pts",
+        ),
+        ("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"),
+        ("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", f"{root}/run"),
+        ("mount", "--bind", f"{place.boot_id}", f"{root}/proc/sys/kernel/random/boot_id"),
+        ("pivot_root", f"{root}", f"{root}/mnt"),
+        ("umount", "--lazy", "/mnt"),
+        ("mkdir", "--mode=0755", "/run/sshd"),
+        ("mkdir", "--mode=1777", "/run/lock"),
+        # As systemd-tmpfiles does at each boot.
+        ("find", "/tmp", "-mindepth", "1", "-delete"),
+    ]
+    if options.home_mb is not None:
+        home, new = f"/home/{options.user}", "/run/home"
+        mounts += [
+            ("mkdir", new),
+            ("mount", "-t", "tmpfs", "-o", f"size={options.home_mb}m,mode=0755", "tmpfs", new),
+            ("cp", "--archive", "--no-target-directory", home, new),
+            ("mount", "--move", new, home),
+            ("rmdir", new),
+        ]
+    return tuple(Step(argv=argv) for argv in mounts)
+
+
+def _firewall(options: Options, *, first: bool) -> tuple[Step, ...]:
+    """What the image's services load at each boot, from the files that are there by then."""
+    match options.firewall:
+        case "oci" | "oci-legacy":
+            return (Step(argv=("iptables-restore", "/etc/iptables/rules.v4")),)
+        case "nftables":
+            return (Step(argv=("nft", "--file", "/etc/nftables.conf")),)
+        case "ufw":
+            if not first:
+                return (Step(argv=("/lib/ufw/ufw-init", "start")),)
+            return (Step(argv=("ufw", "allow", "22/tcp")), Step(argv=("ufw", "--force", "enable")))
+        case "none":
+            return ()
+
+
+def _lines(commands: list[str]) -> str:
+    return "".join(f"{command}\n" for command in commands)
