@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from remote.errors import BadAnswer
+from remote.firewall import FirewallFacts
+from remote.firewall import parse as parse_firewall
 from remote.session import Node
 
 
@@ -60,15 +62,20 @@ class Facts:
     """Two nodes with one boot id share a kernel, and so its cores."""
     clock_offset_s: float
     """The node's clock minus this computer's, seconds; off by what the answer took to arrive."""
+    addresses: Mapping[str, str | None]
+    """Peer as the inventory names it → its IP address, as this node resolves it."""
     interfaces: Mapping[str, str | None]
     """Peer's address → the interface on the route to it."""
     free_port: int | None
     active_runs: tuple[str, ...]
+    firewall: FirewallFacts | None
+    """None: it was not asked for."""
 
 
-def gather(node: Node, peers: tuple[str, ...]) -> Facts:
-    """A node's facts, with the routes to its peers' addresses."""
-    answer = node.ask("facts", {"private_ip": node.machine.private_ip, "peers": list(peers)})
+def gather(node: Node, peers: tuple[str, ...], *, firewall: bool = False) -> Facts:
+    """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not."""
+    request = {"private_ip": node.machine.private_ip, "peers": list(peers), "firewall": firewall}
+    answer = node.ask("facts", request)
     now = time.time()
     try:
         return parse(answer["facts"], now=now)
@@ -96,9 +103,11 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         disk_free_bytes=int(facts["disk_free_bytes"]),
         boot_id=str(facts["boot_id"]),
         clock_offset_s=float(facts["time"]) - now,
+        addresses=dict(facts["addresses"]),
         interfaces=dict(facts["interfaces"]),
         free_port=facts["free_port"],
         active_runs=tuple(facts["active_runs"]),
+        firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
     )
 
 

@@ -1,64 +1,28 @@
-"""What would fail or hang later fails here, before the launch, with the node and the fix."""
+"""What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from inventories.machine import Machine
 from remote.errors import PreflightFailed
 from remote.facts import Facts
+from remote.finding import LOOPBACK, Finding, listed, named, not_the_first
+from remote.probe import ProbeAnswer
+from remote.probed import probed
+from remote.readiness import driver_problem, driver_state
+
+__all__ = ["Finding", "check", "findings", "sentence"]
 
 MIN_DISK_BYTES = 50 * 1000 * 1000
 MAX_CLOCK_SKEW_S = 5.0
+NOT_A_NETWORK = ("docker", "br-", "virbr", "veth", "lo")
+"""How the interfaces begin that lead nowhere but to this machine's own containers and processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that is wrong on a node."""
-
-    node: str
-    problem: str
-    fix: str
-    fatal: bool = True
-
-
-def findings(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
-    """All that is wrong, by node. `master` is the node that hosts the rendezvous."""
-    found: list[Finding] = []
-    for name, fact in facts.items():
-        if fact.torch is None:
-            found.append(
-                Finding(
-                    node=name,
-                    problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
-                    fix=f"install it there ({fact.python} -m pip install torch), or name another one with --python",
-                )
-            )
-        if fact.disk_free_bytes < MIN_DISK_BYTES:
-            found.append(
-                Finding(
-                    node=name,
-                    problem=f"the disk is full: {fact.disk_free_bytes / 1e6:.1f} MB free in {fact.home}",
-                    fix=f"free at least {MIN_DISK_BYTES / 1e6:.0f} MB (gpuctl exec -- df -h), or use a larger disk",
-                )
-            )
-        if fact.active_runs:
-            found.append(
-                Finding(
-                    node=name,
-                    problem=f"the run {fact.active_runs[0]} is still going on",
-                    fix=f"wait for it (gpuctl logs -f {fact.active_runs[0]}), or end it: "
-                    f"gpuctl stop {fact.active_runs[0]}",
-                )
-            )
-        if abs(fact.clock_offset_s) > MAX_CLOCK_SKEW_S:
-            found.append(
-                Finding(
-                    node=name,
-                    problem=f"the clock is off by {fact.clock_offset_s:+.1f} s",
-                    fix="check the time service there (timedatectl); times in logs will not line up",
-                    fatal=False,
-                )
-            )
+def findings(
+    facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer] | None = None, *, master: Machine
+) -> list[Finding]:
+    """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried."""
+    found = [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += _different(facts)
     if facts[master.name].free_port is None:
         found.append(
@@ -68,31 +32,146 @@ def findings(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
                 fix="set private_ip in the inventory to an address of the machine itself (`ip addr` shows them)",
             )
         )
-    return found
+    if probes is not None:
+        found += probed(facts, probes, master=master)
+    return alike_together(found)
+
+
+def _node(name: str, fact: Facts) -> list[Finding]:
+    """What a node's own facts say."""
+    found: list[Finding] = []
+    if fact.torch is None:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
+                fix=f"install it there ({fact.python} -m pip install torch), or name another one with --python",
+            )
+        )
+    if fact.disk_free_bytes < MIN_DISK_BYTES:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the disk is full: {fact.disk_free_bytes / 1e6:.1f} MB free in {fact.home}",
+                fix=f"free at least {MIN_DISK_BYTES / 1e6:.0f} MB (gpuctl exec -- df -h), or use a larger disk",
+            )
+        )
+    if fact.active_runs:
+        run = fact.active_runs[0]
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the run {run} is still going on",
+                fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
+            )
+        )
+    if abs(fact.clock_offset_s) > MAX_CLOCK_SKEW_S:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the clock is off by {fact.clock_offset_s:+.1f} s",
+                fix="check the time service there (timedatectl); times in logs will not line up",
+                fatal=False,
+            )
+        )
+    wrong = {
+        interface
+        for peer, interface in fact.interfaces.items()
+        if interface and interface.startswith(NOT_A_NETWORK) and not peer.startswith(LOOPBACK)
+    }
+    if wrong:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the route to the other nodes goes over {listed(sorted(wrong))}, which leads to no network",
+                fix="set private_ip in the inventory to addresses of the network between the nodes (`ip route get`)",
+                fatal=False,
+            )
+        )
+    return found + _driver(name, fact)
+
+
+def _driver(name: str, fact: Facts) -> list[Finding]:
+    """GPUs that are there and can't be used. A node without any driver may be meant for the CPU."""
+    problem = None if fact.gpus else driver_problem(fact.driver)
+    if problem is None:
+        return []
+    fatal = driver_state(fact.driver) != "absent"
+    return [Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=fatal)]
 
 
 def _different(facts: Mapping[str, Facts]) -> list[Finding]:
-    """Versions of torch that differ from the first node's: ranks would hang or disagree."""
-    names = list(facts)
-    first = facts[names[0]].torch
-    if first is None:
-        return []
+    """What differs from the first node: ranks would hang, disagree or wait for each other."""
     return [
-        Finding(
-            node=name,
-            problem=f"torch is {facts[name].torch} here, and {first} on {names[0]}",
-            fix="install the same version on all nodes",
-        )
-        for name in names[1:]
-        if facts[name].torch not in (None, first)
+        *_differing(facts, "torch is", lambda fact: fact.torch, "install the same version on all nodes"),
+        *_differing(
+            facts,
+            "the ranks would use",
+            lambda fact: "GPUs" if fact.gpus else "the CPU",
+            "mend the GPUs there (nvidia-smi), or leave these nodes out: GPUs and CPUs have no back end in common",
+        ),
+        *_differing(
+            facts,
+            "Python is",
+            lambda fact: ".".join(fact.python_version.split(".")[:2]),
+            "use one version (--python) where the script pickles objects from node to node",
+            fatal=False,
+        ),
+        *_differing(
+            facts,
+            "the number of GPUs is",
+            lambda fact: str(len(fact.gpus)) if fact.gpus else None,
+            "that works; --nproc-per-node makes it the same on all nodes, which some scripts count on",
+            fatal=False,
+        ),
+        *_differing(
+            facts, "the GPU is", lambda fact: _gpu(fact, "name"), "the slowest sets the pace", fatal=False
+        ),
+        *_differing(
+            facts,
+            "the GPU driver is",
+            lambda fact: _gpu(fact, "driver"),
+            "use one image for all nodes; NCCL may choose other algorithms on each",
+            fatal=False,
+        ),
     ]
 
 
-def check(facts: Mapping[str, Facts], *, master: Machine) -> list[Finding]:
+def _gpu(fact: Facts, key: str) -> str | None:
+    return str(fact.gpus[0].get(key)) if fact.gpus else None
+
+
+def _differing(
+    facts: Mapping[str, Facts], what: str, of: Callable[[Facts], str | None], fix: str, *, fatal: bool = True
+) -> list[Finding]:
+    """A finding for each node whose value is known and not that of the first node that has one."""
+    values = {name: value for name, fact in facts.items() if (value := of(fact)) is not None}
+    return not_the_first(values, what, fix, fatal=fatal)
+
+
+def alike_together(found: list[Finding]) -> list[Finding]:
+    """The same problem on several nodes as one finding; in the order of the first."""
+    together: dict[tuple[str, str, bool], dict[str, None]] = {}
+    for finding in found:
+        together.setdefault((finding.problem, finding.fix, finding.fatal), {})[finding.node] = None
+    return [
+        Finding(node=named(list(nodes)), problem=problem, fix=fix, fatal=fatal)
+        for (problem, fix, fatal), nodes in together.items()
+    ]
+
+
+def sentence(finding: Finding) -> str:
+    """A finding as people read it."""
+    return f"{finding.node}: {finding.problem}. Fix: {finding.fix}."
+
+
+def check(
+    facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer] | None = None, *, master: Machine
+) -> list[Finding]:
     """Raises PreflightFailed with every fatal finding; returns the others, to be shown."""
-    found = findings(facts, master=master)
+    found = findings(facts, probes, master=master)
     fatal = [finding for finding in found if finding.fatal]
     if fatal:
-        lines = "\n".join(f"  {finding.node}: {finding.problem}. Fix: {finding.fix}." for finding in fatal)
+        lines = "\n".join(f"  {sentence(finding)}" for finding in fatal)
         raise PreflightFailed(f"The run can't start:\n{lines}")
     return [finding for finding in found if not finding.fatal]

@@ -11,6 +11,6 @@ def facts(**changed: object) -> Facts:
         "hostname": "h", "os": "Ubuntu 22.04", "home": "/home/ubuntu", "python": "/usr/bin/python3",
         "python_version": "3.10.12", "torch": "2.13.0", "gpus": (), "driver": NO_GPU, "cloud": None, "rdma": (),
         "cpus": 8, "disk_free_bytes": 10**12, "boot_id": "b0", "clock_offset_s": 0.0,
-        "interfaces": {"10.0.0.2": "ens3"}, "free_port": 20001, "active_runs": (),
+        "addresses": {}, "interfaces": {"10.0.0.2": "ens3"}, "free_port": 20001, "active_runs": (), "firewall": None,
     }  # fmt: skip
     return Facts(**{**values, **changed})  # type: ignore[arg-type]

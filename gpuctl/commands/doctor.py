@@ -1,7 +1,11 @@
 """`gpuctl doctor`: what would fail, and the fix."""
 
-import click
+from typing import Any
 
+import click
+from click.core import ParameterSource
+
+from gpuctl.errors import Usage
 from gpuctl.options import App, common_options
 
 
@@ -15,22 +19,58 @@ from gpuctl.options import App, common_options
 @click.option("--spot", is_flag=True, help="Preemptible machines.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment.")
-def command(app: App, spot: bool, **asked: str | int | None) -> int:
+@click.pass_context
+def command(context: click.Context, /, app: App, spot: bool, **asked: str | int | None) -> int:
     """Check what `up` and `train` need: keys, credentials, permissions, quota, clock, versions.
 
     \b
     gpuctl doctor                                   this computer, and the cluster's account
     gpuctl doctor --shape VM.GPU.A10.2 --count 2    could these be made now?
+    gpuctl doctor --cluster [NAME]                  the machines that are there, and the network between them
 
-    It asks and changes nothing: permissions are tried by dry runs, which create nothing.
+    It asks and changes nothing: permissions are tried by dry runs, which create nothing. With --cluster it runs
+    `train`'s preflight on the machines, and a short all-reduce that measures the bandwidth between them.
     """
     from gpuctl.workflow.doctor import doctor, show
-    from inventories.spec import Spec
-    from inventories.validate import check_option
 
-    given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
-    document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, **given))
+    if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
+        document = _of_machines(app, spot=spot, **asked)
+    else:
+        from inventories.spec import Spec
+        from inventories.validate import check_option
+
+        given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
+        document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, **given))
     show(app, document)
     if app.options.json:
         app.output.json(document)
     return 0 if document["ok"] else 1
+
+
+def _of_machines(app: App, **asked: str | int | bool | None) -> dict[str, Any]:
+    from gpuctl.workflow.doctor_cluster import doctor_cluster
+
+    other = next((f"--{name}" for name, value in asked.items() if value), None)
+    if other is not None:
+        raise Usage(
+            f"--cluster looks at machines that are there, {other} asks for new ones: give one of the two. "
+            f"For new machines of that cluster: gpuctl --cluster {app.options.cluster} doctor {other} …"
+        )
+    return doctor_cluster(app)
+
+
+def _with_optional_name(options: list[click.Parameter]) -> list[click.Parameter]:
+    """`--cluster` alone: that of the global option, or the default. Everywhere else it needs a name."""
+    bare = click.Option(
+        ["--cluster"],
+        metavar="NAME",
+        is_flag=False,
+        flag_value="",
+        help="Check the machines of that cluster and the network between them. NAME may be left out here.",
+        callback=lambda _context, _option, name: name or None,
+        shell_complete=next(option for option in options if option.name == "cluster").shell_complete,
+    )
+    return [bare if option.name == "cluster" else option for option in options]
+
+
+command.params = _with_optional_name(command.params)

@@ -9,6 +9,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import plural, spent
 from gpuctl.workflow.collect import unfinished
+from gpuctl.workflow.firewall import restore_firewalls
 from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
 from gpuctl.workflow.up import provider_name
@@ -38,6 +39,8 @@ def down(app: App) -> dict[str, Any]:
         count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
+        if forgets:
+            restore_firewalls(app, folder)
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = provider.destroy(app.output.say)

@@ -7,7 +7,8 @@ from typing import Any
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.train import Prepared, TrainRequest, launches_of, machines_of, plan_run, what_to_run
+from gpuctl.workflow.prepare import Prepared
+from gpuctl.workflow.train import TrainRequest, launches_of, machines_of, plan_run, what_to_run
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""

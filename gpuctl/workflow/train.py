@@ -17,6 +17,7 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.prepare import Prepared, prepare
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from inventories.store import RunFolder
     from remote.facts import Facts
     from remote.script import Script
-    from remote.session import Node
     from remote.tree import Tree
     from remote.watch import Watch
 
@@ -51,15 +51,6 @@ class TrainRequest:
         return self.module is None and (not self.words or self.words[0].startswith("-"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The nodes of a run, ready for its launch."""
-
-    facts: Mapping[str, "Facts"]
-    code: Mapping[str, str]
-    """The project's folder on each node."""
-
-
 def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
     """Run it. Returns the result, and whether a person interrupted it."""
     from remote.watch import Watch
@@ -76,8 +67,8 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
         with connected(folder, machines) as nodes:
             seconds = {"connect": time.monotonic() - began}
             mark = time.monotonic()
-            view.phase("prepare", "asking for facts, sending code")
-            prepared = _prepare(view, nodes, tree, destination)
+            view.phase("prepare", "asking for facts, opening firewalls, sending code")
+            prepared = prepare(view, folder, inventory, nodes, tree, destination)
             seconds["prepare"] = time.monotonic() - mark
             mark = time.monotonic()
             view.phase("preflight", "checking what would fail later")
@@ -143,39 +134,6 @@ def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
         return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
     tree = read_tree(Path.cwd(), allow_large=app.options.yes)
     return user_script(request.words, request.module, tree), tree, code_folder(tree.root)
-
-
-def _prepare(view: View, nodes: "Mapping[str, Node]", tree: "Tree", destination: str) -> Prepared:
-    """Facts and code, on all nodes at once."""
-    from remote import facts
-    from remote.fanout import fan_out, values
-    from remote.sync import sync
-    from remote.tree import human_bytes
-
-    peers = tuple(node.machine.private_ip for node in nodes.values())
-    for link in tree.skipped:
-        view.note(
-            f"{link} is not sent: a link out of the folder, credentials, a repository of its own, or no plain file"
-        )
-
-    def one(node: "Node") -> "tuple[Facts, str]":
-        found = facts.gather(node, peers)
-        if found.active_runs:
-            return found, ""  # the preflight refuses; the code of a run that is going on is left alone
-        done = sync(node, tree, destination)
-        text = (
-            f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
-            if done.files
-            else "code is up to date"
-        )
-        view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
-        return found, done.root
-
-    both = values(fan_out(one, nodes))
-    return Prepared(
-        facts={name: found for name, (found, _) in both.items()},
-        code={name: root for name, (_, root) in both.items()},
-    )
 
 
 def _preflight(view: View, prepared: Prepared, machines: Sequence[Machine]) -> None:

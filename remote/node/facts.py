@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames, gpus, hardware, process, runner
+from remote.node import firewall, frames, gpus, hardware, process, runner
 from remote.node.files import NODE_HOME
 
 RENDEZVOUS_PORTS = range(20000, 30000)
@@ -20,12 +20,13 @@ RENDEZVOUS_PORTS = range(20000, 30000)
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`facts`: private_ip and peers (addresses); answers with everything at once."""
-    frames.write(output, {"t": "facts", "facts": gather(request["private_ip"], request["peers"])})
+    """`facts`: private_ip and peers (addresses), firewall (whether to read it); answers with everything at once."""
+    found = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
+    frames.write(output, {"t": "facts", "facts": found})
 
 
-def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
-    """All facts. What can't be found out is None."""
+def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[str, Any]:
+    """All facts. What can't be found out, or was not asked for, is None."""
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
     return {
@@ -41,8 +42,10 @@ def gather(private_ip: str, peers: List[str]) -> Dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "boot_id": process.boot_id(),
+        "addresses": {peer: address_of(peer) for peer in peers},
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
         "free_port": free_port(private_ip),
+        "firewall": firewall.read() if with_firewall else None,
         "active_runs": runner.active_runs(),
         # Last, so that it is the time of the answer.
         "time": time.time(),
@@ -70,6 +73,14 @@ def package_version(name: str) -> Optional[str]:
         for metadata in Path(folder or ".").glob("{}-*.dist-info".format(name)):
             return metadata.name[len(name) + 1 : -len(".dist-info")]
     return None
+
+
+def address_of(name: str) -> Optional[str]:
+    """What a name resolves to here, an address to itself; None where it does not resolve."""
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return None
 
 
 def route_interface(peer: str) -> Optional[str]:

@@ -1,23 +1,18 @@
 """What would fail later, found in the facts."""
 
+import pytest
+from node_facts import NO_GPU, facts
+
 from inventories.machine import Machine
 from remote import preflight
-from remote.facts import Facts
-
-
-def facts(**changed: object) -> Facts:
-    values: dict[str, object] = {
-        "hostname": "h", "os": "Ubuntu", "home": "/home/u", "python": "/usr/bin/python3", "python_version": "3.11",
-        "torch": "2.13.0", "gpus": (), "driver": NO_GPU, "cloud": None, "rdma": (), "cpus": 8,
-        "disk_free_bytes": 10**12, "boot_id": "b", "clock_offset_s": 0.0,
-        "interfaces": {}, "free_port": 20001, "active_runs": (),
-    }  # fmt: skip
-    return Facts(**{**values, **changed})  # type: ignore[arg-type]
-
+from remote.errors import PreflightFailed
+from remote.facts import Driver
+from remote.finding import Finding, listed, named
 
 MASTER = Machine(
     name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
 )
+A10 = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "570.1"}
 
 
 def test_healthy_nodes_have_no_findings() -> None:
@@ -45,3 +40,122 @@ def test_each_trap_is_found_on_its_node() -> None:
     assert "gpuctl stop R1" in by_node["e"].fix
     assert not by_node["f"].fatal
     assert all(finding.fix for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem", "fatal"),
+    [
+        ({}, {"torch": "2.12.0"}, "torch is 2.12.0 here, and 2.13.0 on a", True),
+        ({"gpus": (A10,)}, {}, "the ranks would use the CPU here, and GPUs on a", True),
+        ({}, {"python_version": "3.12.1"}, "Python is 3.12 here, and 3.10 on a", False),
+        ({"gpus": (A10,)}, {"gpus": (A10, A10)}, "the number of GPUs is 2 here, and 1 on a", False),
+        ({"gpus": (A10,)}, {"gpus": ({**A10, "name": "NVIDIA A100"},)},
+         "the GPU is NVIDIA A100 here, and NVIDIA A10 on a", False),
+        ({"gpus": (A10,)}, {"gpus": ({**A10, "driver": "550.2"},)},
+         "the GPU driver is 550.2 here, and 570.1 on a", False),
+    ],
+)  # fmt: skip
+def test_what_differs_between_nodes(
+    first: dict[str, object], second: dict[str, object], problem: str, fatal: bool
+) -> None:
+    found = preflight.findings({"a": facts(**first), "b": facts(**second)}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == [("b", problem, fatal)]
+
+
+def test_patch_releases_of_python_do_not_differ() -> None:
+    nodes = {"a": facts(python_version="3.10.4"), "b": facts(python_version="3.10.12")}
+    assert preflight.findings(nodes, master=MASTER) == []
+
+
+def driver(**changed: object) -> Driver:
+    values = {
+        "devices": 2,
+        "module": True,
+        "smi_exit": 9,
+        "smi_said": "",
+        "reboot_required": False,
+        **changed,
+    }
+    return Driver(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said", "fatal"),
+    [
+        (driver(smi_exit=-1), "it has 2 NVIDIA GPUs, and the driver does not answer", True),
+        (driver(smi_exit=None, reboot_required=True, module=False),
+         "it has 2 NVIDIA GPUs, and the driver waits for a reboot", True),
+        (driver(smi_exit=None, module=False), "it has 2 NVIDIA GPUs on the bus, and no driver", False),
+    ],
+)  # fmt: skip
+def test_a_driver_that_is_half_installed(broken: Driver, said: str, fatal: bool) -> None:
+    (found,) = preflight.findings({"a": facts(driver=broken)}, master=MASTER)
+    assert (found.node, found.problem, found.fatal) == ("a", said, fatal)
+    assert found.fix
+
+
+@pytest.mark.parametrize("hidden", [NO_GPU, driver(smi_exit=0)])
+def test_no_gpu_and_a_hidden_gpu_are_no_findings(hidden: Driver) -> None:
+    assert preflight.findings({"a": facts(driver=hidden)}, master=MASTER) == []
+
+
+@pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])
+def test_a_route_that_leads_nowhere(interface: str) -> None:
+    nodes = {
+        "a": facts(interfaces={"10.0.0.1": "ens3", "172.17.0.9": interface}),
+        "b": facts(interfaces={"10.0.0.1": None}),
+    }
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert found.node == "a"
+    assert f"goes over {interface}, which leads to no network" in found.problem
+    assert not found.fatal
+
+
+def test_nodes_of_one_machine_meet_on_loopback() -> None:
+    assert preflight.findings({"a": facts(interfaces={"127.0.0.1": "lo"})}, master=MASTER) == []
+
+
+def test_the_same_on_several_nodes_is_told_once() -> None:
+    nodes = {name: facts(disk_free_bytes=1000) for name in ("a", "g-1", "g-2", "g-3", "g-4", "h")}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert found.node == "a, g-1…g-4 and h"
+
+
+def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
+    nodes = {
+        "a": facts(torch=None, clock_offset_s=9.0),
+        "b": facts(active_runs=("R1",)),
+    }
+    with pytest.raises(PreflightFailed) as refused:
+        preflight.check(nodes, master=MASTER)
+    said = str(refused.value)
+    assert said.startswith("The run can't start:\n  a: torch is not installed")
+    assert "\n  b: the run R1 is still going on. Fix: wait for it" in said
+    assert "clock" not in said
+    (note,) = preflight.check({"a": facts(clock_offset_s=9.0)}, master=MASTER)
+    assert note.problem == "the clock is off by +9.0 s"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["g-0", "g-1"], "g-0 and g-1"),
+        (["g-0", "g-1", "g-2"], "g-0, g-1 and g-2"),
+        ([f"g-{n}" for n in range(12)], "g-0…g-11"),
+        (["g-0", "g-1", "g-2", "g-3", "g-7", "head"], "g-0…g-3, g-7 and head"),
+    ],
+)
+def test_many_names_are_short(names: list[str], text: str) -> None:
+    assert named(names) == text
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["1", "2", "3", "4"]) == "1, 2, 3 and 4"
+    assert listed(["1", "2", "3", "4", "5"]) == "1, 2, 3 and 2 more"
+
+
+def test_a_finding_as_people_read_it() -> None:
+    finding = Finding(node="a", problem="the disk is full", fix="free some")
+    assert preflight.sentence(finding) == "a: the disk is full. Fix: free some."

@@ -1,0 +1,92 @@
+"""What `gpuctl train` does before the launch, the first time on fresh machines and again on prepared ones.
+
+Two hosts as OCI's Ubuntu image is (firewall, interface, hostname), in network namespaces; where that can't be had
+(it takes Linux and root), two local hosts, and it says so. Prints the parts and the ratio of again to first; exits 1
+where connecting, preparing (facts, firewall, environment, code) and the preflight together take 2 s or more again.
+
+    python bench/second_run.py [RUNS]
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.fakes.vms import lacking, vms
+
+BIN = Path(sys.executable).parent
+LIMIT_S = 2.0
+PARTS = ("connect", "prepare", "preflight")
+SCRIPT = "print('ready')\n"
+
+
+def gpuctl(home: Path, *words: str) -> str:
+    env = {**os.environ, "GPUCTL_HOME": str(home / "home")}
+    command = [str(BIN / "gpuctl"), *words]
+    done = subprocess.run(command, cwd=home / "project", env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+@contextmanager
+def cluster(home: Path) -> Iterator[str]:
+    """Two hosts that are up; what they are."""
+    if sentence := lacking():
+        gpuctl(home, "up", "--provider", "local", "--count", "2")
+        yield f"two local hosts ({sentence})"
+        return
+    with vms(home, count=2, firewall="oci") as net:
+        hosts_file, known_hosts = net.inventory(python=sys.executable)
+        gpuctl(home, "up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
+        yield "two hosts as OCI's Ubuntu image is"
+        gpuctl(home, "down", "--yes")
+
+
+def train(home: Path) -> dict[str, float]:
+    """The seconds of a run's parts before its launch."""
+    seconds = json.loads(gpuctl(home, "train", "--json", "ready.py"))["seconds"]
+    return {part: seconds[part] for part in PARTS}
+
+
+def show(name: str, seconds: dict[str, float]) -> None:
+    total = sum(seconds.values())
+    shares = ", ".join(f"{part} {value:.2f} s ({value / total:.0%})" for part, value in seconds.items())
+    print(f"{name:>6}: {total:.2f} s = {shares}", flush=True)
+
+
+def main() -> int:
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "project").mkdir()
+        (home / "project" / "ready.py").write_text(SCRIPT)
+        with cluster(home) as what:
+            print(what)
+            first = train(home)
+            show("first", first)
+            later = []
+            for _ in range(runs):
+                later.append(train(home))
+                show("again", later[-1])
+        if lacking():
+            gpuctl(home, "down", "--yes")
+    totals = [sum(seconds.values()) for seconds in later]
+    again = statistics.median(totals)
+    ratio = again / sum(first.values())
+    print(
+        f"again / first: {ratio:.2f}; again: median {again:.2f} s (min {min(totals):.2f}, max {max(totals):.2f}, "
+        f"{runs} runs, limit {LIMIT_S:.0f} s)"
+    )
+    return 0 if again < LIMIT_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""`doctor --cluster`: the preflight of `train` alone, and the bandwidth between the nodes. Opens and sets nothing."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.options import App
+from gpuctl.text import plural
+from gpuctl.view import open_view
+from gpuctl.workflow import bandwidth
+from gpuctl.workflow.connect import load_inventory
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+
+if TYPE_CHECKING:
+    from remote.facts import Facts
+    from remote.finding import Finding
+    from remote.probe import ProbeAnswer
+    from remote.session import Node
+
+Row = dict[str, Any]
+"""`what`, `ok` (None: worth knowing, stops nothing), `detail`, `fix`."""
+
+
+def doctor_cluster(app: App) -> dict[str, Any]:
+    """The document of `doctor --cluster --json`."""
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = sorted(inventory.machines, key=lambda machine: machine.rank)
+    rows: list[Row] = []
+    measured: list[Mapping[str, Any]] | None = None
+    with open_view(app.output, logs=False) as view, ExitStack() as held:
+        held.enter_context(folder.lock("doctor", on_wait=view.note))
+        view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+        nodes, silent = _connect(folder, machines, held)
+        rows += silent
+        view.phase("preflight", "asking for facts, trying every connection")
+        facts, mute = _facts(nodes)
+        rows += mute
+        there = {name: nodes[name] for name in facts}
+        if there:
+            rows += _preflight(there, facts)
+        healthy = len(there) == len(machines) and all(row["ok"] is not False for row in rows)
+        if healthy:
+            view.phase("all-reduce", "measuring the bandwidth")
+            measured, told = bandwidth.measure(view, folder.known_hosts_path, inventory, there, facts)
+            rows += told
+        else:
+            rows.append(row("all-reduce", None, "not measured", "mend what is wrong first"))
+    return {
+        "ok": all(row["ok"] is not False for row in rows),
+        "cluster": inventory.cluster,
+        "findings": rows,
+        "allreduce": measured,
+    }
+
+
+def row(what: str, ok: bool | None, detail: str, fix: str | None = None) -> Row:
+    """One line of what was found."""
+    return {"what": what, "ok": ok, "detail": detail, "fix": fix}
+
+
+def _connect(
+    folder: ClusterFolder, machines: list[Machine], held: ExitStack
+) -> "tuple[dict[str, Node], list[Row]]":
+    """Connections to those that answer, closed by `held`; a row for each of the others."""
+    from remote.connection import connect
+    from remote.fanout import fan_out
+
+    began = time.monotonic()
+    outcomes = fan_out(
+        lambda machine: connect(machine, folder.known_hosts_path),
+        {machine.name: machine for machine in machines},
+    )
+    nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    for node in nodes.values():
+        held.callback(node.close)
+    rows = [row(o.node, False, "can't be reached", str(o.error)) for o in outcomes if o.error is not None]
+    if nodes:
+        took = f"{time.monotonic() - began:.1f} s"
+        rows.insert(
+            0, row("ssh", True, f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}")
+        )
+    return nodes, rows
+
+
+def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
+    from remote import facts
+    from remote.fanout import fan_out
+
+    peers = tuple(node.machine.private_ip for node in nodes.values())
+    outcomes = fan_out(lambda node: facts.gather(node, peers), nodes)
+    rows = [
+        row(o.node, False, "did not tell its facts", str(o.error)) for o in outcomes if o.error is not None
+    ]
+    return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}, rows
+
+
+def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]") -> list[Row]:
+    """What `train` would refuse or note. The first node that answers stands for node 0."""
+    from remote import preflight
+    from remote.probe import probe
+
+    master = next(iter(nodes.values())).machine
+    began = time.monotonic()
+    probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
+    rows = [of_network(probes, time.monotonic() - began)]
+    return rows + [of_finding(one) for one in preflight.findings(facts, probes, master=master)]
+
+
+def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:
+    """How many of the connections between the nodes came about; those that did not have findings of their own."""
+    attempts = [attempt for answer in probes.values() for attempt in answer.attempts]
+    if len(probes) == 1:
+        return row("network", True, "one node: nobody to reach")
+    good = sum(attempt.outcome == "connected" for attempt in attempts)
+    whole = good == len(attempts) and all(answer.failure is None for answer in probes.values())
+    of = f"{plural(len(attempts), 'connection')} between {plural(len(probes), 'node')}"
+    detail = f"{good} of {of}, in {took_s:.1f} s"
+    return row(
+        "network", True if whole else None, detail, None if whole else "see what is said of the nodes below"
+    )
+
+
+def of_finding(finding: "Finding") -> Row:
+    """A preflight's finding."""
+    return row(finding.node, False if finding.fatal else None, finding.problem, finding.fix)

@@ -1,0 +1,62 @@
+"""One thing that a preflight found: where, what, and the fix."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LOOPBACK = "127."
+MAX_IN_FULL = 3
+"""Names that count on and are written out all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong on a node."""
+
+    node: str
+    """Its name; several (see `named`) where the same is wrong on all of them."""
+    problem: str
+    fix: str
+    fatal: bool = True
+    """False: a run can start all the same."""
+
+
+def named(nodes: Sequence[str]) -> str:
+    """All the nodes' names, those that count on as one: `gpu-0…gpu-5, gpu-7 and head`."""
+    runs: list[list[str]] = []
+    for name in nodes:
+        if runs and name == _next(runs[-1][-1]):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    words = [[f"{run[0]}…{run[-1]}"] if len(run) > MAX_IN_FULL else run for run in runs]
+    return _joined([word for some in words for word in some])
+
+
+def _next(name: str) -> str | None:
+    """`gpu-8` → `gpu-9`; None for a name without a number."""
+    stem = name.rstrip("0123456789")
+    number = name[len(stem) :]
+    return f"{stem}{int(number) + 1}" if number else None
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+def listed(words: list[str], most: int = 4) -> str:
+    """`a, b and c`, shortened: `a, b, c and 13 more`."""
+    if len(words) > most:
+        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
+    return _joined(words)
+
+
+def not_the_first(values: Mapping[str, str], what: str, fix: str, *, fatal: bool) -> list[Finding]:
+    """A finding for each node whose value is not the first one's: `{what} 2 here, and 1 on node-0`."""
+    first = next(iter(values), None)
+    return [
+        Finding(
+            node=name, problem=f"{what} {value} here, and {values[first]} on {first}", fix=fix, fatal=fatal
+        )
+        for name, value in values.items()
+        if first is not None and value != values[first]
+    ]

@@ -1,0 +1,269 @@
+"""The hosts' own firewalls: a cluster's nodes let each other in on the ports that training uses, and nobody else.
+
+Facts → the steps still needed, or none with the reason. What is there of others is never flushed, moved or
+loosened; what is ours carries the cluster's name and goes without a trace. May not decide whether a firewall that
+could not be opened is fatal: the ports may be reachable all the same.
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from remote.errors import BadAnswer, NodeFailed
+from remote.firewall import firewalld, iptables, nftables, ufw
+from remote.firewall.iptables import File
+from remote.firewall.rules import Address, Filter, networks_of, short
+from remote.firewall.steps import Run, Step, Steps, Write
+from remote.session import Node
+
+__all__ = [
+    "FirewallFacts",
+    "Run",
+    "Step",
+    "Steps",
+    "Write",
+    "apply",
+    "close_steps",
+    "ensure_open",
+    "open_steps",
+    "parse",
+]
+
+_T = TypeVar("_T")
+_SAVED = {
+    "/etc/iptables/rules.v4": 4,
+    "/etc/iptables/rules.v6": 6,
+    "/etc/sysconfig/iptables": 4,
+    "/etc/sysconfig/ip6tables": 6,
+}
+"""What iptables loads at boot → the IP version that it is for."""
+_NFT_SAVED = ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf")
+_STRANGERS = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:db8::1")}
+"""Addresses that nobody has: a firewall that lets them in lets everybody in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirewallFacts:
+    """What a host's firewall programs and files say."""
+
+    programs: tuple[str, ...]
+    """Those that are installed."""
+    root: bool | None
+    """Whether root can be had there; None: nobody asked, as there is no firewall program."""
+    unreadable: Mapping[str, str]
+    """What could not be read → why."""
+    filters: Mapping[str, Filter]
+    """iptables by program (`iptables-nft`, `ip6tables-legacy`, …) → its rules, where it has any."""
+    bases: tuple[nftables.Base, ...]
+    """nftables' chains for what comes in, those that iptables made there left out."""
+    files: Mapping[str, File]
+    zones: firewalld.Permanent
+    """firewalld's own record of our rules."""
+
+
+def parse(document: Mapping[str, Any]) -> FirewallFacts:
+    """Facts from the node's document. Raises KeyError, TypeError or ValueError where it is something else.
+
+    What a program there said and can't be understood is unreadable, as if the program had failed.
+    """
+    unreadable = dict(document["unreadable"])
+
+    def understood(what: str, read: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return read()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            unreadable[what] = f"its output can't be understood: {error!r}"
+            return otherwise
+
+    filters = {
+        program: filter_
+        for program, save in document["saves"].items()
+        if save is not None
+        and (filter_ := understood(program, partial(iptables.read_filter, save), None)) is not None
+    }
+    bases: tuple[nftables.Base, ...] = ()
+    if document["nft"] is not None:
+        bases = understood("nft", partial(nftables.read_bases, document["nft"]), bases)
+    by_iptables = {
+        (_family(program), "filter", iptables.INPUT) for program in filters if not program.endswith("-legacy")
+    }
+    files = {path: File(text=file["text"], sha256=file["sha256"]) for path, file in document["files"].items()}
+    for path in files:
+        if path in _SAVED:
+            understood(path, partial(iptables.read_filter, files[path].text), None)
+        elif path in ufw.FILES.values():
+            understood(path, partial(ufw.read_shared, [files[path].text]), ufw.NOBODY)
+    zones = {path: file.text for path, file in files.items() if path.startswith(firewalld.FOLDER)}
+    return FirewallFacts(
+        programs=tuple(document["programs"]),
+        root=document["root"],
+        filters=filters,
+        bases=tuple(base for base in bases if (base.family, base.table, base.filter.base) not in by_iptables),
+        files=files,
+        zones=understood(firewalld.FOLDER, partial(firewalld.read_permanent, zones), {}),
+        unreadable=unreadable,
+    )
+
+
+def owner_tag(owner: str) -> str:
+    """What a cluster's rules are known by on a host."""
+    return f"gpuctl-{hashlib.sha256(owner.encode()).hexdigest()[:10]}"
+
+
+def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Steps:
+    """What is still needed for these peers to come in to TCP ports 1024 to 65535, now and after a reboot.
+
+    `owner` is the cluster's, opaque; `peers` are the other nodes' private addresses, IPv4 or IPv6. Peers of an
+    earlier call that are none any more go. Raises ValueError on a peer that is no address.
+    """
+    addresses = tuple(dict.fromkeys(ipaddress.ip_address(peer) for peer in peers))
+    tag = owner_tag(owner)
+    if not facts.programs:
+        return Steps(steps=(), reason="no firewall program is installed")
+    if unread := _unread(facts, {address.version for address in addresses}):
+        return Steps(steps=_guesses(facts, tag, addresses), reason=unread, known=False)
+    steps = _steps(facts, tag, addresses)
+    count = f"{len(addresses)} peer{'' if len(addresses) == 1 else 's'}"
+    if steps:
+        where = dict.fromkeys(step.path if isinstance(step, Write) else step.argv[0] for step in steps)
+        return Steps(steps=steps, reason=f"{count} to be let in by {', '.join(where)}")
+    if all(each.blocked_at(_STRANGERS[version]) is None for each, version in _all_filters(facts)):
+        return Steps(steps=(), reason="nothing filters incoming connections")
+    return Steps(steps=(), reason=f"the firewall lets {count} in already")
+
+
+def close_steps(facts: FirewallFacts, *, owner: str) -> Steps:
+    """What takes everything away that `open_steps` brought for this owner."""
+    if not facts.programs:
+        return Steps(steps=(), reason="no firewall program is installed")
+    if unread := _unread(facts, {4, 6}):
+        return Steps(steps=(), reason=unread, known=False)
+    steps = _steps(facts, owner_tag(owner), ())
+    return Steps(
+        steps=steps,
+        reason="the cluster's rules go" if steps else "the firewall has no rules of the cluster's",
+    )
+
+
+def apply(node: Node, steps: Steps) -> FirewallFacts:
+    """Do the steps on a node, as root and in one go; what its firewall is afterwards.
+
+    Raises NodeFailed with the commands for an administrator where the firewall could not be read, root can't be
+    had or a step failed; ConnectionLost; BadAnswer.
+    """
+    if not steps.known:
+        raise NodeFailed(f"{node.name}: {steps.reason}.{_for_administrator(steps)}")
+    request = {"steps": [step.document() for step in steps.steps]}
+    try:
+        with node.converse("firewall", request, timeout_s=120 + 5 * len(steps.steps)) as talk:
+            (answer,) = [header for header, _ in talk.frames()]
+        return parse(answer["facts"])
+    except NodeFailed as error:
+        raise NodeFailed(f"{error}{_for_administrator(steps)}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: the firewall's facts can't be read: {error!r}.") from error
+
+
+def ensure_open(node: Node, facts: FirewallFacts, *, owner: str, peers: Sequence[str]) -> Steps:
+    """Let the peers in on a node, and look whether it came to that; what was done. Raises as `apply` does."""
+    plan = open_steps(facts, owner=owner, peers=peers)
+    if plan.known and not plan.steps:
+        return plan
+    left = open_steps(apply(node, plan), owner=owner, peers=peers)
+    if not left.known or left.steps:
+        raise NodeFailed(
+            f"{node.name}: its firewall still keeps peers out ({left.reason}).{_for_administrator(left)}"
+        )
+    return plan
+
+
+def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[Step, ...]:
+    steps: list[Step | None] = []
+    by_firewalld = [(base.filter, peers) for base in facts.bases if firewalld.is_firewalld(base.filter)]
+    by_ufw: list[Address] = []
+    shared = {version: ufw.read_shared(_texts(facts, [path])) for version, path in ufw.FILES.items()}
+    for program, filter_ in facts.filters.items():
+        version = _version(program)
+        seen = [peer for peer in peers if peer.version == version]
+        if firewalld.is_firewalld(filter_):
+            by_firewalld.append((filter_, seen))
+            continue
+        block = ufw.marked(filter_, shared[version]).without_ours().first_block(seen)
+        if block is not None and ufw.manages(filter_, block):
+            by_ufw += seen
+            block = None
+        steps.append(iptables.live_step(program, filter_, tag, seen, block))
+    steps += ufw.live_steps({**shared[4], **shared[6]}, tag, by_ufw)
+    number = firewalld.priority(tag.removeprefix("gpuctl-"))
+    steps += firewalld.live_steps(by_firewalld, facts.zones, number)
+    native = [base for base in facts.bases if not firewalld.is_firewalld(base.filter)]
+    steps.append(nftables.live_step(native, tag, peers))
+    for path, file in facts.files.items():
+        if path in _SAVED:
+            seen = [peer for peer in peers if peer.version == _SAVED[path]]
+            steps.append(iptables.file_step(path, file, tag, seen))
+        elif path in _NFT_SAVED:
+            steps.append(nftables.file_step(path, facts.files, native, tag, peers))
+    return tuple(step for step in steps if step is not None)
+
+
+def _texts(facts: FirewallFacts, paths: Iterable[str]) -> list[str]:
+    return [facts.files[path].text for path in paths if path in facts.files]
+
+
+def _version(program: str) -> int:
+    return 6 if program.startswith("ip6") else 4
+
+
+def _family(program: str) -> str:
+    return "ip6" if program.startswith("ip6") else "ip"
+
+
+def _all_filters(facts: FirewallFacts) -> list[tuple[Filter, int]]:
+    """Everything that filters, with the IP version that it filters; what filters both is there twice."""
+    found = [(filter_, _version(program)) for program, filter_ in facts.filters.items()]
+    for base in facts.bases:
+        found += [(base.filter, version) for version in nftables.VERSIONS[base.family]]
+    return found
+
+
+def _unread(facts: FirewallFacts, versions: set[int]) -> str:
+    """What could not be read and matters to these IP versions, as a sentence; empty: nothing."""
+    missing = {
+        what: why
+        for what, why in facts.unreadable.items()
+        if 6 in versions or not what.startswith("ip6tables")
+    }
+    said = dict.fromkeys(why if what == "root" else f"{what}: {why}" for what, why in missing.items())
+    return f"what the firewall does can't be read ({'; '.join(said)})" if said else ""
+
+
+def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[Step, ...]:
+    """Commands that let the peers in, for each kind of firewall that may be in use there."""
+    four = [peer for peer in peers if peer.version == 4]
+    steps: list[Step] = []
+    if "firewall-cmd" in facts.programs:
+        rules = [
+            f"--add-rich-rule={firewalld.rich_rule(network, firewalld.priority(tag.removeprefix('gpuctl-')))}"
+            for network in networks_of(peers)
+        ]
+        steps += [Run(argv=("firewall-cmd", *rules)), Run(argv=("firewall-cmd", "--permanent", *rules))]
+    if "ufw" in facts.programs:
+        steps += ufw.live_steps({}, tag, peers)
+    for program in facts.programs:
+        seen = networks_of(four if _version(program) == 4 else [peer for peer in peers if peer.version == 6])
+        if program.startswith(("iptables", "ip6tables")) and seen:
+            rule = f"-p tcp --dport 1024:65535 -m comment --comment {tag} -j ACCEPT".split()
+            sources = ",".join(map(short, seen))
+            steps.append(Run(argv=(program, "--wait", "--insert", iptables.INPUT, "-s", sources, *rule)))
+    return tuple(steps)
+
+
+def _for_administrator(steps: Steps) -> str:
+    if not steps.steps:
+        return ""
+    which = "" if steps.known else " (those of the firewall that is in use there)"
+    return f" An administrator of it can let the peers in with these commands{which}:\n{steps.shell()}"

@@ -1,0 +1,138 @@
+"""firewalld: rich rules, now and for later boots, without a reload that would lose what others set up meanwhile.
+
+Rich rules carry no comment: a priority of its own tells a cluster's rules from all others. Only firewalld is told,
+never the tables that it keeps in the kernel; these show what it does at the moment.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+from remote.firewall.rules import Address, Filter, Match, Network, Networks, Rule, Verdict, networks_of
+from remote.firewall.steps import Run
+
+FOLDER = "/etc/firewalld/zones/"
+PRIORITIES = range(-32000, -2000)
+"""Ours, and negative: before what a zone refuses."""
+_ZONES_CHAIN = re.compile(r"(?:filter_)?INPUT_ZONES")
+_ZONE_CHAIN = re.compile(r"(?:filter_)?IN_([A-Za-z0-9_.-]+)")
+
+Permanent = Mapping[str, Mapping[int, Networks]]
+"""Zone → priority → whom our rules let in."""
+
+
+def is_firewalld(filter_: Filter) -> bool:
+    """Whether these are the rules that firewalld keeps, with either of its back ends."""
+    return any(_ZONES_CHAIN.fullmatch(name) for name in filter_.chains)
+
+
+def priority(digest: str) -> int:
+    """A cluster's priority, of the hexadecimal digest in its name."""
+    return PRIORITIES[int(digest, 16) % len(PRIORITIES)]
+
+
+def read_permanent(files: Mapping[str, str]) -> Permanent:
+    """Our rules in the zones' files. Raises ValueError on a file that is no XML."""
+    found: dict[str, dict[int, Networks]] = {}
+    for path, text in files.items():
+        zone = path.removeprefix(FOLDER).removesuffix(".xml")
+        try:
+            # The host's own configuration, written by root there; expat expands nothing from outside it.
+            rules = ET.fromstring(text.encode()).findall("rule")  # noqa: S314
+        except ET.ParseError as error:
+            raise ValueError(f"{path} is not XML: {error}") from error
+        for rule in rules:
+            number = int(rule.get("priority", "0"))
+            source, port = rule.find("source"), rule.find("port")
+            if number not in PRIORITIES or source is None or port is None or rule.find("accept") is None:
+                continue
+            if port.get("port") == "1024-65535" and port.get("protocol") == "tcp":
+                network = ipaddress.ip_network(source.get("address", ""))
+                ours = found.setdefault(zone, {})
+                ours[number] = (*ours.get(number, ()), network)
+    return found
+
+
+def marked(filter_: Filter, permanent: Permanent) -> Filter:
+    """The same with our rules known as ours."""
+    ours = {network for zone in permanent.values() for networks in zone.values() for network in networks}
+
+    def mark(rule: Rule) -> Rule:
+        accepts = rule.verdict is Verdict.ACCEPT and rule.rest is Match.YES and not rule.not_from
+        return replace(rule, owner="firewalld") if accepts and set(rule.sources or ()) & ours else rule
+
+    return replace(
+        filter_,
+        chains={
+            name: tuple(map(mark, rules)) if name.endswith("_pre") else rules
+            for name, rules in filter_.chains.items()
+        },
+    )
+
+
+def zones_of(filter_: Filter, peers: Sequence[Address]) -> tuple[str, ...]:
+    """The zones that what these peers send may go through."""
+    found: dict[str, None] = {}
+    for name, rules in filter_.chains.items():
+        if not _ZONES_CHAIN.fullmatch(name):
+            continue
+        for peer in peers:
+            for rule in rules:
+                zone = _ZONE_CHAIN.fullmatch(rule.target)
+                match = rule.match(peer)
+                if zone is None or match is Match.NO:
+                    continue
+                found[zone[1]] = None
+                if match is Match.YES:
+                    break
+    return tuple(found)
+
+
+def live_steps(
+    filters: Sequence[tuple[Filter, Sequence[Address]]], permanent: Permanent, number: int
+) -> list[Run]:
+    """What makes firewalld let peers in, each filter its own: first who comes, then who goes.
+
+    A rule that is there already is no error to firewalld, and neither is one to be removed that is not.
+    """
+    wanted: dict[str, Networks] = {}
+    missing = False
+    for filter_, peers in filters:
+        foreign = marked(filter_, permanent).without_ours()
+        kept_out = [peer for peer in peers if foreign.blocked_at(peer) is not None]
+        missing = missing or filter_.first_block(kept_out) is not None
+        for zone in zones_of(foreign, kept_out):
+            wanted[zone] = networks_of({*kept_out, *_addresses(wanted.get(zone, ()))})
+    own = {zone: numbers[number] for zone, numbers in permanent.items() if number in numbers}
+    steps: list[Run] = []
+    for zone, networks in wanted.items():
+        coming = [each for each in networks if missing or each not in own.get(zone, ())]
+        steps += _both("--add-rich-rule", zone, number, coming)
+    for zone, networks in own.items():
+        going = [each for each in networks if each not in wanted.get(zone, ())]
+        steps += _both("--remove-rich-rule", zone, number, going)
+    return steps
+
+
+def _addresses(networks: Networks) -> list[Address]:
+    return [address for network in networks for address in network]
+
+
+def _both(option: str, zone: str, number: int, networks: Sequence[Network]) -> list[Run]:
+    if not networks:
+        return []
+    options = tuple(f"{option}={rich_rule(network, number)}" for network in networks)
+    return [
+        Run(argv=("firewall-cmd", f"--zone={zone}", *options)),
+        Run(argv=("firewall-cmd", "--permanent", f"--zone={zone}", *options)),
+    ]
+
+
+def rich_rule(network: Network, number: int) -> str:
+    """Firewalld's words for: this network may come in to the ports that peers need."""
+    return (
+        f'rule priority="{number}" family="ipv{network.version}" source address="{network}" '
+        'port port="1024-65535" protocol="tcp" accept'
+    )

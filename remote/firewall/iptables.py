@@ -1,0 +1,262 @@
+"""iptables: its rules as `iptables-save` prints them and the files for the next boot keep them.
+
+A cluster has a chain of its own, which INPUT leads to directly before the first rule that would keep a peer out.
+"""
+
+import ipaddress
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from remote.firewall.rules import (
+    Address,
+    Filter,
+    Match,
+    Network,
+    Networks,
+    Rule,
+    Verdict,
+    all_of,
+    negated,
+    networks_of,
+    ports_match,
+)
+from remote.firewall.steps import Run, Write
+
+OURS = re.compile(r"gpuctl-[0-9a-f]{10}")
+INPUT = "INPUT"
+_COUNTERS = re.compile(r"^\[\d+:\d+\] ")
+_VERDICTS = {
+    "ACCEPT": Verdict.ACCEPT,
+    "DROP": Verdict.BLOCK,
+    "REJECT": Verdict.BLOCK,
+    "TARPIT": Verdict.BLOCK,
+    "QUEUE": Verdict.BLOCK,
+    "NFQUEUE": Verdict.BLOCK,
+    "RETURN": Verdict.RETURN,
+}
+"""Any other target is a chain, or an extension that lets the packet go on."""
+_WITHOUT_VALUE = {
+    "--syn",
+    "-f",
+    "--fragment",
+    "--rsource",
+    "--rdest",
+    "--rcheck",
+    "--update",
+    "--set",
+    "--remove",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file as it was read on the node."""
+
+    text: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """What is there of one cluster's."""
+
+    sources: Networks | None
+    """Whom its chain lets in, in its order; None: there is no chain, or something else is in it."""
+    there: bool
+
+
+def read_filter(save: str) -> Filter | None:
+    """The table that filters, from `iptables-save`'s text; None: there is none."""
+    chains: dict[str, list[Rule]] = {}
+    accepts = True
+    for line in _filter_lines(save.splitlines()):
+        if line.startswith(":"):
+            name, policy = line[1:].split()[:2]
+            chains.setdefault(name, [])
+            accepts = policy == "ACCEPT" if name == INPUT else accepts
+        elif line.startswith("-A "):
+            words = shlex.split(line)
+            chains.setdefault(words[1], []).append(_rule(words[2:]))
+    if INPUT not in chains:
+        return None
+    return Filter(base=INPUT, accepts=accepts, chains={name: tuple(rules) for name, rules in chains.items()})
+
+
+def _filter_lines(lines: Iterable[str]) -> Iterable[str]:
+    inside = False
+    for line in lines:
+        if line.startswith("*"):
+            inside = line.strip() == "*filter"
+        elif inside:
+            yield _COUNTERS.sub("", line).strip()
+
+
+def _rule(words: Sequence[str]) -> Rule:
+    """One rule from its words after `-A CHAIN`."""
+    verdict, target, inverted = Verdict.CONTINUE, "", False
+    sources: Networks | None = None
+    not_from = False
+    matches: list[Match] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "!":
+            inverted = True
+            continue
+        value = rest.pop(0) if rest and not rest[0].startswith("-") and word not in _WITHOUT_VALUE else ""
+        if word in ("-j", "--jump", "-g", "--goto"):
+            target = value
+            verdict = Verdict.GOTO if word in ("-g", "--goto") else _VERDICTS.get(value, Verdict.JUMP)
+            # What comes after the target are its own options.
+            break
+        if word in ("-s", "--source"):
+            sources, not_from = _networks(value), inverted
+            matches += [] if sources else [Match.MAYBE]
+        elif word not in ("-m", "--match", "--comment"):
+            matches.append(negated(_criterion(word, value), inverted))
+        inverted = False
+    return Rule(
+        verdict=verdict,
+        target=target if verdict in (Verdict.JUMP, Verdict.GOTO) else "",
+        sources=sources,
+        not_from=not_from,
+        rest=all_of(matches),
+        owner=target if OURS.fullmatch(target) else None,
+        text=shlex.join(words),
+    )
+
+
+def _criterion(word: str, value: str) -> Match:
+    """Whether the first packet of a TCP connection from a peer to one of our ports fits a criterion."""
+    if word in ("-p", "--protocol"):
+        return Match.YES if value in ("tcp", "6", "all", "0") else Match.NO
+    if word in ("--dport", "--dports", "--destination-port", "--destination-ports"):
+        return _ports(value)
+    if word in ("--ctstate", "--state"):
+        return Match.YES if "NEW" in value.split(",") else Match.NO
+    if word in ("-i", "--in-interface"):
+        return Match.NO if value == "lo" else Match.MAYBE
+    if word == "--dst-type":
+        return Match.YES if value == "LOCAL" else Match.NO
+    if word in ("-d", "--destination"):
+        networks = _networks(value)
+        return Match.NO if networks and all(network.is_multicast for network in networks) else Match.MAYBE
+    return Match.MAYBE
+
+
+def _networks(value: str) -> Networks | None:
+    """A list of networks; None where a person wrote names."""
+    try:
+        return tuple(ipaddress.ip_network(each, strict=False) for each in value.split(","))
+    except ValueError:
+        return None
+
+
+def _ports(value: str) -> Match:
+    """A list of ports and ranges: YES where one of them is all that is needed."""
+    found = []
+    for part in value.split(","):
+        first, _, last = part.partition(":")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return Match.MAYBE
+        found.append(ports_match(int(first), int(last or first)))
+    return max(found, key=lambda match: match.value)
+
+
+def _own(filter_: Filter, chain: str) -> Owned:
+    rules = filter_.chains.get(chain)
+    if rules is None:
+        return Owned(sources=None, there=any(rule.owner == chain for rule in filter_.chains[filter_.base]))
+    sources: list[Network] = []
+    for rule in rules:
+        if (
+            rule.verdict is not Verdict.ACCEPT
+            or rule.rest is not Match.YES
+            or not rule.sources
+            or rule.not_from
+        ):
+            return Owned(sources=None, there=True)
+        sources += rule.sources
+    return Owned(sources=tuple(sources), there=True)
+
+
+def _settled(filter_: Filter, chain: str, block: int | None, wanted: Networks) -> bool:
+    """Whether what is there of ours is what should be: nothing, or the wanted networks ahead of the block."""
+    own = _own(filter_, chain)
+    if not wanted or block is None:
+        return not own.there
+    jumps = [index for index, rule in enumerate(filter_.chains[filter_.base]) if rule.owner == chain]
+    return own.sources == wanted and len(jumps) == 1 and jumps[0] < block
+
+
+def live_step(
+    program: str, filter_: Filter, chain: str, peers: Sequence[Address], block: int | None
+) -> Run | None:
+    """What makes the running rules let these peers in, and nobody else on our account; None: nothing to do.
+
+    `block` is the index of INPUT's first rule that keeps one of them out, None where there is none: then what
+    is there of ours goes. One transaction: no moment in which a peer is kept out, or INPUT is without a rule.
+    """
+    wanted = networks_of(peers)
+    if _settled(filter_, chain, block, wanted):
+        return None
+    rules = filter_.chains[INPUT]
+    lines = [f"-D {INPUT} {rule.text}" for rule in rules if rule.owner == chain]
+    if wanted and block is not None:
+        gone = sum(rule.owner == chain for rule in rules[:block])
+        lines += [f":{chain} - [0:0]", *_chain_lines(chain, wanted)]
+        at_end = block == len(rules)
+        lines.append(f"-A {INPUT} -j {chain}" if at_end else f"-I {INPUT} {block - gone + 1} -j {chain}")
+    elif chain in filter_.chains:
+        lines += [f"-F {chain}", f"-X {chain}"]
+    # A chain has to be declared before it is spoken of.
+    lines.sort(key=lambda line: not line.startswith(":"))
+    return Run(
+        argv=(f"{program}-restore", "--wait", "--noflush"), stdin="\n".join(["*filter", *lines, "COMMIT", ""])
+    )
+
+
+def _chain_lines(chain: str, wanted: Networks) -> list[str]:
+    return [f"-A {chain} -s {network} -p tcp -m tcp --dport 1024:65535 -j ACCEPT" for network in wanted]
+
+
+def file_step(path: str, file: File, chain: str, peers: Sequence[Address]) -> Write | None:
+    """The same for the rules of the next boot. Every line that is not ours stays as it is, byte for byte."""
+    filter_ = read_filter(file.text)
+    if filter_ is None:
+        return None
+    wanted = networks_of(peers)
+    block = filter_.without_ours().first_block(peers)
+    if _settled(filter_, chain, block, wanted):
+        return None
+    lines = [line for line in file.text.splitlines(keepends=True) if not _is_ours(line, chain)]
+    if wanted and block is not None:
+        foreign = [rule for rule in filter_.chains[INPUT][:block] if rule.owner != chain]
+        lines = _with_ours(lines, chain, wanted, len(foreign))
+    return Write(path=path, sha256=file.sha256, text="".join(lines))
+
+
+def _is_ours(line: str, chain: str) -> bool:
+    words = _COUNTERS.sub("", line).split()
+    return words[:1] == [f":{chain}"] or words[:2] == ["-A", chain] or words == ["-A", INPUT, "-j", chain]
+
+
+def _with_ours(lines: list[str], chain: str, wanted: Networks, before: int) -> list[str]:
+    """The lines with ours ahead of INPUT's rule number `before`, or at the table's end."""
+    start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
+    end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
+    inputs = [
+        index for index in range(start, end) if _COUNTERS.sub("", lines[index]).split()[:2] == ["-A", INPUT]
+    ]
+    place = inputs[before] if before < len(inputs) else end
+    declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
+    rules = [*_chain_lines(chain, wanted), f"-A {INPUT} -j {chain}"]
+    return [
+        *lines[: declared + 1],
+        f":{chain} - [0:0]\n",
+        *lines[declared + 1 : place],
+        *(f"{rule}\n" for rule in rules),
+        *lines[place:],
+    ]

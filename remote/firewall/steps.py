@@ -1,0 +1,65 @@
+"""A step on a host's firewall: a value that can be printed for a person, and is exactly what is executed."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A program to be run as root."""
+
+    argv: tuple[str, ...]
+    stdin: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As the node's part takes it."""
+        return {"argv": list(self.argv), "stdin": self.stdin}
+
+    def shell(self) -> str:
+        """As a person types it."""
+        return _fed(f"sudo {shlex.join(self.argv)}", self.stdin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """A file to be replaced, if it still is what the new text was made from."""
+
+    path: str
+    sha256: str
+    """Of the content that has to be there."""
+    text: str
+
+    def document(self) -> dict[str, Any]:
+        """As the node's part takes it."""
+        return {"path": self.path, "sha256": self.sha256, "text": self.text}
+
+    def shell(self) -> str:
+        """As a person types it."""
+        path = shlex.quote(self.path)
+        check = f"echo {shlex.quote(f'{self.sha256}  {self.path}')} | sudo sha256sum --check --quiet"
+        return _fed(f"{check} && sudo tee {path} >/dev/null", self.text)
+
+
+Step = Run | Write
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What is still to be done, in order; the reason says why, or why nothing is."""
+
+    steps: tuple[Step, ...]
+    reason: str
+    known: bool = True
+    """False: what the firewall does could not be read, and `steps` is what would help if it filters."""
+
+    def shell(self) -> str:
+        """All steps as a person types them."""
+        return "\n".join(step.shell() for step in self.steps)
+
+
+def _fed(command: str, text: str) -> str:
+    if not text:
+        return command
+    end = "" if text.endswith("\n") else "\n"
+    return f"{command} <<'END'\n{text}{end}END"

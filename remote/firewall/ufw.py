@@ -1,0 +1,83 @@
+"""ufw: rules in its own words, which it persists itself.
+
+It knows one rule of a kind, whoever asked for it: clusters that share a peer share its rule, whose comment names
+them, and the last one takes it away.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from remote.firewall.iptables import OURS
+from remote.firewall.rules import Address, Filter, Network, networks_of, short
+from remote.firewall.steps import Run
+
+FILES = {4: "/etc/ufw/user.rules", 6: "/etc/ufw/user6.rules"}
+_PORTS = "1024:65535"
+_USER_CHAINS = ("ufw-user-input", "ufw6-user-input")
+
+Shared = Mapping[Network, tuple[str, ...]]
+"""Whom our rules let in → the clusters that want it."""
+NOBODY: Shared = {}
+
+
+def read_shared(texts: Iterable[str]) -> Shared:
+    """Our rules in ufw's own record of what it was told."""
+    found: dict[Network, tuple[str, ...]] = {}
+    for text in texts:
+        for line in text.splitlines():
+            # ### tuple ### allow tcp 1024:65535 0.0.0.0/0 any 10.0.0.2 in comment=<hex>
+            words = line.split()
+            if words[:3] != ["###", "tuple", "###"] or words[3:6] != ["allow", "tcp", _PORTS]:
+                continue
+            comment = next((word[8:] for word in words if word.startswith("comment=")), "")
+            owners = bytes.fromhex(comment).decode(errors="replace").split()
+            if owners and all(OURS.fullmatch(owner) for owner in owners):
+                found[ipaddress.ip_network(words[8])] = tuple(owners)
+    return found
+
+
+def manages(filter_: Filter, index: int) -> bool:
+    """Whether what keeps a peer out at this index of INPUT is ufw: a jump to its chains, or the policy after them."""
+    rules = filter_.chains[filter_.base]
+    jumps = [at for at, rule in enumerate(rules) if rule.target.startswith(("ufw-", "ufw6-"))]
+    return bool(jumps) and (index in jumps or index == len(rules))
+
+
+def marked(filter_: Filter, shared: Shared) -> Filter:
+    """The same with our rules known as ours: ufw keeps their comments to itself."""
+    texts = {f"-s {network} -p tcp -m multiport --dports {_PORTS} -j ACCEPT" for network in shared}
+    return replace(
+        filter_,
+        chains={
+            name: tuple(
+                replace(rule, owner="ufw") if name in _USER_CHAINS and rule.text in texts else rule
+                for rule in rules
+            )
+            for name, rules in filter_.chains.items()
+        },
+    )
+
+
+def live_steps(shared: Shared, owner: str, peers: Sequence[Address]) -> list[Run]:
+    """What makes ufw let in these peers on this cluster's account: first who comes, then who goes."""
+    wanted = networks_of(peers)
+    steps = []
+    for network in wanted:
+        owners = shared.get(network, ())
+        if owner not in owners:
+            # Ahead of all others, as an earlier rule may refuse them. A rule that is there keeps its place.
+            how = ["allow"] if owners else ["prepend", "allow"]
+            steps.append(_ufw(how, network, (*owners, owner)))
+    for network, owners in shared.items():
+        if owner in owners and network not in wanted:
+            others = tuple(each for each in owners if each != owner)
+            steps.append(
+                _ufw(["allow"], network, others) if others else _ufw(["delete", "allow"], network, ())
+            )
+    return steps
+
+
+def _ufw(how: Sequence[str], network: Network, owners: Sequence[str]) -> Run:
+    rule = ("proto", "tcp", "from", short(network), "to", "any", "port", _PORTS)
+    return Run(argv=("ufw", *how, *rule, *(("comment", " ".join(owners)) if owners else ())))

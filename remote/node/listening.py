@@ -1,0 +1,99 @@
+"""Who listens on which TCP port of this machine, and which process holds what open. Linux's /proc only."""
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+PROC = Path("/proc")
+LISTEN = "0A"
+"""State of a listening socket in the kernel's tables."""
+MAX_COMMAND = 80
+"""Letters of a command line that are shown."""
+
+
+def read(proc: Path = PROC) -> List[Dict[str, Any]]:
+    """`address`, `port`, `pid` and `command` of every listening socket, by port; empty where there is no /proc.
+
+    `pid` and `command` are None where the process is another user's, or the kernel itself.
+    """
+    found = [entry for name in ("tcp", "tcp6") for entry in parse(_text(proc / "net" / name))]
+    holders = socket_holders(proc) if found else {}
+    rows = []
+    for address, port, inode in sorted(found, key=lambda entry: (entry[1], entry[0])):
+        pid = holders.get(inode)
+        rows.append(
+            {
+                "address": address,
+                "port": port,
+                "pid": pid,
+                "command": None if pid is None else command_of(pid, proc),
+            }
+        )
+    return rows
+
+
+def parse(table: str) -> List[Tuple[str, int, str]]:
+    """Address, port and inode of the listening sockets in the text of /proc/net/tcp or tcp6."""
+    found = []
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and words[3] == LISTEN:
+            address, _, port = words[1].partition(":")
+            found.append((_address(address), int(port, 16), words[9]))
+    return found
+
+
+def _address(text: str) -> str:
+    """The kernel prints addresses as 32-bit words in the machine's own byte order."""
+    words = struct.pack(
+        "={}I".format(len(text) // 8), *(int(text[at : at + 8], 16) for at in range(0, len(text), 8))
+    )
+    return socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
+
+
+def socket_holders(proc: Path = PROC) -> Dict[str, int]:
+    """Inode of a socket → the first process that holds it, of those that this user may look into."""
+    holders: Dict[str, int] = {}
+    for pid in pids(proc):
+        for target in open_files(pid, proc):
+            if target.startswith("socket:["):
+                holders.setdefault(target[len("socket:[") : -1], pid)
+    return holders
+
+
+def pids(proc: Path = PROC) -> List[int]:
+    """The processes there are, lowest first; empty where there is no /proc."""
+    names = os.listdir(str(proc)) if proc.is_dir() else []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def open_files(pid: int, proc: Path = PROC) -> List[str]:
+    """What a process's file descriptors point to; empty where it is another user's, or gone."""
+    folder = "{}/{}/fd".format(proc, pid)
+    found = []
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    for name in names:
+        try:
+            found.append(os.readlink("{}/{}".format(folder, name)))
+        except OSError:
+            continue  # closed meanwhile
+    return found
+
+
+def command_of(pid: int, proc: Path = PROC) -> Optional[str]:
+    """A process's command line, shortened; its name where it has none; None where it is gone."""
+    words = _text(proc / str(pid) / "cmdline").split("\0")
+    line = " ".join(words).strip() or _text(proc / str(pid) / "comm").strip()
+    return line[:MAX_COMMAND] or None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

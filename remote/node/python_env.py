@@ -1,0 +1,135 @@
+"""Environments on a node: `~/.gpuctl-node/envs/<key>/`, built in place by uv, there when its `ready.json` is.
+
+Scripts in an environment hold its path, so that it is never moved: it is built where it will be, and whatever has
+no `ready.json` is an unfinished one and is made anew. Homes may be shared: the first node to come builds for all.
+"""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional
+
+from remote.node import env_images, env_uv, env_wheels, env_work, frames
+from remote.node.files import NODE_HOME, read_json, walk_files, write_json
+
+ENVIRONMENTS = NODE_HOME / "envs"
+NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
+"""What a login shell may set and would lead uv elsewhere."""
+
+
+def look(key: str) -> Dict[str, Any]:
+    """What is there of an environment, without starting a process: for the facts.
+
+    `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: the others'
+    keys and sizes.
+    """
+    return {
+        "key": key,
+        "ready": ready(key),
+        "interpreters": env_images.interpreters(),
+        "environments": [
+            {"key": path.parent.name, "bytes": read_json(path).get("bytes")}
+            for path in sorted(ENVIRONMENTS.glob("*/ready.json"))
+        ],
+    }
+
+
+def ready(key: str) -> Optional[Dict[str, Any]]:
+    """The record of an environment that can be used; None: there is none, or its Python has gone."""
+    record = read_json(ENVIRONMENTS / key / "ready.json")
+    usable = record.get("key") == key and os.access(str(record.get("python")), os.X_OK)
+    return record if usable else None
+
+
+def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
+    """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
+    `environment` with its record, or `failed` with the step and uv's last words.
+
+    When the other side goes away the build ends.
+    """
+    key = str(request["key"])
+    record = ready(key)
+    if record is not None:
+        frames.write(output, {"t": "environment", "ready": record, "built": False})
+        return
+    caller = env_work.Caller(output, incoming, float(request["deadline_s"]))
+    with env_work.alone(ENVIRONMENTS / (key + ".lock"), caller):
+        record = ready(key)
+        if record is not None:
+            frames.write(output, {"t": "environment", "ready": record, "built": False})
+            return
+        try:
+            record = build(key, request, caller)
+        except BrokenPipeError:
+            raise
+        except (Failed, OSError, ValueError) as error:
+            step = error.step if isinstance(error, Failed) else "preparing"
+            tail = error.tail if isinstance(error, Failed) else [str(error)]
+            frames.write(output, {"t": "failed", "step": step, "tail": tail})
+            return
+    frames.write(output, {"t": "environment", "ready": record, "built": True})
+
+
+class Failed(Exception):
+    """A command of uv ended with an error."""
+
+    def __init__(self, step: str, tail: List[str]) -> None:
+        super().__init__(step)
+        self.step = step
+        self.tail = tail
+
+
+def build(key: str, request: Dict[str, Any], caller: env_work.Caller) -> Dict[str, Any]:
+    """Make the environment from nothing and write its record. Raises Failed with uv's words, OSError, ValueError."""
+    began = time.monotonic()
+    home = ENVIRONMENTS / key
+    if home.exists():
+        caller.progress("removing an environment that was not finished")
+        shutil.rmtree(str(home))
+    folder = home / "request"
+    folder.mkdir(parents=True, mode=0o700)
+    for name, text in request["files"].items():
+        path = Path(os.path.normpath(str(folder / name)))
+        if folder not in path.parents:
+            raise ValueError("{} lies outside the environment's folder".format(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    wheels = home / "wheels" if request["wheels"] else None
+    if wheels is not None:
+        env_wheels.offer(request["wheels"], wheels)
+    uv = env_uv.provide(wheels, caller.progress)
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
+    environment.update(env_uv.of_this_node(), **request["env"])
+    for arguments in request["commands"]:
+        _uv(uv, arguments, folder, environment, caller)
+    listed = packages(home / "venv")
+    record = {
+        "key": key,
+        "python": str(home / "venv" / "bin" / "python"),
+        "torch": next((line[len("torch==") :] for line in listed if line.startswith("torch==")), None),
+        "packages": listed,
+        "bytes": sum(status.st_size for _, status in walk_files(home)),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    write_json(home / "ready.json", record)
+    return record
+
+
+def _uv(
+    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: env_work.Caller
+) -> None:
+    """One command of uv. Raises Failed."""
+    code, tail = env_work.run([uv, *arguments], folder, environment, caller)
+    if code != 0:
+        step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
+        raise Failed(step, tail or ["exit status {}".format(code)])
+
+
+def packages(venv: Path) -> List[str]:
+    """`name==version` of all that is installed, by the names of the metadata folders."""
+    found = []
+    for folder in sorted(venv.glob("lib/python3.*/site-packages/*.dist-info")):
+        name, _, version = folder.name[: -len(".dist-info")].rpartition("-")
+        found.append("{}=={}".format(name, version))
+    return found

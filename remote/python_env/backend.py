@@ -1,0 +1,57 @@
+"""Which build of torch suits all nodes of a cluster. One for all of them: versions and NCCL must match.
+
+uv knows PyTorch's indexes and which driver each CUDA release needs (`--torch-backend auto`); what it can't know
+is that other nodes have older drivers. So it is told a driver's version: that of the lowest node, rounded down to
+the one that a major release of CUDA begins with, so that an update of the driver does not change the environment.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MAJOR_DRIVERS = ("580.65.06", "525.60.13", "450.80.02")
+"""Linux drivers that CUDA 13, 12 and 11 begin with (NVIDIA's CUDA Toolkit Release Notes, minor version
+compatibility); newest first."""
+DROPPED_BY_CUDA_13 = ("V100", "P100", "P40", "P4", "M60", "M40", "M10", "TITAN V", "TITAN X")
+"""Maxwell, Pascal and Volta: neither CUDA 13 nor PyTorch's builds for CUDA 12.8 have code for them."""
+LAST_FOR_THEM = "cu126"
+CPU = "cpu"
+DRIVER = "driver "
+"""Ahead of a driver's version: uv is to decide by it."""
+
+
+def backend_of(nodes: Iterable[Iterable[Mapping[str, Any]]]) -> str:
+    """The backend for nodes with these GPUs, as facts list them (`name`, `driver`).
+
+    `cpu` where no node has any; a node without GPUs runs the CUDA build of the others.
+    """
+    gpus = [gpu for node in nodes for gpu in node]
+    if not gpus:
+        return CPU
+    driver = min((version(str(gpu["driver"])) for gpu in gpus), default=())
+    step = next((step for step in MAJOR_DRIVERS if version(step) <= driver), None)
+    if step is None:
+        return CPU  # older than what any build that can still be had supports
+    if step != MAJOR_DRIVERS[-1] and any(is_old(str(gpu["name"])) for gpu in gpus):
+        return LAST_FOR_THEM
+    return DRIVER + step
+
+
+def is_old(name: str) -> bool:
+    """Whether a GPU, as nvidia-smi names it, is older than what CUDA 13 supports."""
+    words = name.replace("-", " ")
+    return any(f" {old} " in f" {words} " for old in DROPPED_BY_CUDA_13)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """`570.86.15` as numbers; empty, which is lower than all others, for what is none."""
+    parts = text.split(".")
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
+
+
+def settings(backend: str | None) -> tuple[list[str], dict[str, str]]:
+    """uv's arguments and environment for a backend; None: its own default, the build that PyPI has."""
+    if backend is None:
+        return [], {}
+    if backend.startswith(DRIVER):
+        return ["--torch-backend", "auto"], {"UV_CUDA_DRIVER_VERSION": backend[len(DRIVER) :]}
+    return ["--torch-backend", backend], {}

@@ -1,0 +1,202 @@
+"""Seeing to it that a node has the environment: nothing where it is there, else uv at work on the node."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remote.errors import BadAnswer, DiskFull, NodeFailed
+from remote.python_env.backend import settings
+from remote.python_env.requirements import Wanted, key_of
+from remote.session import Node
+from remote.sync import sync
+from remote.tree import human_bytes, tree_of
+
+OLDEST_PYTHON = "3.10"
+"""What torch 2.13 needs at least."""
+BUILD_DEADLINE_S = 3600.0
+"""For the whole of it: other builds' end, uv itself, and gigabytes from an index."""
+SILENCE_S = 60.0
+WHEELS_FOLDER = "~/.gpuctl-node/wheels"
+CONSTRAINTS = "constraints.txt"
+LOCKED = "locked.txt"
+VENV = "../venv"
+OFFERED = "../wheels"
+"""Relative to the folder that uv is run in, which holds the requirements."""
+
+Say = Callable[[str], None]
+
+
+class EnvironmentFailed(NodeFailed):
+    """The environment could not be built on a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A Python environment that is ready on a node."""
+
+    key: str
+    python: str
+    """Its interpreter, absolute."""
+    torch: str | None
+    """None: nothing that was asked for needs torch."""
+    packages: tuple[str, ...]
+    """`name==version` of all that is in it."""
+    built: bool
+    """Whether it was made now; else it was there."""
+    seconds: float
+    """What making it took, then or now."""
+    size_bytes: int
+
+
+def ensure(
+    node: Node,
+    wanted: Wanted,
+    *,
+    facts_of_env: Mapping[str, Any] | None,
+    backend: str | None,
+    say: Say,
+    constraints: Sequence[str] = (),
+) -> Environment:
+    """The environment on this node, built where it is not there. Blocks for as long as that takes.
+
+    `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step.
+    `constraints` are the packages of another node that has it already, so that a node that came later gets the
+    same. Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
+    """
+    key = key_of(wanted, backend)
+    there = (facts_of_env or {}).get("ready")
+    if there and facts_of_env and facts_of_env.get("key") == key:
+        return parse(node.name, there, built=False)
+    if wanted.wheels_folder is not None:
+        done = sync(node, tree_of(wanted.wheels_folder, "*.whl"), WHEELS_FOLDER, follow_deletions=False)
+        if done.files:
+            say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
+    answer: Mapping[str, Any] | None = None
+    with node.converse("environment", request(wanted, backend, constraints), timeout_s=SILENCE_S) as talk:
+        for header, _ in talk.frames():
+            kind = header.get("t")
+            if kind == "progress":
+                say(f"{node.name}: {header.get('text')}")
+            elif kind == "failed":
+                raise failure(node.name, wanted, str(header.get("step")), list(header.get("tail", ())))
+            elif kind == "environment":
+                answer = header
+    if answer is None:
+        raise BadAnswer(f"{node.name}: ended before the environment was ready.")
+    return parse(node.name, answer.get("ready"), built=answer.get("built") is True)
+
+
+def request(wanted: Wanted, backend: str | None, constraints: Sequence[str] = ()) -> dict[str, Any]:
+    """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
+    pins = [line for line in constraints if " @ " not in line and not line.startswith("-")]
+    files = dict(wanted.files)
+    if pins and wanted.kind != "lock":
+        files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
+    return {
+        "key": key_of(wanted, backend),
+        "files": files,
+        "wheels": dict(wanted.wheels),
+        "commands": commands(wanted, backend, constrained=CONSTRAINTS in files),
+        "env": environment(wanted, backend),
+        "deadline_s": BUILD_DEADLINE_S,
+    }
+
+
+def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) -> list[list[str]]:
+    """uv's arguments, command by command, run in the folder of the requirements."""
+    # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
+    make = ["venv", "--no-project", "--python", wanted.python or f">={OLDEST_PYTHON}"]
+    make += ["--python-preference", "system", VENV]
+    if wanted.kind == "lock" and not wanted.wheels:
+        return [make, ["sync", "--frozen", "--no-dev", "--no-install-project", "--no-install-workspace"]]
+    install = ["pip", "install", "--python", VENV]
+    if wanted.wheels:
+        install += ["--no-index", "--find-links", OFFERED]
+    elif not wanted.names_its_build:
+        install += settings(backend)[0]
+    if constrained:
+        install += ["--constraint", CONSTRAINTS]
+    if wanted.kind == "lock":
+        # `sync` would go where the lock says; the wheels are elsewhere, and may be of another build.
+        export = [
+            "export",
+            "--frozen",
+            "--no-dev",
+            "--no-emit-workspace",
+            "--no-hashes",
+            "--quiet",
+            "-o",
+            LOCKED,
+        ]
+        return [make, export, [*install, "-r", LOCKED]]
+    return [make, [*install, "-r", wanted.files[0][0]]]
+
+
+def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
+    """Variables for uv on the node."""
+    return {
+        "UV_PROJECT_ENVIRONMENT": VENV,
+        "UV_NO_PROGRESS": "1",
+        "NO_COLOR": "1",
+        # With wheels the node is taken to have no way out: better no Python than a minute's wait for one.
+        **({"UV_OFFLINE": "1"} if wanted.wheels else {}),
+        **({} if wanted.names_its_build else settings(backend)[1]),
+    }
+
+
+def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Environment:
+    """The node's own record of an environment. Raises BadAnswer."""
+    try:
+        assert document is not None
+        return Environment(
+            key=str(document["key"]),
+            python=str(document["python"]),
+            torch=None if document["torch"] is None else str(document["torch"]),
+            packages=tuple(map(str, document["packages"])),
+            built=built,
+            seconds=float(document["seconds"]),
+            size_bytes=int(document["bytes"]),
+        )
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{name}: what it says of its environment can't be read: {error!r}.") from error
+
+
+def packages_of(looks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The packages of the first node that has the environment, of what `look` said, in the nodes' order."""
+    return next((tuple(map(str, look["ready"]["packages"])) for look in looks if look.get("ready")), ())
+
+
+def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFailed:
+    """What went wrong on a node, in uv's own words, and the way on."""
+    said = "\n".join(f"    {line}" for line in tail if line.strip())
+    text = "\n".join(tail)
+    if "os error 28" in text or "No space left" in text:
+        return DiskFull(
+            f"{name}: the disk is full, and the environment for {wanted.source} is not built:\n{said}\n"
+            "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
+        )
+    return EnvironmentFailed(
+        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}\n  {fix_of(wanted, text)}"
+    )
+
+
+def fix_of(wanted: Wanted, text: str) -> str:
+    """What to do next, by what uv said."""
+    if "error sending request" in text or "Failed to fetch" in text:
+        host = re.search(r"https?://(?:[^/\s@]*@)?([^/\s)`]+)", text)
+        return (
+            f"The node does not get to {host[1] if host else 'the package index'}. Give it a way out, set "
+            "UV_DEFAULT_INDEX there to an index that it reaches, or send all wheels with --wheels DIR."
+        )
+    if "No interpreter found" in text or "No download found" in text:
+        return (
+            f"Install Python {wanted.python or OLDEST_PYTHON} or newer there, or name an interpreter that has all "
+            "that is needed with --python PATH."
+        )
+    if wanted.wheels:
+        return (
+            f"Add what is missing to {wanted.wheels_folder} (pip download, for the nodes' platform and Python), "
+            f"or mend {wanted.source}."
+        )
+    return f"Mend {wanted.source}, or name an interpreter that has all that is needed with --python PATH."

@@ -1,0 +1,231 @@
+"""What a project needs installed: found in its files or on the command line, and the key that stands for it."""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from remote.errors import RemoteError
+from remote.node.env_wheels import record_digest
+
+FORMAT = 1
+"""Part of every key. To be raised when the same wish is to be built in another way."""
+DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl", "train"
+"""Whose extra lists what the built-in job needs."""
+
+OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.MULTILINE)
+"""Requirements that name a build of torch by themselves."""
+INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
+FOLDER = re.compile(r"^\s*(?:(?:-e|--editable)\b|\.|/|file:|[\w.\-]+(?:\[[^]]*\])?\s*@\s*file:)")
+COMMENT = re.compile(r"(^|\s)#.*$")
+
+Kind = Literal["requirements", "project", "lock"]
+
+
+class BadRequirements(RemoteError):
+    """What is to be installed can't be read, or can't be installed on a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be installed."""
+
+    source: str
+    """Where it is written, for people: `requirements.txt`, `--pip`."""
+    kind: Kind
+    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock."""
+    files: tuple[tuple[str, str], ...]
+    """Relative path → text."""
+    python: str | None = None
+    """Version of Python that is asked for, as a specifier: `>=3.11`."""
+    wheels: tuple[tuple[str, str], ...] = ()
+    """File name → digest of its RECORD. With wheels, nothing comes from an index."""
+    wheels_folder: Path | None = None
+
+    @property
+    def names_its_build(self) -> bool:
+        """Whether the build of torch is settled already: by a lock, by wheels, or by an index that is named."""
+        return (
+            self.kind == "lock" or bool(self.wheels) or any(OWN_BUILD.search(text) for _, text in self.files)
+        )
+
+
+def wanted(
+    tree_root: Path,
+    *,
+    pip: Sequence[str] = (),
+    requirements: Path | None = None,
+    wheels: Path | None = None,
+    built_in: bool = False,
+) -> Wanted | None:
+    """What is to be installed: as named by the caller, else by the built-in job or the project's own files.
+
+    None: nothing names it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
+    """
+    found: tuple[str, Kind, dict[str, str]] | None
+    python: str | None = None
+    if pip or requirements is not None:
+        found = _named(pip, requirements)
+    elif built_in:
+        found = "the built-in job", "requirements", {"requirements.txt": _lines(built_in_requirements())}
+    else:
+        found, python = _of_project(tree_root)
+    if found is None:
+        if wheels is not None:
+            raise BadRequirements(
+                f"--wheels {wheels} says where to install from, but nothing says what: name it with --pip or "
+                "--requirements, or write a requirements.txt."
+            )
+        return None
+    source, kind, files = found
+    return Wanted(
+        source=source,
+        kind=kind,
+        files=tuple(files.items()),
+        python=python,
+        wheels=tuple(read_wheels(wheels).items()) if wheels else (),
+        wheels_folder=wheels,
+    )
+
+
+def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
+    """What the built-in job needs, as our own package's metadata lists it under its extra."""
+    lines = requires(DISTRIBUTION) or [] if metadata is None else metadata
+    parted = [line.partition(";") for line in lines]
+    return [
+        name.strip() for name, _, marker in parted if marker.split() == ["extra", "==", f'"{BUILT_IN_EXTRA}"']
+    ]
+
+
+def read_wheels(folder: Path) -> dict[str, str]:
+    """The wheels of a folder: file name → digest of its RECORD. Raises BadRequirements where there are none."""
+    try:
+        found = {path.name: record_digest(path) for path in sorted(folder.glob("*.whl"))}
+    except (OSError, ValueError) as error:
+        raise BadRequirements(f"--wheels {folder}: {error}. Remove it, or fetch it again.") from error
+    if not found:
+        raise BadRequirements(
+            f"--wheels {folder}: there is no wheel (*.whl) in it. Fill it with: pip download -d {folder} -r "
+            "requirements.txt"
+        )
+    return found
+
+
+def key_of(wanted: Wanted, backend: str | None) -> str:
+    """What the environment is called on every node: the same wish gives the same key, here and tomorrow.
+
+    Comments, blank lines and those parts of a pyproject.toml that install nothing do not count; nor does the
+    version of uv, nor where the wish was written.
+    """
+    document = {
+        "format": FORMAT,
+        "kind": wanted.kind,
+        "files": {name: _essence(name, text) for name, text in wanted.files},
+        "backend": None if wanted.names_its_build else backend,
+        "python": wanted.python,
+        "wheels": sorted(wanted.wheels),
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _named(pip: Sequence[str], requirements: Path | None) -> tuple[str, Kind, dict[str, str]]:
+    """What the command line names; a file may include others beside it."""
+    files = {"named.txt": _lines(pip)} if pip else {}
+    if requirements is None:
+        _refuse_folders(files)
+        return "--pip", "requirements", files
+    name = requirements.name
+    files["named.txt"] = _lines([*pip, f"-r {name}"])
+    files |= _with_includes(requirements.parent, name)
+    return str(requirements), "requirements", files
+
+
+def _of_project(root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
+    """What the files in a project's root name, and the Python they ask for."""
+    project = _toml(root / "pyproject.toml")
+    table: Mapping[str, Any] = project.get("project", {})
+    python = table.get("requires-python")
+    if project and (root / "uv.lock").is_file():
+        return (
+            "uv.lock",
+            "lock",
+            {name: _read(root / name) for name in ("uv.lock", "pyproject.toml")},
+        ), python
+    if (root / "requirements.txt").is_file():
+        return ("requirements.txt", "requirements", _with_includes(root, "requirements.txt")), python
+    if table.get("dependencies"):
+        return ("pyproject.toml", "project", {"pyproject.toml": _read(root / "pyproject.toml")}), python
+    return None, None
+
+
+def _with_includes(root: Path, name: str) -> dict[str, str]:
+    """A requirements file and those it includes, by their path relative to `root`."""
+    files: dict[str, str] = {}
+    ahead = [name]
+    while ahead:
+        name = ahead.pop(0)
+        if name in files:
+            continue
+        files[name] = _read(root / name)
+        for line in files[name].splitlines():
+            include = INCLUDE.match(line)
+            if include is None or "://" in include[1]:
+                continue
+            target = PurePosixPath(name).parent / include[1]
+            if target.is_absolute() or ".." in target.parts:
+                raise BadRequirements(
+                    f"{root / name} includes {include[1]}, which lies outside its folder and is not sent. Move it "
+                    "beside the file, or name all that is needed with --pip."
+                )
+            ahead.append(str(target))
+    _refuse_folders(files)
+    return files
+
+
+def _refuse_folders(files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if FOLDER.match(line):
+                raise BadRequirements(
+                    f"{name}, line {number}: `{line.strip()}` is a folder of this computer, and the nodes install "
+                    "packages only. Take the line out: the project's own files are sent and can be imported "
+                    "anyway. Or name what is needed with --requirements FILE or --pip."
+                )
+
+
+def _essence(name: str, text: str) -> list[str] | dict[str, Any]:
+    """What counts in a file."""
+    if name == "pyproject.toml":
+        document = tomllib.loads(text)
+        project = document.get("project", {})
+        wish = {word: project.get(word) for word in ("dependencies", "requires-python")}
+        return {**wish, "uv": document.get("tool", {}).get("uv")}
+    if name == "uv.lock":
+        return text.split()
+    return [line for line in (COMMENT.sub("", line).strip() for line in text.splitlines()) if line]
+
+
+def _lines(words: Iterable[str]) -> str:
+    return "".join(f"{word}\n" for word in words)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """A TOML document; empty where there is none."""
+    try:
+        return tomllib.loads(_read(path)) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequirements(
+            f"{path} can't be read: {error}. Mend it, or name what is needed with --pip."
+        ) from error

@@ -1,0 +1,101 @@
+"""`gpuctl doctor --cluster` over local hosts."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from support import Gpuctl, interrupt, processes_with, wait_for
+
+pytestmark = pytest.mark.slow
+
+SLEEPS = "import time\nprint('begins', flush=True)\ntime.sleep(120)\n"
+
+
+def test_a_healthy_cluster_is_measured_and_left_as_it_was(cluster: Gpuctl) -> None:
+    runs = cluster.ok("runs", "--json").json
+    document = cluster.ok("doctor", "--cluster", "--json").json
+    assert document["ok"]
+    assert document["cluster"] == "default"
+    found = {row["what"]: row for row in document["findings"]}
+    assert found["ssh"]["detail"].startswith("2 of 2 nodes answered")
+    assert found["network"]["detail"].startswith("5 of 5 connections between 2 nodes")
+    assert found["all-reduce"]["ok"] is True
+    assert [line["bytes"] for line in document["allreduce"]] == [4_000_000, 64_000_000]
+    assert all(line["bus_gb_s"] > 0 for line in document["allreduce"])
+    assert cluster.ok("runs", "--json").json == runs, "a check is no run"
+
+
+def test_a_run_that_is_going_on_is_left_alone(two_hosts: Gpuctl) -> None:
+    two_hosts.script("sleeps.py", SLEEPS)
+    run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
+    done = two_hosts("doctor", "--cluster", "default")
+    assert done.status == 1
+    assert f"the run {run} is still going on" in done.err
+    assert f"gpuctl stop {run}" in done.err
+    assert "? all-reduce: not measured" in done.err
+    two_hosts.ok("stop", run)
+
+
+def test_what_a_killed_runner_has_left_is_named(two_hosts: Gpuctl) -> None:
+    two_hosts.script("sleeps.py", SLEEPS)
+    run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
+
+    def rank_0() -> psutil.Process | None:
+        found = [psutil.Process(pid) for pid in processes_with("sleeps.py")]
+        return next((p for p in found if "-u" in p.cmdline() and p.environ().get("RANK") == "0"), None)
+
+    rank = wait_for(rank_0, what="rank 0 at work")
+    # Without its runner nobody ends a rank.
+    (record,) = two_hosts.home.rglob(f"runs/{run}/default-0/runner.json")
+    runner = psutil.Process(json.loads(record.read_text())["pid"])
+    runner.kill()
+    psutil.wait_procs([runner], timeout=10)
+    done = two_hosts("doctor", "--cluster", "--json")
+    stale = [row for row in done.json["findings"] if "which is over, is left" in row["detail"]]
+    assert {row["what"] for row in stale} == {"default-0"}
+    assert any(f"(pid {rank.pid})" in row["detail"] for row in stale)
+    assert all(row["fix"].startswith(f"gpuctl stop {run}; ") for row in stale)
+    two_hosts("stop", run)
+    wait_for(lambda: not processes_with("sleeps.py"), what="the end of what was left", deadline_s=20)
+
+
+def test_a_node_that_is_gone_is_named_and_the_others_are_looked_at(two_hosts: Gpuctl) -> None:
+    server = next((two_hosts.home / "clusters").glob("*/local/default-1/server.json"))
+    for pid in processes_with(str(server)):
+        os.kill(pid, signal.SIGKILL)
+    done = two_hosts("doctor", "--cluster", "--json")
+    assert done.status == 1
+    rows = {row["what"]: row for row in done.json["findings"]}
+    assert rows["default-1"]["ok"] is False
+    assert "gpuctl up" in rows["default-1"]["fix"]
+    assert rows["network"]["ok"] is True
+    assert rows["all-reduce"]["ok"] is None
+
+
+def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:
+    process = two_hosts.start("doctor", "--cluster")
+    wait_for(lambda: processes_with("train.allreduce"), what="the all-reduce")
+    interrupt(process)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    wait_for(lambda: not processes_with("train.allreduce"), what="the end of all ranks", deadline_s=20)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["doctor", "--cluster", "none"], 2, "There is no cluster none"),
+        (["doctor", "--cluster", "--shape", "S"], 2, "gpuctl --cluster default doctor --shape"),
+        (["--cluster", "none", "doctor"], 0, "cloud: not looked at"),
+        (["--cluster", "none", "doctor", "--cluster"], 2, "There is no cluster none"),
+        (["doctor"], 0, "Python:"),
+    ],
+)
+def test_the_clusters_name_is_optional_here_alone(
+    gpuctl: Gpuctl, tmp_path: Path, words: list[str], status: int, said: str
+) -> None:
+    done = gpuctl(*words)
+    assert (done.status, said in done.err) == (status, True), done.err

@@ -1,0 +1,106 @@
+"""The preflight between hosts with an address, a kernel's network and a firewall each."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Gpuctl
+
+from inventories.machine import Machine
+from remote.connection import connect
+from remote.probe import probe
+from remote.session import Node
+from tests.fakes.vms import lacking, vms
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(lacking() is not None, reason=lacking() or ""),
+]
+
+
+def findings(gpuctl: Gpuctl, net: Any) -> list[dict[str, Any]]:
+    """What `doctor --cluster` finds wrong with the hosts."""
+    hosts, known_hosts = net.inventory()
+    gpuctl.ok("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
+    rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
+    return [row for row in rows if "can't reach" in row["detail"]]
+
+
+def test_ocis_firewall_is_named_with_its_fix(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with vms(tmp_path, count=2, firewall="oci") as net:
+        (found,) = findings(gpuctl, net)
+        a, b = net.hosts
+        assert found["what"] == f"{a.name} and {b.name}"
+        assert found["ok"] is False
+        assert "they can't reach each other on the rendezvous port 2" in found["detail"]
+        assert found["detail"].endswith("a firewall rejects it (EHOSTUNREACH at once)")
+        # What it says by hand is what mends it.
+        command = found["fix"].partition("by hand: ")[2]
+        assert command == f"sudo iptables -I INPUT -p tcp -s {a.address},{b.address} -j ACCEPT"
+        for host in net.hosts:
+            host.root(command.removeprefix("sudo "))
+        assert findings(gpuctl, net) == []
+
+
+def test_what_a_security_list_drops_is_a_timeout(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with vms(tmp_path, count=3, firewall="none") as net:
+        net.hosts[1].drop(net.hosts[0])
+        (found,) = findings(gpuctl, net)
+        assert found["what"] == f"{net.hosts[0].name} and {net.hosts[1].name}"
+        assert found["detail"].endswith("no answer within 4 s, so something drops the packets")
+
+
+def test_a_drop_on_one_node_is_told_of_that_node(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with vms(tmp_path, count=3, firewall="none") as net:
+        a, b, c = net.hosts
+        b.root(f"iptables -I INPUT -p tcp --syn -s {a.address} -j DROP")
+        b.root(f"iptables -I INPUT -p tcp --syn -s {c.address} -j DROP")
+        (found,) = findings(gpuctl, net)
+        assert found["what"] == b.name
+        assert found["detail"].startswith(f"{a.name} and {c.name} can't reach it (at {b.address}) on ports ")
+        assert "sudo iptables -S INPUT" in found["fix"]
+
+
+def test_a_black_hole_for_large_packets_is_found(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with vms(tmp_path, count=2, firewall="none") as net:
+        a, b = net.hosts
+        b.root(f"iptables -I INPUT -p tcp -s {a.address} -m length --length 1401:65535 -j DROP")
+        (found,) = findings(gpuctl, net)
+        assert "64 kB do not get through" in found["detail"]
+        assert "MTU" in found["fix"]
+
+
+@contextmanager
+def connections(net: Any) -> Iterator[dict[str, Node]]:
+    """Open connections to the hosts, by name."""
+    _, known_hosts = net.inventory()
+    with ExitStack() as stack:
+        nodes = {}
+        for rank, host in enumerate(net.hosts):
+            machine = Machine(
+                name=host.name, rank=rank, state="running", host=host.address, user=host.user,
+                private_ip=host.address, gpus=0, id=host.name, key_file=host.key_file,
+            )  # fmt: skip
+            nodes[host.name] = connect(machine, known_hosts)
+            stack.callback(nodes[host.name].close)
+        yield nodes
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_node_that_dies_holds_nobody_up(tmp_path: Path, silent: bool) -> None:
+    with vms(tmp_path, count=3, firewall="none") as net, connections(net) as nodes:
+        a, b, dead = net.hosts
+        if silent:
+            dead.drop(net.laptop)
+        else:
+            dead.power_off()
+        began = time.monotonic()
+        answers = probe(nodes, master=a.name, rendezvous_port=20001)
+        assert time.monotonic() - began < 30, "it has deadlines of its own"
+        assert (answers[dead.name].failure or "").startswith(f"{dead.name}: ")
+        for name, peer in ((a.name, b.name), (b.name, a.name)):
+            assert answers[name].failure is None
+            assert {(one.peer, one.outcome) for one in answers[name].attempts} == {(peer, "connected")}

@@ -1,0 +1,365 @@
+"""Environments on real nodes, built by the real uv out of wheels that are made here: no network at all."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from zipfile import ZipFile
+
+import psutil
+import pytest
+from support import Gpuctl, wait_for
+
+from inventories.store import Store
+from remote.connection import connect
+from remote.node import env_uv, frames
+from remote.node.__main__ import FAILED
+from remote.python_env import building
+from remote.python_env.building import Environment, EnvironmentFailed, ensure
+from remote.python_env.requirements import Wanted, key_of, wanted
+from remote.session import Node
+
+pytestmark = pytest.mark.slow
+
+SLOW_BUILD = """\
+import time
+from pathlib import Path
+
+def get_requires_for_build_wheel(config_settings=None):
+    return []
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    Path({started!r}).touch()
+    limit = time.monotonic() + 60
+    while not Path({go!r}).exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    raise RuntimeError("let go")
+"""
+
+
+@pytest.fixture(scope="session")
+def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """uv's own wheel, as pip gets it."""
+    folder = tmp_path_factory.mktemp("uv")
+    download = ["download", f"uv=={env_uv.VERSION}", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "-q", *download], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"needs uv {env_uv.VERSION} from a package index: {done.stderr.strip()[-200:]}")
+    [wheel] = folder.glob("uv-*.whl")
+    return wheel
+
+
+def make_wheel(folder: Path, name: str, version: str = "1.0", requires: str = "", code: str = "") -> Path:
+    """A package of one module."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        f"{name}.py": code or f"VERSION = {version!r}\n",
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+        # Without digests, which are optional; the code is in it so that another content is another RECORD.
+        record = "".join(f"{file},,{len(text)}\n" for file, text in files.items())
+        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+    return path
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, uv_wheel: Path) -> Path:
+    """A folder of wheels: `tiny`, which needs `small`; a `torch` of one line; and uv."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    os.link(uv_wheel, folder / uv_wheel.name)
+    make_wheel(folder, "small", "2.0")
+    make_wheel(folder, "tiny", requires="small>=1")
+    make_wheel(folder, "torch", "2.99.0+none")
+    return folder
+
+
+@pytest.fixture
+def nodes(two_hosts: Gpuctl) -> Iterator[list[Node]]:
+    """Connections to two fresh hosts, with homes of their own."""
+    folder = Store(two_hosts.home).cluster("default")
+    opened = [connect(replace(m, python=None), folder.known_hosts_path) for m in folder.load().machines]
+    yield opened
+    for node in opened:
+        node.close()
+
+
+def home_of(node: Node) -> Path:
+    return Path(node.run('printf %s "$HOME"').stdout.decode())
+
+
+class Said(list[str]):
+    """What `say` was told."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+def build(node: Node, wish: Wanted, said: Said, **more: Any) -> Environment:
+    return ensure(node, wish, **{"facts_of_env": None, "backend": "cpu", "say": said, **more})
+
+
+def named(*packages: str, wheels: Path, root: Path) -> Wanted:
+    found = wanted(root, pip=packages, wheels=wheels)
+    assert found is not None
+    return found
+
+
+def test_an_environment_is_built_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+    node, said = nodes[0], Said()
+    wish = named("tiny", "torch", wheels=wheels, root=tmp_path)
+    made = build(node, wish, said)
+    assert made.built
+    assert made.packages == ("small==2.0", "tiny==1.0", "torch==2.99.0+none")
+    assert made.torch == "2.99.0+none"
+    assert made.size_bytes > 0
+    assert made.python.startswith(str(home_of(node) / ".gpuctl-node" / "envs"))
+    assert any(text.startswith(f"{node.name}: 4 wheels sent") for text in said)
+    assert any("Installed 3 packages" in text for text in said)
+    shown = node.run(f"{made.python} -c 'import tiny, small; print(small.VERSION)'")
+    assert shown.stdout.decode().strip() == "2.0"
+
+    said.clear()
+    took_s = []
+    for _ in range(3):  # the machine may be busy with something else
+        began = time.monotonic()
+        again = build(node, wish, said)
+        took_s.append(time.monotonic() - began)
+    assert min(took_s) < 1
+    assert again == replace(made, built=False)
+    assert said == []
+
+    facts = {"key": made.key, "ready": {**vars(made), "bytes": made.size_bytes}}
+    node.close()
+    assert build(node, wish, said, facts_of_env=facts) == again, "with facts there is nothing to ask"
+
+
+def test_another_wish_is_another_environment(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+    node = nodes[0]
+    (tmp_path / "requirements.txt").write_text("small\n")
+    first = wanted(tmp_path, wheels=wheels)
+    (tmp_path / "requirements.txt").write_text("small\ntiny\n")
+    second = wanted(tmp_path, wheels=wheels)
+    assert first is not None
+    assert second is not None
+    one, two = build(node, first, Said()), build(node, second, Said())
+    assert one.python != two.python
+    assert (one.packages, two.packages) == (("small==2.0",), ("small==2.0", "tiny==1.0"))
+    make_wheel(wheels, "small", "2.0", code="VERSION = 'another, of the same name'\n")
+    third = wanted(tmp_path, wheels=wheels)
+    assert third is not None
+    made = build(node, third, Said())
+    shown = node.run(f"{made.python} -c 'import small; print(small.VERSION)'").stdout.decode()
+    assert shown.strip() == "another, of the same name"
+
+
+def test_a_project_and_its_lock(nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path) -> None:
+    project = tmp_path / "locked"
+    project.mkdir()
+    toml = '[project]\nname = "mine"\nversion = "0"\nrequires-python = ">=3.10"\ndependencies = ["small"]\n'
+    (project / "pyproject.toml").write_text(toml)
+    wish = wanted(project, wheels=wheels)
+    assert wish is not None
+    assert build(nodes[0], wish, Said()).packages == ("small==2.0",)
+    uv = env_uv.unpack(uv_wheel, tmp_path / "bin" / "uv")
+    lock = [uv, "lock", "--no-index", "--find-links", str(wheels), "--cache-dir", str(tmp_path / "cache")]
+    subprocess.run(lock, cwd=project, check=True, capture_output=True)
+    make_wheel(wheels, "small", "3.0")
+    locked = wanted(project, wheels=wheels)
+    assert locked is not None
+    assert locked.kind == "lock"
+    assert build(nodes[0], locked, Said()).packages == ("small==2.0",), (
+        "as locked, though there is a newer one"
+    )
+
+
+def test_a_wrong_requirement_is_a_sentence(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed) as caught:
+        build(nodes[1], named("tiny>=7", wheels=wheels, root=tmp_path), Said())
+    text = " ".join(str(caught.value).split())
+    assert text.startswith("default-1: the environment for --pip could not be built (uv pip install):")
+    assert re.search(r"only tiny<7 is available|only tiny==1\.0 is available|tiny>=7", text)
+    assert f"Add what is missing to {wheels}" in text
+
+
+def test_no_way_to_a_uv_is_a_sentence(
+    nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path
+) -> None:
+    if env_uv.installed():
+        pytest.skip("needs a machine without uv on its PATH")
+    (wheels / uv_wheel.name).unlink()
+    with pytest.raises(
+        EnvironmentFailed, match=r"uv is not on this node, and not among the wheels .*pip download"
+    ):
+        build(nodes[0], named("tiny", wheels=wheels, root=tmp_path), Said())
+
+
+def slow(tmp_path: Path, wheels: Path) -> tuple[Wanted, Path, Path]:
+    """A wish whose build, once it has begun, goes on until it is let go; then it fails."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    source = tmp_path / "slow-1.0"
+    source.mkdir()
+    (source / "backend.py").write_text(SLOW_BUILD.format(started=str(started), go=str(go)))
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "slow"\nversion = "1.0"\n'
+    )
+    wish = Wanted(
+        source="test", kind="requirements", files=(("requirements.txt", f"slow @ file://{source}\n"),),
+        wheels=named("tiny", wheels=wheels, root=tmp_path).wheels, wheels_folder=wheels,
+    )  # fmt: skip
+    return wish, started, go
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Live processes that work in a folder or run a program in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in " ".join([process.cwd(), *process.cmdline()]) and process.status() != "zombie":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("how", ["the connection ends", "the node's part is killed"])
+def test_a_build_that_is_cut_off_leaves_nothing_and_the_next_one_recovers(
+    nodes: list[Node], wheels: Path, tmp_path: Path, how: str
+) -> None:
+    node, other = nodes
+    wish, started, _go = slow(tmp_path, wheels)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            build(node, wish, Said())
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    thread = Thread(target=work)
+    thread.start()
+    home = home_of(node) / ".gpuctl-node" / "envs" / key_of(wish, "cpu")
+    wait_for(lambda: started.exists() or errors, what="the build's start")
+    assert errors == []
+    assert [p for p in processes_in(home) if p.name() == "uv"]
+    if how == "the connection ends":
+        node.close()
+    else:
+        [uv] = [p for p in processes_in(home) if p.name() == "uv"]
+        parent = uv.parent()
+        assert parent is not None
+        parent.send_signal(signal.SIGKILL)
+    thread.join(30)
+    assert len(errors) == 1
+    if how == "the node's part is killed":
+        wait_for(
+            lambda: not [p for p in processes_in(home) if p.name() == "uv"], what="uv's end", deadline_s=15
+        )
+        for left in processes_in(tmp_path / "slow-1.0"):
+            left.kill()  # uv ends with its parent; what it had started does not
+    wait_for(lambda: not processes_in(home), what="the build's end", deadline_s=15)
+    wait_for(
+        lambda: not processes_in(tmp_path / "slow-1.0"), what="the end of what uv started", deadline_s=15
+    )
+    assert home.exists()
+    assert not (home / "ready.json").exists()
+
+    shutil.rmtree(tmp_path / "slow-1.0")
+    again = connect(node.machine, Store(tmp_path / "home").cluster("default").known_hosts_path)
+    try:
+        said = Said()
+        with pytest.raises(EnvironmentFailed):
+            build(again, wish, said)
+        assert any("removing an environment that was not finished" in text for text in said)
+        made = build(again, named("tiny", wheels=wheels, root=tmp_path), Said())
+        assert made.built
+    finally:
+        again.close()
+    assert other.run("true").exit_code == 0
+
+
+def test_a_build_ends_with_its_input(wheels: Path, uv_wheel: Path, tmp_path: Path) -> None:
+    """As behind OpenSSH's server, which sends no signal: it closes the pipes. uv is the user's own here."""
+    home = tmp_path / "node"
+    env_uv.unpack(uv_wheel, home / ".local" / "bin" / "uv")
+    wish, started, _go = slow(tmp_path, wheels)
+    wish = replace(wish, wheels=(), wheels_folder=None)
+    script = "from remote.node.__main__ import run; run(['environment'])"
+    environment = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-B", "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as part:
+        assert part.stdin is not None
+        part.stdin.write(frames.encode(building.request(wish, None)))
+        part.stdin.flush()
+        wait_for(started.exists, what="the build's start")
+        part.stdin.close()
+        assert part.wait(timeout=15) == FAILED
+    wait_for(
+        lambda: not processes_in(tmp_path / "slow-1.0"), what="the end of what uv started", deadline_s=15
+    )
+
+
+def test_two_at_once_build_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+    """Two commands, and so two connections; or two nodes that share a home."""
+    wish = named("tiny", wheels=wheels, root=tmp_path)
+    known_hosts = Store(tmp_path / "home").cluster("default").known_hosts_path
+    both = [connect(nodes[0].machine, known_hosts) for _ in range(2)]
+    made: list[Environment] = []
+    threads = [Thread(target=lambda n=node: made.append(build(n, wish, Said()))) for node in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for node in both:
+        node.close()
+    assert sorted(one.built for one in made) == [False, True]
+    assert len({one.python for one in made}) == 1
+
+
+def test_one_waits_for_the_other_and_says_so(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+    node = nodes[0]
+    wish, started, go = slow(tmp_path, wheels)
+    said = [Said(), Said()]
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            build(node, wish, said[number])
+        except EnvironmentFailed as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, args=(number,)) for number in (0, 1)]
+    threads[0].start()
+    wait_for(started.exists, what="the build's start")
+    threads[1].start()
+    wait_for(
+        lambda: any("waiting for the same build by" in text for text in said[1]), what="the second's word"
+    )
+    go.touch()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == 2
+    assert all("let go" in str(error) for error in errors)

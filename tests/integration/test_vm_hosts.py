@@ -1,0 +1,151 @@
+"""Machines as clouds ship them: two hosts of their own kernel namespaces, with the traps of real images.
+
+Each trap is shown twice: what it does to torchrun by hand, or to a run, and what gpuctl makes of it.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Gpuctl
+
+from tests.fakes.vms import Host, Net, lacking, vms
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
+
+RENDEZVOUS_PORT = 29511
+ALLREDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", int(total), flush=True)
+"""
+PORTS = (1024, 5000, 20_000, 24_999, RENDEZVOUS_PORT, 33_333, 50_000, 65_535)
+"""Some that the rendezvous, gloo and NCCL may take."""
+LISTEN = """
+import socket, sys, time
+kept = [socket.create_server(("0.0.0.0", int(port))) for port in sys.argv[1:]]
+print("listening")
+time.sleep(60)
+"""
+TRY = """
+import socket, sys
+for port in sys.argv[2:]:
+    try:
+        socket.create_connection((sys.argv[1], int(port)), timeout=2).close()
+    except OSError:
+        print(port)
+"""
+
+
+@pytest.fixture
+def oci(tmp_path: Path) -> Iterator[Net]:
+    """Two hosts as OCI's Ubuntu image is: 127.0.1.1, docker0, ens3, and a firewall that ends in REJECT."""
+    with vms(tmp_path, count=2, firewall="oci") as net:
+        yield net
+
+
+def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None:
+    hosts_file, known_hosts = net.inventory(python=python)
+    gpuctl.ok("up", "--provider", "hosts", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
+
+
+def ssh(net: Net, host: Host, *command: str) -> "subprocess.Popen[str]":
+    """The system's ssh, as somebody without gpuctl uses it."""
+    _, known_hosts = net.inventory()
+    options = [
+        "-F",
+        "none",
+        "-o",
+        f"UserKnownHostsFile={known_hosts}",
+        "-o",
+        "BatchMode=yes",
+        "-i",
+        str(host.key_file),
+    ]
+    return subprocess.Popen(
+        ["ssh", *options, f"{host.user}@{host.address}", shlex.join(command)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def torchrun_by_hand(net: Net, deadline_s: int) -> list[tuple[int, str]]:
+    """torchrun on both hosts as its manual has it, ended after the deadline: exit statuses and output."""
+    script = "/tmp/allreduce.py"
+    for host in net.hosts:
+        host.root(f"cat > {script} <<'END'\n{ALLREDUCE}END")
+    options = ["--nnodes=2", f"--master-addr={net.hosts[0].address}", f"--master-port={RENDEZVOUS_PORT}"]
+    launch = ["timeout", str(deadline_s), sys.executable, "-m", "torch.distributed.run", *options]
+    ranks = [
+        ssh(net, host, "env", "GLOO_SOCKET_IFNAME=ens3", *launch, f"--node-rank={rank}", script)
+        for rank, host in enumerate(net.hosts)
+    ]
+    outputs = [rank.communicate(timeout=deadline_s + 30)[0] for rank in ranks]
+    return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
+
+
+def closed_ports(net: Net, host: Host) -> list[int]:
+    """Those of PORTS, each with something that listens there, that a machine outside the cluster can't reach."""
+    listening = ssh(net, host, sys.executable, "-uc", LISTEN, *map(str, PORTS))
+    assert listening.stdout is not None
+    with listening:
+        try:
+            assert listening.stdout.readline() == "listening\n"
+            tried = net.outsider.run([sys.executable, "-c", TRY, host.address, *map(str, PORTS)])
+            return [int(word) for word in tried.stdout.split()]
+        finally:
+            listening.kill()
+
+
+def test_the_job_runs_where_torchrun_by_hand_does_not(gpuctl: Gpuctl, oci: Net) -> None:
+    before = [host.root("iptables-save").stdout for host in oci.hosts]
+    saved = [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts]
+    by_hand = torchrun_by_hand(oci, deadline_s=15)
+    assert all(status != 0 and "sum 2" not in output for status, output in by_hand), by_hand
+
+    up(gpuctl, oci)
+    done = gpuctl.ok("train", "--json", "--", "--epochs", "1")
+    assert done.json["world_size"] == 2
+    assert done.json["status"] == "succeeded"
+    assert "let in by" in done.err
+    by_hand = torchrun_by_hand(oci, deadline_s=60)
+    assert all("sum 2" in output for _, output in by_hand), by_hand
+
+    assert [closed_ports(oci, host) for host in oci.hosts] == [list(PORTS)] * 2
+    again = gpuctl.ok("train", "--json", "--", "--epochs", "1")
+    assert "let in by" not in again.err
+
+    oci.hosts[1].reboot()
+    after_boot = gpuctl.ok("train", "--json", "--", "--epochs", "1")
+    assert "let in by" not in after_boot.err, "what was opened has to outlive a boot"
+
+    gpuctl.ok("down", "--yes")
+    assert [rules_of(host.root("iptables-save").stdout) for host in oci.hosts] == [
+        rules_of(b) for b in before
+    ]
+    assert [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts] == saved
+
+
+def rules_of(saved: str) -> list[str]:
+    """The rules of a save, without its counters and dates."""
+    return [line.split(" [")[0] for line in saved.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("kind", ["oci-legacy", "nftables", "ufw"])
+def test_other_firewalls_are_opened_and_closed_again(gpuctl: Gpuctl, tmp_path: Path, kind: str) -> None:
+    with vms(tmp_path, count=2, firewall=kind) as net:
+        up(gpuctl, net)
+        gpuctl.script("allreduce.py", ALLREDUCE)
+        done = gpuctl.ok("train", "--json", "allreduce.py")
+        assert "let in by" in done.err
+        log = (gpuctl.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()
+        assert "sum 2" in log
+        assert closed_ports(net, net.hosts[0]) == list(PORTS)
+        assert "the cluster's rules go" in gpuctl.ok("down", "--yes").err

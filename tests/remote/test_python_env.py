@@ -1,0 +1,279 @@
+"""What is wanted, the key that stands for it, the build of torch, and uv's command lines."""
+
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from remote.errors import DiskFull
+from remote.node import env_wheels
+from remote.python_env import building
+from remote.python_env.backend import backend_of, settings
+from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
+
+PROJECT = '[project]\nname = "mine"\nrequires-python = ">=3.11"\ndependencies = ["torch>=2.6"]\n'
+
+
+def write(root: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        path = root / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def wheel(path: Path, record: str) -> None:
+    with ZipFile(path, "w") as archive:
+        archive.writestr("tiny/_vendor/other-1.0.dist-info/RECORD", "of a package within it")
+        archive.writestr("tiny-1.0.dist-info/RECORD", record)
+
+
+def of(text: str, **more: Any) -> Wanted:
+    fields = {"source": "requirements.txt", "kind": "requirements", "files": (("requirements.txt", text),)}
+    return Wanted(**{**fields, **more})
+
+
+def test_where_requirements_come_from(tmp_path: Path) -> None:
+    assert wanted(tmp_path) is None
+    write(tmp_path, pyproject_toml="[tool.ruff]\nline-length = 100\n")
+    assert wanted(tmp_path) is None
+    write(tmp_path, pyproject_toml=PROJECT)
+    found = wanted(tmp_path)
+    assert found == Wanted(
+        source="pyproject.toml", kind="project", files=(("pyproject.toml", PROJECT),), python=">=3.11"
+    )
+    write(tmp_path, requirements_txt="torch\n")
+    found = wanted(tmp_path)
+    assert found is not None
+    assert (found.source, found.kind, found.files, found.python) == (
+        "requirements.txt", "requirements", (("requirements.txt", "torch\n"),), ">=3.11",
+    )  # fmt: skip
+    write(tmp_path, uv_lock="version = 1\n")
+    found = wanted(tmp_path)
+    assert found is not None
+    assert (found.source, found.kind) == ("uv.lock", "lock")
+    assert found.files == (("uv.lock", "version = 1\n"), ("pyproject.toml", PROJECT))
+    named = wanted(tmp_path, pip=["torch==2.13.0", "einops"])
+    assert named == Wanted(
+        source="--pip", kind="requirements", files=(("named.txt", "torch==2.13.0\neinops\n"),)
+    )
+    built_in = wanted(tmp_path, built_in=True)
+    assert built_in is not None
+    assert built_in.source == "the built-in job"
+    assert "torch>=" in built_in.files[0][1]
+
+
+def test_a_file_brings_those_that_it_includes(tmp_path: Path) -> None:
+    write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
+    write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")
+    with pytest.raises(BadRequirements, match=r"outside its folder and is not sent"):
+        wanted(tmp_path, requirements=tmp_path / "a" / "top.txt")
+    write(tmp_path, a__more__x_txt="-r y.txt\n-r https://example.org/z.txt\n", a__more__y_txt="einops\n")
+    found = wanted(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
+    assert found is not None
+    assert found.files == (
+        ("named.txt", "rich\n-r top.txt\n"),
+        ("top.txt", "-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n"),
+        ("more/x.txt", "-r y.txt\n-r https://example.org/z.txt\n"),
+        ("pins.txt", "numpy<3\n"),
+        ("more/y.txt", "einops\n"),
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["-e .", "--editable=src", ".", "./pkg", "/opt/pkg", "file:///opt/x.whl", "pkg @ file:///opt/x", "../up"],
+)
+def test_folders_of_this_computer_are_refused(tmp_path: Path, line: str) -> None:
+    write(tmp_path, requirements_txt=f"torch\n{line}\n")
+    with pytest.raises(BadRequirements, match=r"requirements.txt, line 2: .* is a folder of this computer"):
+        wanted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", ["-rmore.txt", "eager", "e.g", "pkg @ https://example.org/x.whl", "-c c.txt"]
+)
+def test_other_lines_are_not(tmp_path: Path, line: str) -> None:
+    write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
+    assert wanted(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "said"),
+    [
+        ({"pyproject_toml": "[project\n"}, {}, "pyproject.toml can't be read"),
+        ({}, {"requirements": Path("none.txt")}, "none.txt can't be read"),
+        ({}, {"wheels": Path()}, "nothing says what"),
+        ({"requirements_txt": "x"}, {"wheels": Path("/nowhere")}, "there is no wheel"),
+    ],
+)
+def test_what_can_not_be_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
+    with pytest.raises(BadRequirements, match=said):
+        wanted(write(tmp_path, **files), **options)
+
+
+def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
+    write(tmp_path, bad_whl="no zip", requirements_txt="bad")
+    with pytest.raises(BadRequirements, match=r"bad.whl is not a wheel"):
+        wanted(tmp_path, wheels=tmp_path)
+
+
+def test_the_built_in_jobs_requirements() -> None:
+    lines = [
+        "click>=8",
+        'torch>=2.6; extra == "train"',
+        'torchmetrics ; extra == "train"',
+        'x; extra == "dev"',
+    ]
+    assert built_in_requirements(lines) == ["torch>=2.6", "torchmetrics"]
+
+
+def test_what_does_not_count_in_the_key() -> None:
+    key = key_of(of("torch\neinops\n"), "cpu")
+    assert key == "fbc6b66c7d462a3c", (
+        "another key builds every environment anew: raise FORMAT on purpose only"
+    )
+    assert key_of(of("# a comment\ntorch   # ours\n\n  einops"), "cpu") == key
+    assert key_of(of("torch\r\neinops\r\n"), "cpu") == key
+    assert key_of(of("torch\neinops\n", source="elsewhere"), "cpu") == key
+
+
+def test_what_counts_in_the_key() -> None:
+    with_wheels = of("torch", wheels=(("torch.whl", "a"),))
+    project = (("pyproject.toml", PROJECT),)
+    different = [
+        key_of(of("torch"), "cpu"),
+        key_of(of("torch"), "cu126"),
+        key_of(of("torch==2.13.0"), "cpu"),
+        key_of(of("torch", python=">=3.12"), "cpu"),
+        key_of(with_wheels, "cpu"),
+        key_of(of("torch", wheels=(("torch.whl", "b"),)), "cpu"),
+        key_of(of("", kind="project", files=project), "cpu"),
+        key_of(of("", kind="lock", files=(("uv.lock", "1"), *project)), "cpu"),
+        key_of(of("", kind="lock", files=(("uv.lock", "2"), *project)), "cpu"),
+    ]
+    assert len(set(different)) == len(different)
+    assert key_of(with_wheels, "cu126") == key_of(with_wheels, "cpu")
+
+
+def test_only_what_installs_counts_in_a_pyproject() -> None:
+    def key(text: str) -> str:
+        return key_of(of("", kind="project", files=(("pyproject.toml", text),)), "cpu")
+
+    assert key(PROJECT + "[tool.ruff]\nline-length = 3\n") == key(PROJECT)
+    assert key(PROJECT + '[tool.uv]\nindex-url = "https://example.org"\n') != key(PROJECT)
+
+
+def gpu(name: str, driver: str) -> dict[str, Any]:
+    return {"index": 0, "name": name, "memory_mb": 1, "driver": driver}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend"),
+    [
+        ([[]], "cpu"),
+        ([[], []], "cpu"),
+        ([[gpu("NVIDIA A10", "580.65.06")]], "driver 580.65.06"),
+        ([[gpu("NVIDIA H200", "590.1")]], "driver 580.65.06"),
+        ([[gpu("NVIDIA A10", "570.172.08")]], "driver 525.60.13"),
+        ([[gpu("NVIDIA A10", "580.95.05")], [gpu("NVIDIA A10", "550.90.07")]], "driver 525.60.13"),
+        ([[gpu("NVIDIA A10", "580.95.05")], []], "driver 580.65.06"),
+        ([[gpu("NVIDIA A10", "525.60.11")]], "driver 450.80.02"),
+        ([[gpu("Tesla K80", "418.40")]], "cpu"),
+        ([[gpu("NVIDIA A10", "[N/A]")]], "cpu"),
+        ([[gpu("Tesla V100-SXM2-16GB", "580.95.05")]], "cu126"),
+        ([[gpu("Tesla P100-SXM2-16GB", "535.1")]], "cu126"),
+        ([[gpu("Tesla V100-SXM2-16GB", "470.1")]], "driver 450.80.02"),
+        ([[gpu("NVIDIA L40S", "580.95.05")]], "driver 580.65.06"),
+    ],
+)
+def test_one_backend_for_all_nodes(nodes: Any, backend: str) -> None:
+    assert backend_of(nodes) == backend
+
+
+def test_settings_of_a_backend() -> None:
+    assert settings(None) == ([], {})
+    assert settings("cpu") == (["--torch-backend", "cpu"], {})
+    assert settings("driver 525.60.13") == (
+        ["--torch-backend", "auto"], {"UV_CUDA_DRIVER_VERSION": "525.60.13"},
+    )  # fmt: skip
+
+
+VENV = ["venv", "--no-project", "--python", ">=3.10", "--python-preference", "system", "../venv"]
+INSTALL = ["pip", "install", "--python", "../venv"]
+EXPORT = ["export", "--frozen", "--no-dev", "--no-emit-workspace", "--no-hashes"]
+LOCK = (("uv.lock", ""), ("pyproject.toml", PROJECT))
+WHEELS = (("a.whl", "1"),)
+
+
+@pytest.mark.parametrize(
+    ("wish", "commands"),
+    [
+        (of("torch"), [VENV, [*INSTALL, "--torch-backend", "cpu", "-r", "requirements.txt"]]),
+        (of("torch==2.6.0+cu124"), [VENV, [*INSTALL, "-r", "requirements.txt"]]),
+        (of("-f https://download.pytorch.org/whl\ntorch"), [VENV, [*INSTALL, "-r", "requirements.txt"]]),
+        (
+            of("torch", wheels=WHEELS),
+            [VENV, [*INSTALL, "--no-index", "--find-links", "../wheels", "-r", "requirements.txt"]],
+        ),
+        (
+            of("", kind="lock", files=LOCK),
+            [VENV, ["sync", "--frozen", "--no-dev", "--no-install-project", "--no-install-workspace"]],
+        ),
+        (
+            of("", kind="lock", files=LOCK, wheels=WHEELS),
+            [
+                VENV,
+                [*EXPORT, "--quiet", "-o", "locked.txt"],
+                [*INSTALL, "--no-index", "--find-links", "../wheels", "-r", "locked.txt"],
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_uvs_command_lines(wish: Wanted, commands: list[list[str]]) -> None:
+    assert building.commands(wish, "cpu") == commands
+
+
+def test_a_node_that_comes_later_gets_the_packages_of_the_others() -> None:
+    request = building.request(of("torch"), "driver 580.65.06", ["torch==2.13.0+cu130", "x @ file:///x"])
+    assert request["files"] == {"requirements.txt": "torch", "constraints.txt": "torch==2.13.0+cu130\n"}
+    assert request["commands"][1] == [
+        *INSTALL, "--torch-backend", "auto", "--constraint", "constraints.txt", "-r", "requirements.txt",
+    ]  # fmt: skip
+    assert request["env"]["UV_CUDA_DRIVER_VERSION"] == "580.65.06"
+    looks = [{"ready": None}, {"ready": {"packages": ["torch==2.13.0"]}}]
+    assert building.packages_of(looks) == ("torch==2.13.0",)
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        (
+            ["error: Failed to fetch: https://me:x@example.org/y"],
+            "does not get to example.org. Give it a way out",
+        ),
+        (["error: No interpreter found for Python >=3.10"], "--python PATH"),
+        (["  No solution found when resolving dependencies:"], "Mend requirements.txt"),
+    ],
+)
+def test_a_failure_says_what_to_do(said: list[str], fix: str) -> None:
+    text = str(building.failure("node-1", of("nope"), "uv pip install", said))
+    assert text.startswith(
+        "node-1: the environment for requirements.txt could not be built (uv pip install):\n"
+    )
+    assert said[0].strip() in text
+    assert fix in text
+
+
+def test_a_full_disk_is_told_apart() -> None:
+    error = building.failure("n", of("x"), "uv pip install", ["No space left on device (os error 28)"])
+    assert isinstance(error, DiskFull)
+
+
+def test_a_wheel_is_known_by_its_record(tmp_path: Path) -> None:
+    wheel(tmp_path / "a.whl", "one")
+    wheel(tmp_path / "b.whl", "one")
+    wheel(tmp_path / "c.whl", "two")
+    one, same, other = (env_wheels.record_digest(tmp_path / f"{name}.whl") for name in "abc")
+    assert one == same != other

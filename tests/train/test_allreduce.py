@@ -1,0 +1,76 @@
+"""The all-reduce that measures the bandwidth: its arithmetic, and the real thing over gloo."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train import allreduce
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "world_size", "algorithm", "bus"),
+    [(10**9, 0.5, 2, 2.0, 2.0), (10**9, 0.5, 4, 2.0, 3.0), (64_000_000, 0.001, 8, 64.0, 112.0)],
+)
+def test_bandwidth(size, seconds, world_size, algorithm, bus):
+    assert allreduce.bandwidth(size, seconds, world_size) == {
+        "algorithm_gb_s": pytest.approx(algorithm),
+        "bus_gb_s": pytest.approx(bus),
+    }
+
+
+@pytest.mark.parametrize(("one_s", "count"), [(0.0, 50), (0.1, 20), (1.0, 5), (60.0, 5)])
+def test_a_fast_operation_is_repeated_more_often(one_s, count):
+    assert allreduce.iterations(one_s) == count
+
+
+@pytest.mark.slow
+def test_two_ranks_measure_both_sizes(start, free_port, tmp_path: Path):
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    with start(
+        *launcher, "--master-port", str(free_port()), "-m", "train.allreduce", run_dir=tmp_path
+    ) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["bytes"] for line in lines] == list(allreduce.SIZES), "one rank tells, smallest first"
+    for line in lines:
+        assert (line["event"], line["scope"], line["backend"], line["device"]) == (
+            "allreduce",
+            "all",
+            "gloo",
+            "cpu",
+        )
+        assert line["iterations"] >= allreduce.MIN_ITERATIONS
+        assert line["bus_gb_s"] == line["algorithm_gb_s"], "of two ranks"
+        assert line["algorithm_gb_s"] == pytest.approx(line["bytes"] / line["seconds"] / 1e9)
+
+
+@pytest.mark.slow
+def test_two_nodes_of_two_ranks_measure_within_each_node_too(start, free_port, tmp_path: Path):
+    port = str(free_port())
+    launcher = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    where = ["--master-addr", "127.0.0.1", "--master-port", port, "-m", "train.allreduce"]
+    with (
+        start(*launcher, "--node-rank", "0", *where, run_dir=tmp_path) as first,
+        start(*launcher, "--node-rank", "1", *where, run_dir=tmp_path) as second,
+    ):
+        errors = [process.communicate(timeout=90)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), errors
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    told = {(line["scope"], line["rank"], line["world_size"]) for line in lines}
+    assert told == {("all", 0, 4), ("node", 0, 2), ("node", 2, 2)}
+
+
+def test_one_rank_has_nothing_to_measure(node: Path, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "train.allreduce"],
+        cwd=node,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
