@@ -43,16 +43,18 @@ def csv_text(results: Sequence[Result]) -> str:
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested document with dotted keys; lists of numbers are separated by blanks, the ranks left out."""
+    """A nested document with dotted keys; lists of numbers are separated by blanks, ranks and nodes left out."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
         if key == "first_error":
             value = value or {"rank": None, "node": None, "message": None}
+        if key == "usage":
+            value = value or {"gpu_utilization": None, "cpu_utilization": None}
         if isinstance(value, dict):
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
-        elif key != "ranks":
+        elif key not in ("ranks", "nodes"):
             flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
     return flat
 

@@ -17,6 +17,7 @@ from inventories.run import (
     Result,
     Run,
     RunStatus,
+    RunUse,
     Seconds,
 )
 from inventories.store import RunFolder
@@ -39,6 +40,7 @@ def summarise(
     seconds: Seconds,
     ended_at: str | None,
     dir: Path,  # noqa: A002 - the result's own name for it
+    usage: RunUse | None = None,
 ) -> Result:
     """The result of a run, of what is known by now.
 
@@ -81,6 +83,7 @@ def summarise(
         first_error=failure.error if failure else None,
         cost_usd=_cost_usd(run.hourly_usd, seconds.total),
         dir=str(dir),
+        usage=usage,
     )
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.failures import signal_name
 from gpuctl.results import args_of
+from gpuctl.utilisation import use_lines
 from inventories.run import RankResult, Result, Seconds, Share
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
@@ -72,6 +73,13 @@ def draw_run(
         parts += [facts, ""]
     if _known(result.train.share):
         parts += [_share(result.train.share), ""]
+    if result.usage and (lines := use_lines(result.usage)):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="dim", width=LABEL_WIDTH)
+        grid.add_column(overflow="fold")
+        for line in lines:
+            grid.add_row(*line)
+        parts += [grid, ""]
     failed = result.first_error.rank if result.first_error else None
     parts += [_ranks(result.ranks, failed), "", _phases(result.seconds), "", _tail(result, artifacts)]
     return Group(*parts)

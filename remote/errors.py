@@ -6,7 +6,9 @@ RemoteError
 ├── AuthenticationFailed    the host did not take our key
 ├── ConnectionLost          the connection broke in the middle of something
 ├── NodeFailed              a command on a node failed
-│   └── DiskFull            … because no space was left there
+│   ├── DiskFull            … because no space was left there
+│   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
+├── BadRequirements         what is to be installed can't be read (remote.python_env.requirements)
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix

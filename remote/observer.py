@@ -58,11 +58,12 @@ class Lines:
 
     def _tell(self, path: str, line: bytes) -> None:
         folder, _, name = path.partition("/")
-        rank = int(name[5:].partition(".")[0]) if name.startswith("rank-") else None
+        number = name[5:].partition(".")[0] if name.startswith("rank-") else ""
+        rank = int(number) if number.isdecimal() else None
         if folder == "logs":
             # What a terminal would show of it: the last state.
             self._observer.log(
                 rank, self._node, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
             )
-        elif rank is not None and (parsed := metrics_line(line)) is not None:
+        elif folder == "metrics" and rank is not None and (parsed := metrics_line(line)) is not None:
             self._observer.metric(rank, parsed)

@@ -33,7 +33,7 @@ def incoming(folder: RunFolder) -> Path:
 
 
 class Replica:
-    """One node's share of a run's folder: logs and metrics grow, records are replaced, artifacts arrive."""
+    """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
     def __init__(self, folder: RunFolder, node: RunNode) -> None:
         self._folder = folder
@@ -42,6 +42,7 @@ class Replica:
         self._growing = {f"logs/{node.name}.log"}
         self._growing |= {f"logs/rank-{rank}.log" for rank in ranks}
         self._growing |= {f"metrics/rank-{rank}.jsonl" for rank in ranks}
+        self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {f"ranks/rank-{rank}.json": rank for rank in ranks}
         self.intake = Intake(incoming(folder) / node.name)
 
@@ -58,7 +59,7 @@ class Replica:
         return target.stat().st_size if target.exists() else 0
 
     def append(self, path: str, offset: int, body: bytes) -> None:
-        """Append to a log or a metrics file of one of the node's own ranks."""
+        """Append to a log or a metrics file of one of the node's own ranks, or to the node's usage."""
         if path not in self._growing:
             raise BadAnswer(f"{self._node.name} sent {path!r}, which is none of its files; it was refused.")
         if not 0 <= offset <= self._size(path):
@@ -152,6 +153,11 @@ def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]
     return {
         rank: list(_lines(folder.path / "metrics" / f"rank-{rank}.jsonl")) for rank in range(run.world_size)
     }
+
+
+def read_usage(folder: RunFolder, run: Run) -> dict[str, list[dict[str, Any]]]:
+    """How busy each node was: its lines, as the node wrote them."""
+    return {node.name: list(_lines(folder.path / "usage" / f"{node.name}.jsonl")) for node in run.nodes}
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`gpuctl train`: run a script, a module or the built-in job on the cluster."""
 
 import os
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -32,6 +33,18 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options
     help="A variable for every rank; K alone: its value here. Repeatable.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+@click.option("--pip", multiple=True, metavar="REQ", help="Install this for the ranks. Repeatable.")
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Install what this file lists (default: the project's uv.lock, requirements.txt or pyproject.toml).",
+)
+@click.option(
+    "--wheels",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of wheels to install from, for nodes with no way out.",
+)
+@click.option("--skip-preflight", is_flag=True, help="Start even where the preflight would refuse.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be run and set on each node.")
 @click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
 @click.argument(
@@ -49,6 +62,10 @@ def command(
     detach: bool,
     env: tuple[str, ...],
     python: str | None,
+    pip: tuple[str, ...],
+    requirements: Path | None,
+    wheels: Path | None,
+    skip_preflight: bool,
     dry_run: bool,
     module: str | None,
     words: tuple[str, ...],
@@ -67,6 +84,9 @@ def command(
     to artifacts/ there comes back) and GPUCTL_METRICS (a file for JSON lines such as
     {"step": 10, "loss": 0.4, "samples": 640}). Nothing of gpuctl has to be imported.
 
+    What the project's uv.lock, requirements.txt or pyproject.toml lists is installed by uv into an environment on
+    the nodes, once; with --python, or an interpreter in the inventory, that is used as it is.
+
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """
     from gpuctl.workflow import dry_run as dry
@@ -79,6 +99,10 @@ def command(
         detach=detach,
         env=dict(_variable(word) for word in env),
         python=python,
+        pip=pip,
+        requirements=requirements,
+        wheels=wheels,
+        skip_preflight=skip_preflight,
         module=module,
         words=words,
     )

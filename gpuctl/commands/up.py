@@ -31,7 +31,9 @@ from gpuctl.options import App, common_options
 @click.option(
     "--subnet-id", metavar="ID", help="An existing subnet (default: a network of gpuctl's). (clouds)"
 )
-@click.option("--no-public-ip", is_flag=True, help="Machines without a public address. (clouds)")
+@click.option(
+    "--no-public-ip", is_flag=True, help="Machines in a private subnet, behind a NAT gateway. (clouds)"
+)
 @click.option("--bastion", metavar="USER@HOST[:PORT]", help="Jump host on the way to them. (clouds, hosts)")
 @click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h. (clouds)")
 @click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuctl.results import summarise
+from gpuctl.utilisation import use_of_run
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Result, Run, Seconds
@@ -57,7 +58,7 @@ def _result(
     run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
 ) -> Result:
     """The result of what is in the run's folder."""
-    from remote.replica import read_metrics, read_rank_records, tail
+    from remote.replica import read_metrics, read_rank_records, read_usage, tail
 
     return summarise(
         run,
@@ -68,6 +69,7 @@ def _result(
         seconds,
         ended_at.isoformat(timespec="milliseconds") if ended_at else None,
         folder.path,
+        use_of_run(run, read_usage(folder, run)),
     )
 
 

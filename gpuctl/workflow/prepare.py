@@ -1,10 +1,10 @@
-"""Nodes made ready for a run: the peers let in, the code sent. What is as it should be is left alone."""
+"""Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
-from gpuctl.text import plural
+from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.firewall import crosses_a_network, open_firewall
 from inventories.machine import Inventory
@@ -12,6 +12,7 @@ from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.facts import Facts
+    from remote.python_env.requirements import Wanted
     from remote.session import Node
     from remote.tree import Tree
 
@@ -32,8 +33,13 @@ def prepare(
     nodes: "Mapping[str, Node]",
     tree: "Tree",
     destination: str,
+    wanted: "Wanted | None",
 ) -> Prepared:
-    """Facts, firewall and code, on all nodes at once. A node with a run that goes on is only asked for its facts."""
+    """Facts, then firewall, environment and code, on all nodes at once.
+
+    `wanted`: what the ranks need installed; None: the nodes' Python is used as it is. Where a run goes on already,
+    only facts are taken: the preflight refuses, and what that run uses is left alone.
+    """
     from remote import facts
     from remote.fanout import fan_out, values
 
@@ -43,19 +49,75 @@ def prepare(
         view.note(
             f"{link} is not sent: a link out of the folder, credentials, a repository of its own, or no plain file"
         )
+    guarded = crosses_a_network(peers)
+    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
+    if any(fact.active_runs for fact in found.values()):
+        return Prepared(facts=found, code=dict.fromkeys(found, ""))
+    build = Build.of(nodes, found, wanted) if wanted is not None else None
 
     def one(node: "Node") -> "tuple[Facts, str]":
-        found = facts.gather(node, peers, firewall=crosses_a_network(peers))
-        if found.active_runs:
-            return found, ""  # the preflight refuses; the code of a run that is going on is left alone
-        open_firewall(view, folder, inventory, node, found)
-        return found, send_code(view, node, tree, destination)
+        fact = found[node.name]
+        open_firewall(view, folder, inventory, node, fact)
+        if build is not None:
+            fact = build.on(view, node, fact)
+        return fact, send_code(view, node, tree, destination)
 
     both = values(fan_out(one, nodes))
     return Prepared(
-        facts={name: found for name, (found, _) in both.items()},
+        facts={name: fact for name, (fact, _) in both.items()},
         code={name: root for name, (_, root) in both.items()},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """The environment of a run, the same on all of its nodes."""
+
+    wanted: "Wanted"
+    backend: str
+    """Which build of torch suits all nodes."""
+    looks: Mapping[str, Mapping[str, Any]]
+    """What each node has of it."""
+    constraints: tuple[str, ...]
+    """Packages of a node that has it already: one that came later gets the same versions."""
+
+    @classmethod
+    def of(cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", wanted: "Wanted") -> Self:
+        """Decide on the build, and look what of it is there."""
+        from remote.fanout import fan_out, values
+        from remote.python_env.backend import backend_of
+        from remote.python_env.building import look, packages_of
+
+        backend = backend_of(fact.gpus for fact in facts.values())
+        looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
+        return cls(wanted=wanted, backend=backend, looks=looks, constraints=packages_of(looks.values()))
+
+    def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
+        """The node's facts with the environment's interpreter, built there if need be."""
+        from remote.errors import PreflightFailed
+        from remote.python_env.building import ensure
+        from remote.tree import human_bytes
+
+        built = ensure(
+            node,
+            self.wanted,
+            facts_of_env=self.looks[node.name],
+            backend=self.backend,
+            constraints=self.constraints,
+            say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
+        )
+        if built.torch is None:
+            there = self.looks[node.name].get("interpreters")
+            image = f", or use what the image has: --python {there[0]['python']}" if there else ""
+            raise PreflightFailed(
+                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add "
+                f"torch to {self.wanted.source}, or name it on the command line: --pip torch{image}"
+            )
+        done = (
+            f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
+        )
+        view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
+        return replace(facts, python=built.python, torch=built.torch)
 
 
 def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:

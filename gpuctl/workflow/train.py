@@ -24,7 +24,9 @@ from inventories.run import Result, Run, RunNode
 if TYPE_CHECKING:
     from inventories.store import RunFolder
     from remote.facts import Facts
+    from remote.python_env.requirements import Wanted
     from remote.script import Script
+    from remote.session import Node
     from remote.tree import Tree
     from remote.watch import Watch
 
@@ -41,6 +43,12 @@ class TrainRequest:
     detach: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
+    pip: tuple[str, ...] = ()
+    """Requirements for the ranks' environment."""
+    requirements: Path | None = None
+    wheels: Path | None = None
+    """Folder of wheels to install from, instead of an index."""
+    skip_preflight: bool = False
     module: str | None = None
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
@@ -60,6 +68,7 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
     script, tree, destination = what_to_run(app, request)
+    wanted = what_to_install(request, tree, machines)
     with open_view(app.output, logs=not request.built_in) as view, ExitStack() as preparing:
         # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
         preparing.enter_context(folder.lock("train", on_wait=view.note))
@@ -67,12 +76,12 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
         with connected(folder, machines) as nodes:
             seconds = {"connect": time.monotonic() - began}
             mark = time.monotonic()
-            view.phase("prepare", "asking for facts, opening firewalls, sending code")
-            prepared = prepare(view, folder, inventory, nodes, tree, destination)
+            view.phase("prepare", "facts, firewalls, environment, code")
+            prepared = prepare(view, folder, inventory, nodes, tree, destination, wanted)
             seconds["prepare"] = time.monotonic() - mark
             mark = time.monotonic()
-            view.phase("preflight", "checking what would fail later")
-            _preflight(view, prepared, machines)
+            view.phase("preflight", "trying every connection, checking what would fail later")
+            _preflight(view, nodes, prepared, machines[0], skip=request.skip_preflight)
             seconds["preflight"] = time.monotonic() - mark
             run_folder = app.store.new_run(started_at)
             run = plan_run(
@@ -136,11 +145,42 @@ def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
     return user_script(request.words, request.module, tree), tree, code_folder(tree.root)
 
 
-def _preflight(view: View, prepared: Prepared, machines: Sequence[Machine]) -> None:
-    from remote import preflight
+def what_to_install(request: TrainRequest, tree: "Tree", machines: Sequence[Machine]) -> "Wanted | None":
+    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
+    from remote.python_env.requirements import wanted
 
-    for finding in preflight.check(prepared.facts, master=machines[0]):
-        view.note(f"{finding.node}: {finding.problem}; {finding.fix}")
+    named = bool(request.pip or request.requirements or request.wheels)
+    if request.python and named:
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
+        )
+    if not named and any(machine.python for machine in machines):
+        return None
+    return wanted(
+        tree.root,
+        pip=request.pip,
+        requirements=request.requirements,
+        wheels=request.wheels,
+        built_in=request.built_in,
+    )
+
+
+def _preflight(
+    view: View, nodes: "Mapping[str, Node]", prepared: Prepared, master: Machine, *, skip: bool
+) -> None:
+    """Raises PreflightFailed; `skip`: only where nothing could be started at all."""
+    from remote import preflight
+    from remote.probe import probe
+
+    facts, port = prepared.facts, prepared.facts[master.name].free_port
+    busy = any(fact.active_runs for fact in facts.values())
+    if skip and port is not None and not busy:
+        view.note("the preflight is skipped, as you said")
+        return
+    probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
+    for finding in preflight.check(facts, probes, master=master):
+        view.note(preflight.sentence(finding))
 
 
 def built_in_help() -> int:

@@ -15,7 +15,7 @@ from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import BadCredentials, ProvisionError, RefusedPlan
+from provision.errors import BadCredentials, ProvisionError, RefusedPlan, Unclear
 from provision.provider import Plan, Provider
 
 
@@ -134,7 +134,7 @@ def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventor
 
     try:
         return provider.plan(spec, current)
-    except BadCredentials as error:
+    except (BadCredentials, Unclear) as error:
         if not isinstance(provider, CloudProvider) or current is not None:
             raise
         app.output.say(f"{error} So this is what would be made where nothing of gpuctl is yet:")

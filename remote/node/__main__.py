@@ -19,6 +19,7 @@ ANSWERING = {
     "stop": "runner",
     "follow": "follow",
     "send": "follow",
+    "usage": "usage",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {"sync": "sync", "probe": "probe", "environment": "python_env"}

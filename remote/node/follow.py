@@ -1,4 +1,4 @@
-"""The files of a run, sent as they grow: logs, metrics, rank records, and at the end its artifacts."""
+"""The files of a run, sent as they grow: logs, metrics, usage, rank records, and at the end its artifacts."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
-from remote.node import frames, process, runner
+from remote.node import frames, process, runner, usage_log
 from remote.node.files import is_regular, walk_files
 
 POLL_S = 0.2
@@ -22,8 +22,11 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     sent; wait, max_artifact_bytes. A `launch` in it is started first, so that a run begins and is followed in one
     round trip.
     """
-    if request.get("launch"):
-        runner.launch(request["launch"])
+    launch = request.get("launch")
+    if launch:
+        runner.launch(launch)
+        interface = launch["env"].get("GLOO_SOCKET_IFNAME")
+        usage_log.begin(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
         frames.write(output, {"t": "started"})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])

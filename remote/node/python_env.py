@@ -46,9 +46,12 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
     `environment` with its record, or `failed` with the step and uv's last words.
 
-    When the other side goes away the build ends.
+    When the other side goes away the build ends. With `look` it only says what is there (`looked`).
     """
     key = str(request["key"])
+    if request.get("look"):
+        frames.write(output, dict(look(key), t="looked"))
+        return
     record = ready(key)
     if record is not None:
         frames.write(output, {"t": "environment", "ready": record, "built": False})

@@ -49,6 +49,11 @@ class Environment:
     size_bytes: int
 
 
+def look(node: Node, wanted: Wanted, backend: str | None) -> Mapping[str, Any]:
+    """What the node has of this environment, without building it; one short round trip."""
+    return node.ask("environment", {"key": key_of(wanted, backend), "look": True})
+
+
 def ensure(
     node: Node,
     wanted: Wanted,

@@ -15,13 +15,14 @@ MACHINE = {"name", "rank", "state", "host", "port", "user", "private_ip", "gpus"
 RESULT = {
     "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
     "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir",
+    "usage",
 }  # fmt: skip
 SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "collect"}
 TRAIN = {
     "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "step_ms",
     "share",
 }  # fmt: skip
-RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50"}
+RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50", "transports"}
 
 
 def check_result(result: Mapping[str, Any]) -> None:

@@ -140,7 +140,7 @@ def test_the_payload_is_the_same_bytes_for_the_same_sources() -> None:
 
 def test_the_payload_boots_from_its_standard_input(tmp_path: Path) -> None:
     line, ahead = payload.first_command(sys.executable, "facts")
-    request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": False}\n'
+    request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": false}\n'
     hostile = tmp_path / "cwd"
     hostile.mkdir()
     (hostile / "json.py").write_text("raise SystemExit('a module of the user was imported')")

@@ -85,12 +85,17 @@ def test_a_node_writes_its_own_ranks_files_only(tmp_path: Path) -> None:
     replica.append("logs/rank-1.log", 0, b"hello")
     replica.append("logs/rank-1.log", 5, b" again")
     assert (folder.path / "logs" / "rank-1.log").read_bytes() == b"hello again"
-    assert replica.offsets() == {"logs/n-1.log": 0, "logs/rank-1.log": 11, "metrics/rank-1.jsonl": 0}
+    assert replica.offsets() == {
+        "logs/n-1.log": 0,
+        "logs/rank-1.log": 11,
+        "metrics/rank-1.jsonl": 0,
+        "usage/n-1.jsonl": 0,
+    }
     assert replica.records() == ["ranks/rank-1.json"]
     for offset in (-1, 12, 10**12):
         with pytest.raises(BadAnswer):
             replica.append("logs/rank-1.log", offset, b"evil")
-    for path in ("logs/rank-0.log", "logs/../run.json", "run.json", "metrics/rank-0.jsonl", "logs/n-0.log"):
+    for path in ("logs/rank-0.log", "logs/../run.json", "run.json", "usage/n-0.jsonl", "logs/n-0.log"):
         with pytest.raises(BadAnswer):
             replica.append(path, 0, b"evil")
     with pytest.raises(BadAnswer):

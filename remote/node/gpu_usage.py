@@ -1,0 +1,165 @@
+"""How busy the node's NVIDIA GPUs are: one nvidia-smi that tells again and again, read without waiting."""
+
+import math
+import os
+import select
+import shutil
+import subprocess
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+FIELDS = "count,index,uuid,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,name"
+"""The name is last: all else has no commas."""
+MIB = 1024 * 1024
+STALE_LAPS = 3
+GRACE_S = 5.0
+"""What nvidia-smi told longer ago than these laps and seconds is not known any more."""
+END_S = 1.0
+MAX_LINE_BYTES = 4096
+
+MEASURED = ("utilization", "memory_used_bytes", "temperature_c", "power_w")
+
+
+def argv(program: str, every_s: float) -> List[str]:
+    """nvidia-smi's command line: it starts once, as each start costs up to seconds of driver set-up."""
+    return [
+        program,
+        "--query-gpu=" + FIELDS,
+        "--format=csv,noheader,nounits",
+        "--loop-ms={}".format(max(100, round(every_s * 1000))),
+    ]
+
+
+def number(cell: str) -> Optional[float]:
+    """A cell's number; None where the driver has none (`[N/A]`, `[Not Supported]`, `ERR!`, …)."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def parse_row(line: str) -> Optional[Tuple[int, str, Dict[str, Any]]]:
+    """A line of nvidia-smi's CSV: how many GPUs there are, this one's UUID, its values. None: no such line.
+
+    Fractions are 0 .. 1. What the driver can't tell is None.
+    """
+    cells = [cell.strip() for cell in line.split(",", 8)]
+    if len(cells) != 9 or not cells[0].isdecimal() or not cells[1].isdecimal():
+        return None
+    used, memory, total, temperature, power = (number(cell) for cell in cells[3:8])
+    values = {
+        "index": int(cells[1]),
+        "name": cells[8],
+        "utilization": None if used is None else used / 100,
+        "memory_used_bytes": None if memory is None else int(memory * MIB),
+        "memory_total_bytes": None if total is None else int(total * MIB),
+        "temperature_c": temperature,
+        "power_w": power,
+    }
+    return int(cells[0]), cells[2], values
+
+
+def is_visible(index: int, uuid: str, visible: Optional[str]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES (None: not set) names the GPU by index or UUID."""
+    if visible is None:
+        return True
+    words = [word.strip() for word in visible.split(",")]
+    return str(index) in words or any(word and uuid.startswith(word) for word in words)
+
+
+class Feed:
+    """The GPUs' values, as nvidia-smi tells them every `every_s`; to be closed.
+
+    Without nvidia-smi there are none. A process that is left behind ends by itself: its
+    next line finds no reader.
+    """
+
+    def __init__(self, every_s: float, *, grace_s: float = GRACE_S) -> None:
+        self._stale_s = STALE_LAPS * every_s + grace_s
+        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self._rest = b""
+        self._count: Optional[int] = None
+        self._told: Dict[int, float] = {}
+        """GPU's index → when it was told of last, monotonic; those that may not be used, too."""
+        self._rows: Dict[int, Dict[str, Any]] = {}
+        program = shutil.which("nvidia-smi")
+        self._installed = program is not None
+        self._process = self._start(program, every_s) if program else None
+        self._open = self._process is not None
+
+    @staticmethod
+    def _start(program: str, every_s: float) -> "Optional[subprocess.Popen[bytes]]":
+        try:
+            return subprocess.Popen(
+                argv(program, every_s),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when every GPU has been told of, when nvidia-smi has ended, or after the timeout."""
+        limit = time.monotonic() + timeout_s
+        while self._count is None or len(self._told) < self._count:
+            left_s = limit - time.monotonic()
+            if not self._open or left_s <= 0:
+                return
+            self._read_on(left_s)
+
+    def read(self) -> Optional[List[Dict[str, Any]]]:
+        """Each GPU's latest values, by index. Returns at once; what was told too long ago is None.
+
+        None: there is an nvidia-smi, but it has told of no GPU yet, or failed.
+        """
+        while self._open and self._read_on(0):
+            pass
+        if self._installed and not self._told:
+            return None
+        now = time.monotonic()
+        return [
+            dict(row, **(dict.fromkeys(MEASURED) if now - self._told[index] > self._stale_s else {}))
+            for index, row in sorted(self._rows.items())
+        ]
+
+    def _read_on(self, timeout_s: float) -> bool:
+        """Take in what nvidia-smi has written; False where it is nothing."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        handle = self._process.stdout.fileno()
+        if not select.select([handle], [], [], timeout_s)[0]:
+            return False
+        data = os.read(handle, 65536)
+        self._open = bool(data)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()[-MAX_LINE_BYTES:]
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+        return self._open
+
+    def _take(self, line: str) -> None:
+        row = parse_row(line)
+        if row is None:
+            return
+        self._count, uuid, values = row
+        index = values["index"]
+        self._told[index] = time.monotonic()
+        if is_visible(index, uuid, self._visible):
+            self._rows[index] = values
+
+    def close(self) -> None:
+        """End nvidia-smi. One that hangs in the driver is left to the system."""
+        if self._process is None:
+            return
+        assert self._process.stdout is not None
+        self._open = False
+        for end in (self._process.terminate, self._process.kill):
+            end()
+            try:
+                self._process.wait(END_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.stdout.close()
