@@ -93,6 +93,8 @@ class Offer:
     """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the cloud's own package wants to know of the shape, plain JSON."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before they say yes to new machines: what else costs money, what is lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,8 @@ class Part:
     tags: Mapping[str, str]
     stage: int
     """Parts of stage k can be removed once those of all smaller stages are gone."""
+    ends_within_s: float = 0.0
+    """How long the cloud may take over its end, where that is more than some seconds."""
 
 
 class Ensure(Protocol):

@@ -19,7 +19,8 @@ from inventories.errors import CorruptFile
 from inventories.store import ClusterFolder, Journal
 from provision.cloud import CloudCluster, Place, Target
 
-NETWORK_LOCK_WAIT_S = 300.0
+NETWORK_LOCK_WAIT_S = 900.0
+"""A NAT gateway takes minutes to come up, and to go."""
 
 REBUILD = (
     "`gpuctl reap` finds what the cluster left in the cloud by its tags and removes it; then remove the "

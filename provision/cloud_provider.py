@@ -41,7 +41,7 @@ from provision.cloud import (
     Target,
 )
 from provision.cloud_folder import CloudFolder, Launch
-from provision.clouds import connect, outline
+from provision.clouds import connect, outline, sdk
 from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import BadCredentials, OtherAccount, UnknownShape
 from provision.gang import Gang
@@ -144,7 +144,7 @@ class CloudProvider:
             hourly_usd=hourly,
             free=False,
             actions=self._actions(cloud, wanted, offer, len(create)),
-            notes=self._notes(cloud, wanted, create, known=record is not None),
+            notes=self._notes(cloud, wanted, offer, create, known=record is not None),
             details=_Details(cluster=wanted, offer=offer),
         )
 
@@ -253,15 +253,26 @@ class CloudProvider:
         return (*cloud.preview(cluster, offer, count), *end)
 
     def _notes(
-        self, cloud: Cloud, cluster: CloudCluster, create: Sequence[PlannedMachine], *, known: bool
+        self,
+        cloud: Cloud,
+        cluster: CloudCluster,
+        offer: Offer,
+        create: Sequence[PlannedMachine],
+        *,
+        known: bool,
     ) -> tuple[str, ...]:
         """What a person should know before they say yes."""
-        notes = []
+        notes = list(offer.notes) if create else []
         if create and cluster.expires_at is None:
             notes.append("there is no time limit: with --ttl 4h the machines end without you")
         if create and not cluster.public_ip and not cluster.bastion:
             notes.append(
                 "the machines will have no public address: without --bastion, a VPN has to lead there"
+            )
+        if create and not cluster.public_ip and cluster.ssh_cidr is None:
+            notes.append(
+                f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a jump "
+                "host or a VPN comes from another address, which --ssh-cidr names"
             )
         if not known:
             others = [
@@ -280,7 +291,10 @@ class CloudProvider:
         record = self._folder.load()
         if record is not None:
             refuse_elsewhere(record, spec)
-        cloud = self._cloud_for(record, spec)
+        try:
+            cloud = self._cloud_for(record, spec)
+        except BadCredentials as error:
+            return (sdk(self.name), Finding(what="credentials", ok=False, detail=str(error)))
         asked = replace(self._wanted(spec, record, lives=record is not None), target=cloud.target)
         return cloud.check(asked, spec.count or 1)
 

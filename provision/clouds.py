@@ -5,7 +5,7 @@ import importlib.util
 from types import ModuleType
 
 from provision.clock import Clock, SystemClock
-from provision.cloud import Cloud, CloudCluster, Target
+from provision.cloud import Cloud, CloudCluster, Finding, Target
 from provision.errors import UnknownProvider
 
 CLOUDS: dict[str, tuple[str, str, str]] = {
@@ -14,7 +14,7 @@ CLOUDS: dict[str, tuple[str, str, str]] = {
 }
 """Name → the module, the SDK that it needs, and what it is.
 
-A module has `connect(target, clock=…)`, `configured()` and `outline(cluster, count)`."""
+A module has `connect(target, clock=…)`, `configured()`, `sdk()` and `outline(cluster, count)`."""
 
 
 def installed(name: str) -> bool:
@@ -32,6 +32,12 @@ def configured(name: str) -> bool:
     """Whether somebody has set the cloud up on this computer, rightly or not. Asks no account."""
     answer: bool = _module(name).configured()
     return answer
+
+
+def sdk(name: str) -> Finding:
+    """Which SDK is there, of which version. Asks no account."""
+    found: Finding = _module(name).sdk()
+    return found
 
 
 def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:

@@ -23,17 +23,31 @@ EXPIRES = "gpuctl-expires"
 """When the cluster's time is over, ISO 8601, UTC."""
 IMAGE = "gpuctl-image"
 """The image as it was asked for."""
+TIER = "gpuctl-tier"
+"""PRIVATE on the parts of the shared network that only private clusters use, and on what such a cluster has."""
+PRIVATE = "private"
 
 
-def of_cluster(name: str, cluster_id: str, owner: str, expires_at: str | None = None) -> dict[str, str]:
-    """Tags of what belongs to one cluster."""
+def of_cluster(
+    name: str, cluster_id: str, owner: str, expires_at: str | None = None, *, private: bool = False
+) -> dict[str, str]:
+    """Tags of what belongs to one cluster; `private`: it needs the network's private parts."""
     expires = {EXPIRES: expires_at} if expires_at else {}
-    return {CLUSTER: name, CLUSTER_ID: cluster_id, OWNER: owner} | expires
+    return {CLUSTER: name, CLUSTER_ID: cluster_id, OWNER: owner} | expires | _tier(private)
 
 
-def of_network(owner: str) -> dict[str, str]:
-    """Tags of what the clusters of a region share."""
-    return {CLUSTER: NETWORK, OWNER: owner}
+def of_network(owner: str, *, private: bool = False) -> dict[str, str]:
+    """Tags of what the clusters of a region share; `private`: the private ones among them."""
+    return {CLUSTER: NETWORK, OWNER: owner} | _tier(private)
+
+
+def _tier(private: bool) -> dict[str, str]:
+    return {TIER: PRIVATE} if private else {}
+
+
+def is_private(tags: Mapping[str, str]) -> bool:
+    """Whether it is a private part of the network, or of a cluster that needs those."""
+    return tags.get(TIER) == PRIVATE
 
 
 def is_ours(tags: Mapping[str, str]) -> bool:

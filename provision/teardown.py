@@ -91,11 +91,9 @@ class _Teardown:
             return Removed(leftovers=leftovers)
         # Somebody else's cluster may come in between at any moment; then the network is theirs.
         # What was made just before its cluster's end may be listed only now, and holds the network.
-        leftovers = self._delete(
-            lambda part: self._ours(part.tags) or tags.is_shared(part.tags), unless=self._network_users
-        )
-        users = self._network_users()
-        return Removed(leftovers=() if users else leftovers, network_users=users)
+        leftovers = self._delete(lambda part: self._ours(part.tags) or tags.is_shared(part.tags))
+        users = tuple(sorted({of[tags.CLUSTER] for of in self._others()}))
+        return Removed(leftovers=leftovers, network_users=users)
 
     def _ours(self, of: Mapping[str, str]) -> bool:
         if not tags.is_ours(of) or tags.is_shared(of):
@@ -160,35 +158,42 @@ class _Teardown:
             refused |= outcome
         return refused
 
-    def _delete(
-        self, wanted: Callable[[Part], bool], *, unless: Callable[[], Collection[str]] = tuple
-    ) -> tuple[Leftover, ...]:
+    def _delete(self, wanted: Callable[[Part], bool]) -> tuple[Leftover, ...]:
         """Delete parts stage by stage. What is blocked is tried again until the deadline.
 
-        `unless` is asked before each stage of the shared network: where it names anybody, that stays.
+        What another cluster needs of the shared network stays, and is not left over.
         """
-        deadline = self._clock.now() + self._blocked_timeout_s
+        began = self._clock.now()
+        timeout_s = self._blocked_timeout_s
         waits = PollWaits()
         progress = Progress(self._clock, self._say)
         looked_again = False
         while True:
             parts = [part for part in self._cloud.parts() if wanted(part)]
             self._live |= {part.id: part.kind for part in parts}
+            problems, needed = self._delete_by_stage(parts)
+            parts = [part for part in parts if part.id not in needed]
             if not parts:
                 return ()
-            problems = self._delete_by_stage(parts, unless)
+            # What waits for a slow end may itself be held for as long as ever after it.
+            slowest_s = max(part.ends_within_s for part in parts)
+            timeout_s = max(timeout_s, self._blocked_timeout_s + slowest_s)
+            late = self._clock.now() > began + timeout_s
             left = [part for part in parts if part.id in self._live]
-            if left and not problems:
-                return ()  # others use it
             final = any(not isinstance(error, Blocked | Throttled | Unclear) for error in problems.values())
-            if left and (final or self._clock.now() > deadline):
+            if left and (final or late):
                 first = next(part for part in left if part.id in problems)
                 waiting = f"The {first.kind} {first.id} has to go first."
-                return tuple(_left(part, str(problems.get(part.id, waiting))) for part in left)
-            if self._clock.now() > deadline:
+                users = self._others()
+                return tuple(
+                    _left(part, str(problems.get(part.id, waiting)))
+                    for part in left
+                    if not _is_needed(part, users)
+                )
+            if late:
                 return tuple(_left(part, "It was deleted, and is still listed.") for part in parts)
             if problems:
-                minutes = self._blocked_timeout_s / 60
+                minutes = timeout_s / 60
                 progress.tell(f"waiting, at most {minutes:.0f} minutes: {next(iter(problems.values()))}")
                 # A machine of ours that the lists did not show before holds on to it.
                 if stuck := self._end_machines(0.0):
@@ -200,15 +205,20 @@ class _Teardown:
                 self._clock.sleep(waits.next())
             looked_again = not problems
 
-    def _delete_by_stage(
-        self, parts: Sequence[Part], unless: Callable[[], Collection[str]]
-    ) -> dict[str, Exception]:
-        """Try all of a stage, and go on to the next one if all of it went. Returns what went wrong, by id."""
+    def _delete_by_stage(self, parts: Sequence[Part]) -> tuple[dict[str, Exception], set[str]]:
+        """Try all of a stage, and go on to the next one if all of it went.
+
+        Returns what went wrong, by id, and the ids of what other clusters need of the shared network; before
+        each of its stages they are looked for.
+        """
         problems: dict[str, Exception] = {}
+        needed: set[str] = set()
         for stage in sorted({part.stage for part in parts}):
             now = [part for part in parts if part.stage == stage]
-            if any(tags.is_shared(part.tags) for part in now) and unless():
-                now = [part for part in now if not tags.is_shared(part.tags)]
+            if any(tags.is_shared(part.tags) for part in now):
+                users = self._others()
+                needed |= {part.id for part in now if _is_needed(part, users)}
+                now = [part for part in now if part.id not in needed]
             for part, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
                 if isinstance(outcome, BadCredentials):
                     raise outcome
@@ -218,18 +228,20 @@ class _Teardown:
                     self._live.pop(part.id, None)
             if problems:
                 break
-        return problems
+        return problems, needed
 
-    def _network_users(self) -> tuple[str, ...]:
-        """Names of clusters of ours, other than those that go, of which anything is there."""
-        found = [*(p.tags for p in self._cloud.parts())]
+    def _others(self) -> list[Mapping[str, str]]:
+        """The tags of what there is of clusters of ours other than those that go."""
+        found = [part.tags for part in self._cloud.parts()]
         found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
-        others = {
-            of[tags.CLUSTER]
-            for of in found
-            if tags.is_ours(of) and not tags.is_shared(of) and not self._ours(of)
-        }
-        return tuple(sorted(others))
+        return [of for of in found if tags.is_clusters(of) and not self._ours(of)]
+
+
+def _is_needed(part: Part, users: Sequence[Mapping[str, str]]) -> bool:
+    """Whether other clusters need a part of the shared network: its private parts, only private ones."""
+    if not tags.is_shared(part.tags):
+        return False
+    return any(tags.is_private(of) or not tags.is_private(part.tags) for of in users)
 
 
 def _left(part: Part, reason: str) -> Leftover:

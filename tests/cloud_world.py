@@ -55,7 +55,7 @@ OPERATIONS: dict[str, dict[str, str]] = {
 }
 ONCE = frozenset(
     {"vcn", "vpc", "internetgateway", "internet-gateway", "routetable", "route-table", "securitylist"}
-    | {"subnet", "networksecuritygroup", "security-group", "key-pair"}
+    | {"subnet", "networksecuritygroup", "security-group", "key-pair", "natgateway", "vpc-endpoint"}
 )
 """Kinds of parts of which there is to be one, of each name."""
 

@@ -31,15 +31,19 @@ PAGE_SIZES: Mapping[str, int] = {
     "describe_images": 1000,
     "describe_instance_type_offerings": 1000,
     "describe_internet_gateways": 1000,
+    "describe_nat_gateways": 1000,
     "describe_network_interfaces": 1000,
     "describe_route_tables": 100,
     "describe_security_groups": 1000,
     "describe_spot_instance_requests": 1000,
     "describe_subnets": 1000,
     "describe_volumes": 1000,
+    "describe_vpc_endpoints": 1000,
     "describe_vpcs": 1000,
 }
 """The largest that AWS takes. Without a size, some lists of many things are refused."""
+FILTER_IN_SINGULAR = frozenset({"describe_nat_gateways"})
+"""Where AWS calls the parameter `Filter`, as nowhere else."""
 SETTLE_S = 30.0
 """How long something just made may be unknown to the next call."""
 
@@ -73,6 +77,10 @@ class Api:
         self._clients: dict[str, Any] = {}
         self.region = region or self._session.region_name or ""
         if not self.region:
+            if not _secrets(self._session):
+                raise BadCredentials(
+                    f"There are no credentials for AWS here, and no region. {HINTS[BadCredentials]} Give --region."
+                )
             raise InvalidInput(
                 "AWS needs a region. Give --region, or set AWS_DEFAULT_REGION or `region` in `~/.aws/config`."
             )
@@ -106,6 +114,8 @@ class Api:
         """All pages of a list: what is under `key` in each."""
         if "Filters" in params and operation in PAGE_SIZES:
             params["MaxResults"] = PAGE_SIZES[operation]
+        if operation in FILTER_IN_SINGULAR and "Filters" in params:
+            params["Filter"] = params.pop("Filters")
         found: list[Any] = []
         for _ in range(MOST_PAGES):
             answer = self.call(operation, **params)

@@ -27,7 +27,7 @@ def check(
     api: Api, cluster: CloudCluster, count: int, offer: Callable[[CloudCluster], Offer]
 ) -> tuple[Finding, ...]:
     """All findings, the plainest first; those that need an answer that failed are left out."""
-    first = (Finding(what="SDK", ok=True, detail=versions()), _credentials_file())
+    first = (sdk(), _credentials_file())
     identity = _credentials(api)
     if not identity.ok:
         return (*first, identity)
@@ -49,6 +49,11 @@ def check(
         for what, outcome in zip(checks, outcomes, strict=True)
     ]
     return (*first, identity, finding, *found)
+
+
+def sdk() -> Finding:
+    """What is known without an account."""
+    return Finding(what="SDK", ok=True, detail=versions())
 
 
 def _credentials_file() -> Finding:
@@ -191,7 +196,7 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
             ("create_internet_gateway", requests.internet_gateway(cluster)),
             ("attach_internet_gateway", attachment),
             ("create_route_table", requests.route_table(cluster, vpc, nothing)),
-            ("create_route", requests.default_route(table, gateway)),
+            ("create_route", requests.default_route(table, requests.way_out(gateway))),
             ("create_subnet", requests.subnet(cluster, vpc, f"{cluster.target.region}a", "10.77.0.0/20")),
             ("associate_route_table", {"RouteTableId": table, "SubnetId": subnet}),
             ("delete_subnet", {"SubnetId": subnet}),
@@ -199,6 +204,17 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
             ("detach_internet_gateway", attachment),
             ("delete_internet_gateway", {"InternetGatewayId": gateway}),
             ("delete_vpc", {"VpcId": vpc}),
+        ]
+    if requests.is_private(cluster):
+        address, nat, endpoint = (f"{kind}-{nothing}" for kind in ("eipalloc", "nat", "vpce"))
+        calls += [
+            ("allocate_address", requests.elastic_ip(cluster)),
+            ("create_nat_gateway", requests.nat_gateway(cluster, subnet, address, nothing)),
+            ("create_vpc_endpoint", requests.s3_endpoint(cluster, vpc, table, nothing)),
+            ("modify_vpc_endpoint", {"VpcEndpointId": endpoint, "AddRouteTableIds": [table]}),
+            ("delete_vpc_endpoints", {"VpcEndpointIds": [endpoint]}),
+            ("delete_nat_gateway", {"NatGatewayId": nat}),
+            ("release_address", {"AllocationId": address}),
         ]
     if offer is not None:
         calls.append(("run_instances", _launch(cluster, offer)))

@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.aws import checks, images, network, parts, requests, shapes
+from provision.aws import checks, images, network, parts, preview, requests, shapes
 from provision.aws import instances as machines
 from provision.aws.api import Api, anything_configured
 from provision.aws.errors import of_state_reason
 from provision.aws.making import Maker
-from provision.catalog import SHAPES
 from provision.clock import Clock
 from provision.cloud import (
     Cloud,
@@ -46,6 +45,16 @@ def configured() -> bool:
     return anything_configured()
 
 
+def sdk() -> Finding:
+    """The SDK's version."""
+    return checks.sdk()
+
+
+def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
+    """`preview` without an account. Pure."""
+    return preview.outline(cluster, count)
+
+
 class AwsCloud:
     """See `Cloud`."""
 
@@ -62,11 +71,6 @@ class AwsCloud:
 
     def offer(self, cluster: CloudCluster) -> Offer:
         """What AWS says of the shape, the image and the zones."""
-        if cluster.subnet_id is None and not cluster.public_ip:
-            raise InvalidInput(
-                "Machines without public addresses need a way out, and gpuctl makes no NAT gateway on AWS, as "
-                "it costs money by itself. Give --subnet-id with a private subnet that has one."
-            )
         api = self._api
         reads: list[Callable[[], Any]] = [
             partial(shapes.describe, api, cluster.shape),
@@ -81,7 +85,7 @@ class AwsCloud:
         fallback = images.default(architecture, gpus=gpus, old_driver=shapes.needs_old_driver(described))
         image = images.find(api, cluster.image, fallback, architecture)
         zones = _zones(cluster, shapes.in_order(offered, states), subnet)
-        return Offer(
+        offer = Offer(
             shape=cluster.shape,
             gpus=gpus,
             image_id=image["ImageId"],
@@ -93,10 +97,11 @@ class AwsCloud:
             billed_when_stopped=False,
             facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
         )
+        return replace(offer, notes=preview.notes(cluster, offer))
 
     def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
         """The calls of an `up` that finds nothing, in their order."""
-        return preview(cluster, offer, count)
+        return preview.lines(cluster, offer, count)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
         """VPC, gateway and route table for all clusters; security group and key pair for this one."""
@@ -105,7 +110,7 @@ class AwsCloud:
     def prepare_place(
         self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
     ) -> Ground:
-        """The zone's subnet, and a cluster placement group where the type takes one."""
+        """The zone's subnet and its way out, and a cluster placement group where the type takes one."""
         return network.prepare_place(self._maker, cluster, offer, ground, place, ensure)
 
     def requests(
@@ -190,88 +195,3 @@ def _zones(cluster: CloudCluster, offered: Sequence[str], subnet: Mapping[str, s
             f"it does in {', '.join(offered)}. Give a subnet there."
         )
     return [subnet["zone"]]
-
-
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """`preview` without an account: what the catalog does not tell stands in <…>. Pure."""
-    shape = SHAPES.get(cluster.shape)
-    region = cluster.target.region or "<region>"
-    offer = Offer(
-        shape=cluster.shape,
-        gpus=shape.gpus if shape else 0,
-        image_id=cluster.image or "<newest Deep Learning Base AMI>",
-        image_name="",
-        user="ubuntu",
-        disk_gb=cluster.disk_gb or images.MIN_DISK_GB,
-        places=(Place(zone=f"{region}a"),),
-        hourly_usd=None,
-        billed_when_stopped=False,
-        facts={
-            "efa_cards": list(range(shape.efa if shape else 0)),
-            "first_card_interfaces": 2,
-            "placement_group": bool(shape and shape.placement_group),
-            "root_device": "/dev/sda1",
-            "other_devices": [],
-            "subnet": {"vpc": "<vpc>"},
-        },
-    )
-    return preview(cluster, offer, count)
-
-
-def preview(cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
-    """The calls of an `up` that finds nothing, in their order. Pure."""
-    place = offer.places[0]
-    ids = {
-        "vpc": "<vpc>",
-        "subnet": cluster.subnet_id or "<subnet>",
-        "security_group": "<security-group>",
-        "key": requests.name_of(cluster),
-    }
-    calls: list[tuple[str, Mapping[str, Any]]] = []
-    if cluster.subnet_id is None:
-        cidr = requests.subnet_cidr(place.zone, ())
-        calls += [
-            ("CreateVpc", requests.vpc(cluster)),
-            ("CreateInternetGateway", requests.internet_gateway(cluster)),
-            ("AttachInternetGateway", {"InternetGatewayId": "<internet-gateway>", "VpcId": "<vpc>"}),
-            ("CreateRouteTable", requests.route_table(cluster, "<vpc>", "<token>")),
-            ("CreateRoute", requests.default_route("<route-table>", "<internet-gateway>")),
-            ("CreateSubnet", requests.subnet(cluster, "<vpc>", place.zone, cidr)),
-            ("AssociateRouteTable", {"RouteTableId": "<route-table>", "SubnetId": "<subnet>"}),
-        ]
-    else:
-        ids["vpc"] = offer.facts["subnet"]["vpc"]
-    rules = requests.rules_in(cluster, ids["security_group"])
-    calls += [
-        ("CreateSecurityGroup", requests.security_group(cluster, ids["vpc"])),
-        ("AuthorizeSecurityGroupIngress", {"GroupId": ids["security_group"], "IpPermissions": rules}),
-    ]
-    if offer.facts["efa_cards"]:
-        out = [requests.group_rule(ids["security_group"])]
-        calls.append(
-            ("AuthorizeSecurityGroupEgress", {"GroupId": ids["security_group"], "IpPermissions": out})
-        )
-    calls.append(("ImportKeyPair", requests.key_pair(cluster, "<public key>")))
-    if offer.facts["placement_group"]:
-        group = requests.placement_group(cluster, place.zone)
-        calls.append(("CreatePlacementGroup", group))
-        ids["placement_group"] = group["GroupName"]
-    new = [NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data="") for rank in range(count)]
-    launch = requests.run_instances(cluster, offer, Ground(ids=ids), place, "<launch>", new)
-    calls.append(("RunInstances", launch))
-    notes = [note] if (note := efa_note(cluster, offer)) else []
-    return (*(requests.line(operation, request) for operation, request in calls), *notes)
-
-
-def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
-    """What a machine with a public address can't have of its type's network."""
-    most = len(offer.facts["efa_cards"])
-    layout = requests.efa_layout(offer.facts, public=cluster.public_ip)
-    used = sum(1 for interface in layout if "InterfaceType" in interface)
-    if used >= most:
-        return None
-    return (
-        f"{used} of the {most} EFA interfaces of {offer.shape} will be used: AWS gives a public address only to "
-        "a machine with a single interface. For all of them give a private subnet (--subnet-id), "
-        "`network.public_ip: false` and a bastion."
-    )

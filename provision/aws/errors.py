@@ -44,6 +44,7 @@ CODES: Mapping[str, type[CloudError]] = {
     "InvalidPlacementGroup.Unknown": Gone,
     "InvalidAMIID.Unavailable": Gone,
     "Gateway.NotAttached": Gone,
+    "NatGatewayNotFound": Gone,
     "ParameterNotFound": Gone,
     "NoSuchResourceException": Gone,
     "DependencyViolation": Blocked,
@@ -93,6 +94,8 @@ HINTS: Mapping[type[CloudError], str] = {
 
 CODE_HINTS: Mapping[str, str] = {
     "VpcLimitExceeded": "Remove a VPC, ask for more under Service Quotas, or give --subnet-id.",
+    "AddressLimitExceeded": "The NAT gateway of a private network needs an Elastic IP. Release one, ask for more "
+    "under Service Quotas, or give --subnet-id.",
 }
 """Where more can be said than `HINTS` does."""
 

@@ -17,12 +17,16 @@ class Kind:
     named: str | None = None
     """The field of its name, where that is no tag."""
     deleted_by_name: bool = False
+    deleted_in_a_list: bool = False
+    """The call takes several ids, and its answer has those that it refused."""
     which: Mapping[str, tuple[str, ...]] | None = None
     """Further filters."""
     attachable: bool = False
     """What is attached to a machine of its cluster goes with it, and is none of our parts."""
     slow: bool = False
     """It is still there for a while after AWS has said that it deletes it."""
+    ends_within_s: float = 0.0
+    """How long that can be, where it is more than some seconds."""
     holds: str | None = None
     """The filter for the network interfaces that keep it from being deleted."""
 
@@ -35,6 +39,7 @@ KINDS: tuple[Kind, ...] = (
         key="SpotInstanceRequests",
         id="SpotInstanceRequestId",
         delete="cancel_spot_instance_requests",
+        deleted_in_a_list=True,
         which={"state": ("open",)},
     ),
     Kind(
@@ -90,8 +95,48 @@ KINDS: tuple[Kind, ...] = (
         slow=True,
     ),
     Kind(
-        name="subnet",
+        name="nat-gateway",
         stage=2,
+        list="describe_nat_gateways",
+        key="NatGateways",
+        id="NatGatewayId",
+        delete="delete_nat_gateway",
+        which={"state": ("pending", "failed", "available", "deleting")},
+        slow=True,
+        ends_within_s=600.0,
+    ),
+    Kind(
+        name="vpc-endpoint",
+        stage=2,
+        list="describe_vpc_endpoints",
+        key="VpcEndpoints",
+        id="VpcEndpointId",
+        delete="delete_vpc_endpoints",
+        deleted_in_a_list=True,
+        which={
+            "vpc-endpoint-state": (
+                "pendingAcceptance",
+                "pending",
+                "available",
+                "deleting",
+                "rejected",
+                "failed",
+            )
+        },
+        slow=True,
+    ),
+    # A NAT gateway has its address until it is gone, and an address keeps the internet gateway attached.
+    Kind(
+        name="elastic-ip",
+        stage=3,
+        list="describe_addresses",
+        key="Addresses",
+        id="AllocationId",
+        delete="release_address",
+    ),
+    Kind(
+        name="subnet",
+        stage=3,
         list="describe_subnets",
         key="Subnets",
         id="SubnetId",
@@ -100,7 +145,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="route-table",
-        stage=3,
+        stage=4,
         list="describe_route_tables",
         key="RouteTables",
         id="RouteTableId",
@@ -108,7 +153,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="internet-gateway",
-        stage=3,
+        stage=4,
         list="describe_internet_gateways",
         key="InternetGateways",
         id="InternetGatewayId",
@@ -116,7 +161,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="vpc",
-        stage=4,
+        stage=5,
         list="describe_vpcs",
         key="Vpcs",
         id="VpcId",

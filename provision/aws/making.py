@@ -22,8 +22,8 @@ class Maker:
 
     def __init__(self, api: Api, clock: Clock, consistency_s: float) -> None:
         self.api = api
-        self._clock = clock
-        self._consistency_s = consistency_s
+        self.clock = clock
+        self.consistency_s = consistency_s
 
     def reader(self, operation: str, key: str, which: list[Request], **more: Any) -> Read:
         """Reads a whole list, whenever it is called."""
@@ -69,13 +69,13 @@ class Maker:
 
     def wait_for(self, find: Callable[[], T | None]) -> T | None:
         """What `find` returns once it does, or None when lists have had the time to settle."""
-        deadline = self._clock.now() + self._consistency_s
+        deadline = self.clock.now() + self.consistency_s
         waits = PollWaits()
         while True:
             found = find()
-            if found is not None or self._clock.now() > deadline:
+            if found is not None or self.clock.now() > deadline:
                 return found
-            self._clock.sleep(waits.next())
+            self.clock.sleep(waits.next())
 
 
 def lowest(items: Sequence[Item], field: str) -> Item | None:

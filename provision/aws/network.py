@@ -11,10 +11,15 @@ from provision import tags
 from provision.aws import requests
 from provision.aws.access import ensure_group, ensure_key
 from provision.aws.making import Item, Maker, Read, lowest, named
-from provision.aws.requests import EVERYWHERE, filters, tagged
+from provision.aws.nat import ensure_endpoint, ensure_nat, wait_available
+from provision.aws.requests import filters, tagged, way_out
+from provision.aws.subnets import associate, ensure_subnet, ensure_table, route
 from provision.cloud import CloudCluster, Ensure, Ground, Offer, Place
 from provision.errors import CloudError, Exists
 from provision.parallel import run_all, values
+
+Found = Mapping[str, Sequence[Item]]
+"""What each list had at the beginning, by the names of the reads."""
 
 
 def prepare(maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
@@ -53,21 +58,17 @@ def prepare_place(
     maker: Maker, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
 ) -> Ground:
     """The zone's subnet with its way out, and a placement group where the type takes one."""
-    shared = tagged(tags.CLUSTER, tags.NETWORK)
     reads: dict[str, Read] = {}
     if offer.facts["placement_group"]:
         usable = [*tagged(tags.CLUSTER_ID, cluster.id), *filters(state=["pending", "available"])]
         reads["groups"] = maker.reader("describe_placement_groups", "PlacementGroups", usable)
     if cluster.subnet_id is None:
-        reads["subnets"] = maker.reader("describe_subnets", "Subnets", shared)
-        reads["tables"] = maker.reader("describe_route_tables", "RouteTables", shared)
+        reads |= _subnet_reads(maker, cluster)
     found = _read_all(reads)
     ids = dict(ground.ids) | {"subnet": cluster.subnet_id or ""}
     if cluster.subnet_id is None:
-        ids["subnet"] = _ensure_subnet(
-            maker, cluster, ids["vpc"], place, ensure, found["subnets"], read=reads["subnets"]
-        )
-        _route_subnet(maker, ids, found["tables"], read=reads["tables"])
+        make = _private_subnet if requests.is_private(cluster) else _public_subnet
+        ids["subnet"] = make(maker, cluster, ids, place, ensure, found, reads)
     if offer.facts["placement_group"]:
         ids["placement_group"] = _ensure_placement_group(
             maker, cluster, place, ensure, found["groups"], read=reads["groups"]
@@ -75,17 +76,80 @@ def prepare_place(
     return Ground(ids=ids)
 
 
-def _read_all(reads: dict[str, Read]) -> dict[str, list[Item]]:
+def _read_all(reads: Mapping[str, Read]) -> Found:
     answers = values(run_all(lambda read: read(), list(reads.values())))
     return dict(zip(reads, answers, strict=True))
+
+
+def _subnet_reads(maker: Maker, cluster: CloudCluster) -> dict[str, Read]:
+    shared = tagged(tags.CLUSTER, tags.NETWORK)
+    reads = {
+        "subnets": maker.reader("describe_subnets", "Subnets", shared),
+        "tables": maker.reader("describe_route_tables", "RouteTables", shared),
+    }
+    if requests.is_private(cluster):
+        reads["nats"] = maker.reader("describe_nat_gateways", "NatGateways", shared)
+        reads["endpoints"] = maker.reader("describe_vpc_endpoints", "VpcEndpoints", shared)
+    return reads
+
+
+def _public_subnet(
+    maker: Maker,
+    cluster: CloudCluster,
+    ids: Mapping[str, str],
+    place: Place,
+    ensure: Ensure,
+    found: Found,
+    reads: Mapping[str, Read],
+) -> str:
+    """The zone's subnet, which leads to the internet gateway."""
+    subnet = ensure_subnet(maker, cluster, ids["vpc"], place, ensure, found["subnets"], read=reads["subnets"])
+    had = associate(maker, subnet, ids["route_table"], found["tables"], read=reads["tables"])
+    if had is not None:  # `prepare` has seen to the route of the other one
+        route(maker, str(had["RouteTableId"]), way_out(ids["internet_gateway"]), [had])
+    return subnet
+
+
+def _private_subnet(
+    maker: Maker,
+    cluster: CloudCluster,
+    ids: Mapping[str, str],
+    place: Place,
+    ensure: Ensure,
+    found: Found,
+    reads: Mapping[str, Read],
+) -> str:
+    """The zone's private subnet, which leads to the NAT gateway, and to S3 without it."""
+    vpc = ids["vpc"]
+    nat = ensure_nat(
+        maker,
+        cluster,
+        vpc,
+        ensure,
+        found["nats"],
+        read=reads["nats"],
+        addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
+        public_subnet=partial(_public_subnet, maker, cluster, ids, place, ensure, found, reads),
+    )
+    tables, subnets = found["tables"], found["subnets"]
+    table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
+    subnet = ensure_subnet(maker, cluster, vpc, place, ensure, subnets, read=reads["subnets"], private=True)
+    had = associate(maker, subnet, table, tables, read=reads["tables"])
+    if had is not None:
+        table, tables = str(had["RouteTableId"]), [had]
+    ensure_endpoint(maker, cluster, vpc, table, ensure, found["endpoints"], read=reads["endpoints"])
+    # All that does not need it is made while AWS brings it up.
+    nat = wait_available(maker, nat, vpc, read=reads["nats"])
+    route(maker, table, way_out(nat, private=True), tables)
+    return subnet
 
 
 def _shared_network(
     maker: Maker,
     cluster: CloudCluster,
     ensure: Ensure,
-    found: dict[str, list[Item]],
-    reads: dict[str, Read],
+    found: Found,
+    reads: Mapping[str, Read],
 ) -> dict[str, str]:
     vpc = maker.ensure(
         "vpc",
@@ -113,23 +177,8 @@ def _shared_network(
         shared=True,
     )
     gateway = _attach(maker, gateway, vpc, found["gateways"], read=reads["gateways"])
-    table = maker.ensure(
-        "route-table",
-        ensure,
-        found["tables"],
-        read=reads["tables"],
-        pick=lambda items: lowest([item for item in items if item.get("VpcId") == vpc], "RouteTableId"),
-        field="RouteTableId",
-        create=lambda token: maker.create(
-            "create_route_table",
-            requests.route_table(cluster, vpc, token),
-            "RouteTable",
-            "RouteTableId",
-            again=True,
-        ),
-        shared=True,
-    )
-    _route(maker, table, gateway, found["tables"])
+    table = ensure_table(maker, cluster, vpc, ensure, found["tables"], read=reads["tables"])
+    route(maker, table, way_out(gateway), found["tables"])
     return {"vpc": vpc, "internet_gateway": gateway, "route_table": table}
 
 
@@ -166,88 +215,6 @@ def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
     """The gateway that is attached to the VPC, else one that is attached to none."""
     attached = [item for item in items if _is_attached(item, vpc)]
     return lowest(attached or [item for item in items if not item.get("Attachments")], "InternetGatewayId")
-
-
-def _route(maker: Maker, table: str, gateway: str, known: Sequence[Item]) -> None:
-    item = named(known, "RouteTableId", table)
-    routes = item.get("Routes", []) if item else []
-    if any(
-        route.get("DestinationCidrBlock") == EVERYWHERE
-        and route.get("GatewayId") == gateway
-        and route.get("State") != "blackhole"
-        for route in routes
-    ):
-        return
-    wanted = requests.default_route(table, gateway)
-    try:
-        maker.api.call("create_route", again=True, settle=True, **wanted)
-    except Exists:
-        maker.api.call("replace_route", again=True, **wanted)
-
-
-def _ensure_subnet(
-    maker: Maker,
-    cluster: CloudCluster,
-    vpc: str,
-    place: Place,
-    ensure: Ensure,
-    known: Sequence[Item],
-    *,
-    read: Read,
-) -> str:
-    def in_zone(items: Sequence[Item]) -> Item | None:
-        here = [s for s in items if s["VpcId"] == vpc and s["AvailabilityZone"] == place.zone]
-        return lowest(here, "SubnetId")
-
-    def create(_: str) -> str:
-        taken = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
-        wanted = requests.subnet(cluster, vpc, place.zone, requests.subnet_cidr(place.zone, taken))
-        return maker.create("create_subnet", wanted, "Subnet", "SubnetId")
-
-    return maker.ensure(
-        f"subnet {place.zone}",
-        ensure,
-        known,
-        read=read,
-        pick=in_zone,
-        field="SubnetId",
-        create=create,
-        shared=True,
-    )
-
-
-def _route_subnet(maker: Maker, ids: Mapping[str, str], tables: Sequence[Item], *, read: Read) -> None:
-    """Give the subnet a table of ours with a way out.
-
-    A race may have made two tables, and the subnet has the other one: a subnet has one at a time.
-    """
-    subnet, gateway = ids["subnet"], ids["internet_gateway"]
-    associated = _table_of(tables, subnet)
-    if associated is None:
-        try:
-            # Doing it twice gives the same association.
-            maker.api.call(
-                "associate_route_table",
-                again=True,
-                settle=True,
-                RouteTableId=ids["route_table"],
-                SubnetId=subnet,
-            )
-            return  # `prepare` has seen to that table's route
-        except Exists:
-            # Another process was faster, or the list lags.
-            associated = maker.wait_for(lambda: _table_of(read(), subnet))
-            if associated is None:
-                raise
-    _route(maker, str(associated["RouteTableId"]), gateway, [associated])
-
-
-def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
-    """The table that the subnet is associated with."""
-    for table in tables:
-        if any(association.get("SubnetId") == subnet for association in table.get("Associations", [])):
-            return table
-    return None
 
 
 def _ensure_placement_group(

@@ -7,7 +7,8 @@ from typing import Any
 
 from provision import tags
 from provision.aws import instances
-from provision.aws.api import Api
+from provision.aws.api import Answer, Api
+from provision.aws.errors import translate
 from provision.aws.kinds import KINDS, Kind
 from provision.aws.making import Item
 from provision.aws.requests import filters, ours, tags_in
@@ -21,6 +22,13 @@ GONE_WITHIN_S = 15.0
 MOST_NAMED = 5
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
+
+_IN_USE = {
+    "network-interface": ("InvalidParameterValue",),
+    "volume": ("InvalidParameterValue",),
+    "elastic-ip": ("AuthFailure", "OperationNotPermitted"),
+}
+"""What EC2 answers, of some kinds, where something uses them."""
 
 
 def parts(api: Api) -> tuple[Part, ...]:
@@ -64,7 +72,14 @@ def _attachments(item: Item) -> list[Item]:
 def _part(kind: Kind, item: Item) -> Part:
     of = tags_in(item)
     name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
-    return Part(kind=kind.name, id=str(item.get(kind.id) or name), name=name, tags=of, stage=kind.stage)
+    return Part(
+        kind=kind.name,
+        id=str(item.get(kind.id) or name),
+        name=name,
+        tags=of,
+        stage=kind.stage,
+        ends_within_s=kind.ends_within_s,
+    )
 
 
 def delete(api: Api, clock: Clock, part: Part) -> None:
@@ -76,12 +91,11 @@ def delete(api: Api, clock: Clock, part: Part) -> None:
             _detach(api, part)
         if part.kind == "route-table":
             _disassociate(api, part)
-        api.call(kind.delete, again=True, **_whom(kind, part))
+        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_whom(kind, part)))
     except Gone:
         return
     except CloudError as error:
-        # EC2 says only that a value is invalid of an interface that is in use.
-        if not isinstance(error, Blocked) and not (kind.attachable and error.code == "InvalidParameterValue"):
+        if not isinstance(error, Blocked) and error.code not in _IN_USE.get(part.kind, ()):
             raise
         holders = [*_attached_to(api, kind, part), *_interfaces(api, kind, part), *_inside(api, part)]
         if not holders:
@@ -99,9 +113,14 @@ def delete(api: Api, clock: Clock, part: Part) -> None:
 def _whom(kind: Kind, part: Part) -> dict[str, Any]:
     if kind.deleted_by_name:
         return {kind.named or "": part.name}
-    if part.kind == "spot-request":
-        return {"SpotInstanceRequestIds": [part.id]}
-    return {kind.id: part.id}
+    return {f"{kind.id}s": [part.id]} if kind.deleted_in_a_list else {kind.id: part.id}
+
+
+def _refuse_unsuccessful(api: Api, kind: Kind, answer: Answer) -> None:
+    """Raise what a call that takes several ids says of one, in an answer that is none of an error."""
+    for refused in answer.get("Unsuccessful") or []:
+        operation = "".join(word.capitalize() for word in kind.delete.split("_"))
+        raise translate(refused, service="ec2", operation=operation, region=api.region)
 
 
 def _disassociate(api: Api, part: Part) -> None:
@@ -152,6 +171,13 @@ def _attached_to(api: Api, kind: Kind, part: Part) -> list[str]:
     ]
 
 
+def _associated_with(api: Api, part: Part) -> list[str]:
+    """The network interface that has an Elastic IP; just after a NAT gateway's end, none is shown any more."""
+    found = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=part.id))
+    holders = [f"network interface {a.get('NetworkInterfaceId', '')}" for a in found if "AssociationId" in a]
+    return holders or ["something that AWS does not name"]
+
+
 def _interfaces(api: Api, kind: Kind, part: Part) -> list[str]:
     """The network interfaces that use a part, whosever they are."""
     if kind.holds is None:
@@ -177,15 +203,19 @@ def _inside(api: Api, part: Part) -> list[str]:
         found = api.pages("describe_security_groups", "SecurityGroups", Filters=which)
         others = [group["GroupId"] for group in found if group["GroupId"] != part.id]
         return [f"the rules of security group {other}" for other in others]
+    if part.kind == "elastic-ip":
+        return _associated_with(api, part)
     if part.kind != "vpc":
         return []
     here = filters(vpc_id=part.id)
     groups = api.pages("describe_security_groups", "SecurityGroups", Filters=here)
     subnets = api.pages("describe_subnets", "Subnets", Filters=here)
     tables = api.pages("describe_route_tables", "RouteTables", Filters=here)
+    endpoints = api.pages("describe_vpc_endpoints", "VpcEndpoints", Filters=here)
     own = [table for table in tables if not any(a.get("Main") for a in table.get("Associations", []))]
     return [
         *(f"security group {group['GroupId']}" for group in groups if group["GroupName"] != "default"),
         *(f"subnet {subnet['SubnetId']}" for subnet in subnets),
         *(f"route table {table['RouteTableId']}" for table in own),
+        *(f"endpoint {endpoint['VpcEndpointId']}" for endpoint in endpoints),
     ]

@@ -25,7 +25,13 @@ def name_of(cluster: CloudCluster) -> str:
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     """Tags of what belongs to the cluster."""
-    return tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+    private = is_private(cluster)
+    return tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, private=private)
+
+
+def is_private(cluster: CloudCluster) -> bool:
+    """Whether its machines stand in a private subnet of ours, behind the NAT gateway."""
+    return cluster.subnet_id is None and not cluster.public_ip
 
 
 def tag_specification(kind: str, of: Tags, name: str) -> Request:
@@ -57,8 +63,15 @@ def ours() -> list[Request]:
     return filters(tag_key=tags.CLUSTER)
 
 
-def _network_tags(kind: str, cluster: CloudCluster, name: str = NETWORK_NAME) -> Request:
-    return {"TagSpecifications": [tag_specification(kind, tags.of_network(cluster.owner), name)]}
+def _network_tags(
+    kind: str, cluster: CloudCluster, name: str = NETWORK_NAME, *, private: bool = False
+) -> Request:
+    of = tags.of_network(cluster.owner, private=private)
+    return {"TagSpecifications": [tag_specification(kind, of, name)]}
+
+
+def _tier_name(private: bool) -> str:
+    return f"{NETWORK_NAME} private" if private else NETWORK_NAME
 
 
 def vpc(cluster: CloudCluster) -> Request:
@@ -71,27 +84,60 @@ def internet_gateway(cluster: CloudCluster) -> Request:
     return _network_tags("internet-gateway", cluster)
 
 
-def route_table(cluster: CloudCluster, vpc_id: str, token: str) -> Request:
+def route_table(cluster: CloudCluster, vpc_id: str, token: str, *, private: bool = False) -> Request:
     """CreateRouteTable."""
-    return {"VpcId": vpc_id, "ClientToken": token} | _network_tags("route-table", cluster)
+    named = _network_tags("route-table", cluster, _tier_name(private), private=private)
+    return {"VpcId": vpc_id, "ClientToken": token} | named
 
 
-def default_route(route_table_id: str, gateway_id: str) -> Request:
+def way_out(gateway_id: str, *, private: bool = False) -> Request:
+    """Where a route leads: to the internet gateway, in a private subnet to the NAT gateway."""
+    return {"NatGatewayId" if private else "GatewayId": gateway_id}
+
+
+def default_route(route_table_id: str, way: Request) -> Request:
     """CreateRoute, ReplaceRoute."""
-    return {"RouteTableId": route_table_id, "DestinationCidrBlock": EVERYWHERE, "GatewayId": gateway_id}
+    return {"RouteTableId": route_table_id, "DestinationCidrBlock": EVERYWHERE} | way
 
 
-def subnet(cluster: CloudCluster, vpc_id: str, zone: str, cidr: str) -> Request:
+def elastic_ip(cluster: CloudCluster) -> Request:
+    """AllocateAddress: what the NAT gateway is seen as."""
+    return {"Domain": "vpc"} | _network_tags("elastic-ip", cluster, _tier_name(True), private=True)
+
+
+def nat_gateway(cluster: CloudCluster, subnet_id: str, allocation_id: str, token: str) -> Request:
+    """CreateNatGateway, in a public subnet."""
+    named = _network_tags("natgateway", cluster, _tier_name(True), private=True)
+    return {"SubnetId": subnet_id, "AllocationId": allocation_id, "ClientToken": token} | named
+
+
+def s3_service(cluster: CloudCluster) -> str:
+    """S3 of the cluster's region, as endpoints name it."""
+    return f"com.amazonaws.{cluster.target.region or '<region>'}.s3"
+
+
+def s3_endpoint(cluster: CloudCluster, vpc_id: str, route_table_id: str, token: str) -> Request:
+    """CreateVpcEndpoint: S3 without the NAT gateway, which takes money for each GB; itself it is free."""
+    return {
+        "VpcEndpointType": "Gateway",
+        "VpcId": vpc_id,
+        "ServiceName": s3_service(cluster),
+        "RouteTableIds": [route_table_id],
+        "ClientToken": token,
+    } | _network_tags("vpc-endpoint", cluster, _tier_name(True), private=True)
+
+
+def subnet(cluster: CloudCluster, vpc_id: str, zone: str, cidr: str, *, private: bool = False) -> Request:
     """CreateSubnet."""
-    named = _network_tags("subnet", cluster, f"{NETWORK_NAME} {zone}")
+    named = _network_tags("subnet", cluster, f"{_tier_name(private)} {zone}", private=private)
     return {"VpcId": vpc_id, "AvailabilityZone": zone, "CidrBlock": cidr} | named
 
 
-def subnet_cidr(zone: str, taken: Iterable[str]) -> str:
-    """The zone's part of the VPC: the same whoever asks, unless that is taken."""
+def subnet_cidr(zone: str, taken: Iterable[str], *, private: bool = False) -> str:
+    """The zone's part of the VPC, private ones in its upper half: the same whoever asks, unless that is taken."""
     blocks = [str(block) for block in ipaddress.ip_network(VPC_CIDR).subnets(new_prefix=SUBNET_PREFIX)]
     used = set(taken)
-    first = (ord(zone[-1]) - ord("a")) % len(blocks)
+    first = (ord(zone[-1]) - ord("a") + private * len(blocks) // 2) % len(blocks)
     ordered = blocks[first:] + blocks[:first]
     return next((block for block in ordered if block not in used), ordered[0])
 

@@ -42,12 +42,17 @@ GUEST_POLICIES = (*LAUNCH_POLICIES, "manage volume-family in compartment id {com
 def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     """As `Cloud.check` says."""
     credentials, known = _credentials(api)
-    found = [Finding(what="OCI SDK", ok=True, detail=f"oci {oci.__version__}"), *_files(api), *credentials]
+    found = [sdk(), *_files(api), *credentials]
     if known:
         found += _together(
             partial(_region, api), partial(_permissions, api), partial(_plan, api, cluster, count)
         )
     return tuple(found)
+
+
+def sdk() -> Finding:
+    """What is known without an account."""
+    return Finding(what="OCI SDK", ok=True, detail=f"oci {oci.__version__}")
 
 
 def skew_finding(date: str | None, now: datetime) -> Finding:
@@ -171,8 +176,8 @@ def _permissions(api: Api) -> Iterator[Finding]:
     yield Finding(
         what="permission to create",
         ok=None,
-        detail=f"OCI can't be asked. A group that also makes the network needs: {_told(api, OWNER_POLICIES)}; "
-        f"with --subnet-id: {_told(api, GUEST_POLICIES)}. Without the one on volumes, boot volumes get no tags, "
+        detail=f"OCI can't be asked. A group that also makes the network needs\n{_told(api, OWNER_POLICIES)}\n"
+        f"and with --subnet-id\n{_told(api, GUEST_POLICIES)}\nWithout the one on volumes, boot volumes get no tags, "
         "and `gpuctl down` does not find one that was kept when its machine was ended in the console.",
     )
 
@@ -212,7 +217,8 @@ def _add(api: Api, method: str) -> str:
 
 
 def _told(api: Api, policies: Sequence[str]) -> str:
-    return ", ".join(f"`{statement(policy, api.compartment)}`" for policy in policies)
+    """One a line, as the console takes them."""
+    return "\n".join(f"    {statement(policy, api.compartment)}" for policy in policies)
 
 
 def _together(*checks: Callable[[], Iterator[Finding]]) -> list[Finding]:

@@ -42,6 +42,11 @@ def configured() -> bool:
     return auth.configured()
 
 
+def sdk() -> Finding:
+    """The SDK's version."""
+    return checks.sdk()
+
+
 def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
     """`preview` without an account. Pure."""
     return preview.outline(cluster, count)

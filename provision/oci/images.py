@@ -6,6 +6,7 @@ Only lists that the service has filtered by shape are chosen from, as names don'
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
@@ -18,6 +19,9 @@ UBUNTU = "Canonical Ubuntu"
 MARKETPLACE = "marketplace:"
 DEFAULT_DISK_GB = 200
 LEAST_DISK_GB, MOST_DISK_GB = 50, 32_768
+MOST_NAMED = 3
+WORD_CUTOFF = 0.75
+"""How like each other two words are of which one is misspelt, 0 .. 1."""
 
 _USERS = (
     ("ubuntu", "ubuntu"),
@@ -95,11 +99,25 @@ def by_name(images: Sequence[Json], wanted: str, shape: str) -> Json:
     begun = [image for name, image in zip(names, usable, strict=True) if name.startswith(f"{wanted}-")]
     if begun:
         return min(begun, key=lambda image: _strangeness(image, shape))
-    near = nearest(wanted, names) or names[:3]
+    near = near_names(wanted, names)
     raise InvalidInput(
         f"There is no image '{wanted}' that runs on {shape} in this region. Near it: "
         f"{', '.join(near) or 'none'}. Give a display name or its beginning, an OCID, or `marketplace:NAME`."
     )
+
+
+def near_names(wanted: str, names: Sequence[str]) -> list[str]:
+    """Three names at most: like the wanted one as a whole, else those with the likest words, else the first."""
+    asked = _split(wanted.casefold())
+    likeness = {name: sum(_likeness(word, _split(name.casefold())) for word in asked) for name in names}
+    by_words = sorted((name for name in names if likeness[name]), key=lambda name: -likeness[name])
+    return nearest(wanted, names) or by_words[:MOST_NAMED] or list(names[:MOST_NAMED])
+
+
+def _likeness(word: str, words: Sequence[str]) -> float:
+    """Of a word to the likest of `words`; 0 where it is none of them misspelt."""
+    best = max((SequenceMatcher(None, word, other).ratio() for other in words), default=0.0)
+    return best if best >= WORD_CUTOFF else 0.0
 
 
 def as_image(view: Json, listing: tuple[str, str] | None = None) -> Image:
@@ -208,7 +226,11 @@ def _usable(image: Json) -> bool:
 
 def _words(image: Json) -> set[str]:
     text = f"{image.get('displayName') or ''} {image.get('operatingSystemVersion') or ''}"
-    return set(re.split(r"[-_ ]", text.casefold()))
+    return set(_split(text.casefold()))
+
+
+def _split(text: str) -> list[str]:
+    return [word for word in re.split(r"[-_ ]", text) if word]
 
 
 def _version(image: Json) -> tuple[int, ...]:

@@ -367,6 +367,18 @@ def test_a_dry_run_needs_no_account(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.calls(mutating=True) == []
 
 
+def test_a_dry_run_needs_no_region_and_no_address(gpuctl: CloudGpuctl) -> None:
+    words = ("up", "--shape", gpuctl.kind.shape, "--count", "2", "--dry-run", "--json")
+    nothing = {
+        **no_credentials(gpuctl.kind),
+        "AWS_DEFAULT_REGION": "",
+        "GPUCTL_ADDRESS_URL": "http://127.0.0.1:1/",
+    }
+    plan = gpuctl.ok(*words, env=nothing).json
+    assert plan["region"] is None
+    assert "<your address>/32" in " ".join(plan["actions"])
+
+
 def test_up_from_another_address_lets_it_in_and_the_old_one_out(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     words = ("up", "--ssh-cidr", "127.0.0.9/32", "--no-wait", "--yes")
@@ -422,3 +434,93 @@ def test_status_shows_what_a_killed_up_has_made(gpuctl: CloudGpuctl) -> None:
     assert {machine["id"] for machine in shown.json["machines"]} == made
     assert "gpuctl down" in shown.err
     assert len(gpuctl.ok("status", "--all", "--json").json["clusters"]) == 1
+
+
+def private_words(gpuctl: CloudGpuctl) -> tuple[str, ...]:
+    """`up` of machines in a private subnet of gpuctl's, behind a jump host of the user's."""
+    return (*gpuctl.up_words, "--no-public-ip", "--bastion", "somebody@192.0.2.9")
+
+
+def kinds_of(gpuctl: CloudGpuctl) -> set[str]:
+    return {part.get("kind", "instance") for part in gpuctl.cloud.owned()}
+
+
+def test_a_private_cluster(gpuctl: CloudGpuctl) -> None:
+    up = gpuctl.ok(*private_words(gpuctl))
+    machines = up.json["machines"]
+    assert [machine["host"] for machine in machines] == [machine["private_ip"] for machine in machines]
+    assert all(machine["host"] for machine in machines)
+    assert ("$0.045 an hour" in up.err) == (gpuctl.kind.provider == "aws"), "what costs money is told"
+    made = len(gpuctl.cloud.calls(mutating=True))
+    gpuctl.ok(*private_words(gpuctl))
+    assert len(gpuctl.cloud.calls(mutating=True)) == made
+    gpuctl.ok("down", "--yes")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.ok(*private_words(gpuctl), "--cluster", "second")
+    networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
+    assert len(networks) == 1
+    gpuctl.ok("down", "--yes", "--cluster", "second")
+    assert len(gpuctl.cloud.live_instances()) == COUNT
+    # Only AWS takes money for it.
+    assert ("natgateway" in kinds_of(gpuctl)) == (gpuctl.kind.provider == "oci")
+    gpuctl.ok("down", "--yes")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_a_dry_run_of_a_private_cluster(gpuctl: CloudGpuctl) -> None:
+    plan = gpuctl.ok(*private_words(gpuctl), "--dry-run").json
+    assert "CreateNatGateway" in " ".join(plan["actions"])
+    assert gpuctl.cloud.calls(mutating=True) == []
+
+
+MAKING_PRIVATE = {
+    "oci": ("CreateNatGateway", "CreateRouteTable", "CreateSubnet", "LaunchInstance"),
+    "aws": ("AllocateAddress", "CreateNatGateway", "CreateVpcEndpoint", "CreateRoute", "RunInstances"),
+}
+ENDING_PRIVATE = {
+    "oci": ("DeleteSubnet", "DeleteRouteTable", "DeleteNatGateway", "DeleteVcn"),
+    "aws": ("DeleteNatGateway", "ReleaseAddress", "DetachInternetGateway"),
+}
+
+
+def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None:
+    """Run a command and kill it where it makes that call."""
+    gpuctl.cloud.fault(operation=operation, nth=1, kind=phase)
+    process = gpuctl.start(*words)
+    held = gpuctl.cloud.held(wait_s=30)
+    process.kill()
+    _, said = process.communicate()
+    assert held, f"{operation} was not called: {said}"
+    gpuctl.cloud.release()
+
+
+@pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
+def test_private_commands_that_are_killed(gpuctl: CloudGpuctl, phase: str) -> None:
+    """Each command goes on where the one before was killed; in the end all is there once, and then nothing."""
+    provider = gpuctl.kind.provider
+    if provider == "aws":
+        gpuctl.cloud.settings(nat_ready_s=1, nat_gone_s=1)
+    for operation in MAKING_PRIVATE[provider]:
+        killed(gpuctl, operation, phase, *private_words(gpuctl))
+    gpuctl.ok(*private_words(gpuctl))
+    kinds = [part.get("kind", "instance") for part in gpuctl.cloud.owned()]
+    assert kinds.count("instance") == COUNT
+    once = {"oci": ("natgateway", "vcn"), "aws": ("natgateway", "elastic-ip", "vpc-endpoint", "vpc")}
+    assert [kinds.count(kind) for kind in once[provider]] == [1] * len(once[provider])
+    for operation in ENDING_PRIVATE[provider]:
+        killed(gpuctl, operation, phase, "down", "--yes")
+    gpuctl.ok("down", "--yes")
+    assert gpuctl.cloud.owned() == []
+
+
+def test_reap_removes_what_is_left_of_a_private_network(gpuctl: CloudGpuctl) -> None:
+    """A NAT gateway alone, with no cluster and no file of ours, costs money as well."""
+    killed(gpuctl, "CreateNatGateway", "hold_after", *private_words(gpuctl))
+    assert "natgateway" in kinds_of(gpuctl)
+    shutil.rmtree(gpuctl.home)
+    gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--yes")
+    assert gpuctl.cloud.owned() == []

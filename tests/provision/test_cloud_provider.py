@@ -1,8 +1,10 @@
 """A rented cluster in its account and region: what is there is never lost sight of, nor made a second time."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
 from provision import tags
-from provision.cloud import CloudCluster
+from provision.clock import Clock
+from provision.cloud import Cloud, CloudCluster, Finding, Target
 from provision.cloud_folder import CloudFolder
 from provision.cloud_provider import CloudProvider
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
@@ -22,6 +25,7 @@ from provision.provider import Plan
 from provision.teardown import remove
 
 SHAPE = "VM.GPU.A10.1"
+SHAPE_OF = {"oci": "VM.GPU.A10.2", "aws": "g5.12xlarge"}
 HERE = "203.0.113.7/32"
 ELSEWHERE = "198.51.100.9/32"
 TTL_S = 4 * 3600.0
@@ -407,3 +411,64 @@ def test_options_of_a_dead_cluster_do_not_stick(scene: Scene) -> None:
     assert (record.spot, record.public_ip, record.subnet_id) == (False, True, None)
     assert (request["spot"], request["public_ip"]) == (False, True)
     assert request["subnet"] in {part.id for part in scene.world.there("subnet")}
+
+
+@pytest.mark.parametrize(("name", "what"), [("oci", "OCI SDK"), ("aws", "SDK")])
+def test_doctor_tells_the_sdk_of_an_account_that_can_not_be_asked(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    def connect(target: Target, clock: Clock) -> Cloud:
+        raise BadCredentials("There are none.")
+
+    provider = CloudProvider(name, Store(tmp_path).cluster("default"), connect=connect)
+    sdk, credentials = provider.check(Spec(shape=SHAPE_OF[name]))
+    assert (sdk.what, sdk.ok, bool(sdk.detail)) == (what, True, True)
+    assert credentials == Finding(what="credentials", ok=False, detail="There are none.")
+
+
+@pytest.mark.parametrize("name", ["oci", "aws"])
+def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) -> None:
+    provider = CloudProvider(name, Store(tmp_path).cluster("default"))
+    plan = provider.outline(Spec(shape=SHAPE_OF[name], count=2, public_ip=False))
+    told = "\n".join(plan.actions)
+    assert "<your address>/32" in told
+    assert "CreateNatGateway" in told
+    assert plan.region is None
+    assert "None" not in told
+
+
+class TellsAddress(BaseHTTPRequestHandler):
+    """Answers as the service does that tells callers their address."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(HERE.removesuffix("/32").encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), TellsAddress) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("GPUCTL_ADDRESS_URL", f"http://127.0.0.1:{server.server_address[1]}/")
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("address_service")
+def test_where_ssh_comes_from_with_a_jump_host(scene: Scene) -> None:
+    """Not from this computer's own address, which is let in where nobody says another."""
+
+    def told(**asked: Any) -> list[str]:
+        return [note for note in scene.plan(1, **asked).notes if "SSH is let in" in note]
+
+    (note,) = told(ssh_cidr=None, public_ip=False, bastion="me@192.0.2.9")
+    assert HERE in note
+    assert "--ssh-cidr" in note
+    assert told(ssh_cidr=ELSEWHERE, public_ip=False, bastion="me@192.0.2.9") == []
+    assert told(ssh_cidr=None) == []

@@ -1,7 +1,7 @@
 """Nothing of a cluster stays, nothing of anybody else is touched, and what does stay is named."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -196,6 +196,41 @@ def test_a_user_that_comes_while_a_blocked_network_is_waited_for(scene: Scene) -
     assert {part.kind for part in scene.world.there()} >= {"subnet", "vcn", "nsg"}
 
 
+PRIVATE_NETWORK = tags.of_network("me@here", private=True)
+THEIRS_PRIVATE = tags.of_cluster("other", "cluster-2", "she@there", private=True)
+
+
+def test_private_parts_go_with_the_last_private_cluster(scene: Scene) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    theirs = scene.world.add_part("nsg", THEIRS)
+    assert scene.down() == Removed(leftovers=(), network_users=("other",))
+    assert {part.id for part in scene.world.there()} == {
+        theirs.id,
+        scene.vcn.id,
+        scene.gateway.id,
+        scene.subnet.id,
+    }
+    assert nat.id in scene.touched()
+
+
+def test_private_parts_stay_for_another_private_cluster(scene: Scene) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    theirs = scene.world.add_machine(THEIRS_PRIVATE, rank=0, age_s=900)
+    assert scene.down() == Removed(leftovers=(), network_users=("other",))
+    shared = {nat.id, scene.vcn.id, scene.gateway.id, scene.subnet.id}
+    assert {part.id for part in scene.world.there()} == shared
+    assert not scene.touched() & {theirs.id, *shared}
+
+
+def test_a_private_part_that_stays_is_named_though_others_use_the_network(scene: Scene) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    scene.world.blocked_until[nat.id] = 1e9
+    scene.world.add_part("nsg", THEIRS)
+    removed = scene.down()
+    assert [left.id for left in removed.leftovers] == [nat.id]
+    assert removed.network_users == ("other",)
+
+
 def test_all_clusters_at_once(scene: Scene) -> None:
     theirs = scene.world.add_machine(THEIRS, rank=0, age_s=900)
     scene.world.add_part("nsg", THEIRS)
@@ -266,6 +301,16 @@ def test_a_part_that_is_blocked_for_a_while_is_waited_for(scene: Scene) -> None:
     scene.world.blocked_until[scene.subnet.id] = 200
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
+
+
+def test_a_part_whose_end_is_slow_is_waited_for_longer(scene: Scene) -> None:
+    slow = replace(scene.gateway, ends_within_s=600.0)
+    scene.world.parts[slow.id].part = slow
+    scene.world.blocked_until[slow.id] = BLOCKED_TIMEOUT_S + 500
+    scene.world.blocked_until[scene.subnet.id] = BLOCKED_TIMEOUT_S + 550
+    assert scene.down() == Removed(leftovers=())
+    scene.check_empty()
+    assert any("waiting, at most 15 minutes" in line for line in scene.said)
 
 
 def test_a_part_that_may_not_be_deleted_is_named_at_once(scene: Scene) -> None:

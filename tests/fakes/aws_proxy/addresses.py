@@ -24,6 +24,8 @@ ASSOCIATION = (
 
 def allocate(world: World, region: str, params: Params) -> dict[str, Any]:
     """AllocateAddress."""
+    if len(list(world.of("elastic-ip", region))) >= world.extra.address_limit:
+        raise ApiError("AddressLimitExceeded", "The maximum number of addresses has been reached.")
     if params.get("DryRun"):
         raise dry_run()
     address = Thing(
@@ -55,7 +57,7 @@ def associate(world: World, region: str, params: Params) -> dict[str, Any]:
         raise ApiError(
             "Resource.AlreadyAssociated", f"resource {address.id} is already associated with {old}"
         )
-    if not _has_gateway(world, region, interface.body["VpcId"]):
+    if not has_gateway(world, region, interface.body["VpcId"]):
         raise ApiError(
             "Gateway.NotAttached",
             f"Network {interface.body['VpcId']} is not attached to any internet gateway",
@@ -64,16 +66,29 @@ def associate(world: World, region: str, params: Params) -> dict[str, Any]:
         _dissolve(world, address)
     # With a real SSH server behind it, the only address that leads there is its own.
     instance = world.things.get(interface.instance_id or "")
-    interface.public_ip = getattr(instance, "address", None) or address.body["PublicIp"]
+    public_ip = getattr(instance, "address", None) or address.body["PublicIp"]
+    return {"AssociationId": give(address, interface, public_ip)}
+
+
+def give(address: Thing, interface: Interface, public_ip: str) -> str:
+    """Let an interface have an address. Returns the id of the association."""
+    interface.public_ip = public_ip
     interface.allocation_id = address.id
+    name = new_id("eipassoc")
     address.body |= {
-        "AssociationId": new_id("eipassoc"),
+        "AssociationId": name,
         "NetworkInterfaceId": interface.id,
         "NetworkInterfaceOwnerId": ACCOUNT,
         "InstanceId": interface.instance_id,
         "PrivateIpAddress": interface.body["PrivateIpAddress"],
     }
-    return {"AssociationId": address.body["AssociationId"]}
+    return name
+
+
+def is_taken(world: World, region: str, address: Thing) -> bool:
+    """Whether something has the address."""
+    _all(world, region)
+    return "AssociationId" in address.body
 
 
 def _target(world: World, region: str, params: Params) -> Interface:
@@ -92,7 +107,7 @@ def _target(world: World, region: str, params: Params) -> Interface:
     return instance.nics[0]
 
 
-def _has_gateway(world: World, region: str, vpc_id: str) -> bool:
+def has_gateway(world: World, region: str, vpc_id: str) -> bool:
     gateways = world.moto.backend(region).internet_gateways.values()
     default = world.moto.backend(region).vpcs[vpc_id].is_default
     return default or any(gateway.vpc and gateway.vpc.id == vpc_id for gateway in gateways)
@@ -105,9 +120,17 @@ def disassociate(world: World, region: str, params: Params) -> dict[str, Any]:
         if address.body.get("AssociationId") == wanted and wanted:
             if params.get("DryRun"):
                 raise dry_run()
+            _refuse_services(world, address)
             _dissolve(world, address)
             return {}
     raise ApiError("InvalidAssociationID.NotFound", f"The association ID '{wanted}' does not exist")
+
+
+def _refuse_services(world: World, address: Thing) -> None:
+    """The address of a NAT gateway can't be taken from it; the error is EC2's."""
+    interface = world.things.get(address.body.get("NetworkInterfaceId", ""))
+    if interface is not None and interface.body["RequesterManaged"]:
+        raise ApiError("AuthFailure", "You do not have permission to access the specified resource.")
 
 
 def _dissolve(world: World, address: Thing) -> None:
@@ -124,6 +147,7 @@ def release(world: World, region: str, params: Params) -> dict[str, Any]:
     address = world.get("elastic-ip", region, params.get("AllocationId", ""))
     if params.get("DryRun"):
         raise dry_run()
+    _refuse_services(world, address)
     if "AssociationId" in address.body:
         raise ApiError("InvalidIPAddress.InUse", f"Address {address.body['PublicIp']} is in use.")
     del world.things[address.id]

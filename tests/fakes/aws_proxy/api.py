@@ -11,11 +11,13 @@ from xml.sax.saxutils import escape
 
 from tests.fakes.aws_proxy import (
     addresses,
+    endpoints,
     groups,
     images,
     instance_calls,
     interfaces,
     lag,
+    nat,
     network,
     services,
     shapes,
@@ -167,7 +169,19 @@ def _once(world: World, request: Request, model: Any, params: Params) -> bytes:
     data = world.moto.ec2(request.region, dict(request.form))
     network.tidy(world, request.region, request.operation, params)
     lag.created(world, request.operation, data)
+    if request.operation == "DescribeRouteTables":
+        data = _with_other_routes(world, model, data)
     return lag.without_new(world, request.operation, data)
+
+
+def _with_other_routes(world: World, model: Any, data: bytes) -> bytes:
+    """Route tables with what moto does not know of them."""
+    if not any(thing.kind in (nat.KIND, endpoints.KIND) for thing in world.things.values()):
+        return data
+    found = world.moto.result(model.name, data)
+    nat.mark_blackholes(world, found)
+    endpoints.add_routes(world, found)
+    return wire.result_xml(model, found)
 
 
 def _describe_images(world: World, region: str, params: Params) -> dict[str, Any]:
@@ -190,29 +204,36 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "AllocateAddress": addresses.allocate,
     "AssociateAddress": addresses.associate,
     "CancelSpotInstanceRequests": groups.cancel_spot,
+    "CreateNatGateway": nat.create,
     "CreateNetworkInterface": interfaces.create,
     "CreatePlacementGroup": groups.create_placement_group,
     "CreateTags": tags.create,
     "CreateVolume": volumes.create,
+    "CreateVpcEndpoint": endpoints.create,
+    "DeleteNatGateway": nat.delete,
     "DeleteNetworkInterface": interfaces.delete,
     "DeletePlacementGroup": groups.delete_placement_group,
     "DeleteTags": tags.delete,
     "DeleteVolume": volumes.delete,
+    "DeleteVpcEndpoints": endpoints.delete,
     "DescribeAddresses": addresses.describe,
     "DescribeImages": _describe_images,
     "DescribeInstanceAttribute": instance_calls.describe_attribute,
     "DescribeInstanceStatus": instance_calls.describe_status,
     "DescribeInstanceTypeOfferings": shapes.describe_offerings,
     "DescribeInstances": instance_calls.describe,
+    "DescribeNatGateways": nat.describe,
     "DescribeNetworkInterfaces": interfaces.describe,
     "DescribePlacementGroups": groups.describe_placement_groups,
     "DescribeSpotInstanceRequests": groups.describe_spot,
     "DescribeTags": tags.describe,
     "DescribeVolumes": volumes.describe,
+    "DescribeVpcEndpoints": endpoints.describe,
     "DisassociateAddress": addresses.disassociate,
     "GetConsoleOutput": instance_calls.console_output,
     "ModifyInstanceAttribute": instance_calls.modify_attribute,
     "ModifyInstanceMetadataOptions": instance_calls.modify_metadata,
+    "ModifyVpcEndpoint": endpoints.modify,
     "RebootInstances": instance_calls.reboot,
     "ReleaseAddress": addresses.release,
     "RunInstances": run_instances,

@@ -63,6 +63,9 @@ NOT_FOUND = {
         "InvalidSpotInstanceRequestID.NotFound",
         "The spot instance request ID '{}' does not exist",
     ),
+    "natgateway": ("NatGatewayNotFound", "The Nat Gateway {} was not found"),
+    "nat-gateway-of-a-route": ("InvalidNatGatewayID.NotFound", "The natGateway ID '{}' does not exist"),
+    "vpc-endpoint": ("InvalidVpcEndpointId.NotFound", "The Vpc Endpoint Id '{}' does not exist"),
     "elastic-ip": ("InvalidAllocationID.NotFound", "The allocation ID '{}' does not exist"),
 }
 """By kind of resource: the code, and the message for an id."""

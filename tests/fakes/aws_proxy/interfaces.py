@@ -36,9 +36,10 @@ class Interface(Thing):
 
     def shown(self) -> dict[str, Any]:
         """As DescribeNetworkInterfaces shows it, where tags have another name."""
+        owner = ACCOUNT if self.instance_id else "amazon-aws"
         attachment = self.attachment and self.attachment | {
             "InstanceId": self.instance_id,
-            "InstanceOwnerId": ACCOUNT,
+            "InstanceOwnerId": owner,
         }
         association = self.association
         if association and self.allocation_id:
@@ -154,6 +155,24 @@ def attach(interface: Interface, instance_id: str, planned: InterfacePlan) -> No
         "NetworkCardIndex": planned.card,
         "Status": "attached",
     }
+
+
+def attach_to_service(interface: Interface) -> None:
+    """An interface that a service of the cloud made for itself, and nobody else can remove."""
+    interface.body |= {"RequesterManaged": True, "SourceDestCheck": False}
+    interface.attachment = {
+        "AttachmentId": new_id("ela-attach"),
+        "DeleteOnTermination": False,
+        "DeviceIndex": 1,
+        "Status": "attached",
+    }
+
+
+def drop(world: World, name: str | None) -> None:
+    """A service has removed its interface."""
+    interface = world.things.get(name or "")
+    if isinstance(interface, Interface):
+        _remove(world, interface)
 
 
 def instance_gone(world: World, instance_id: str) -> None:

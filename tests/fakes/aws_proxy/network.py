@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.fakes.aws_proxy import lookup, wording
+from tests.fakes.aws_proxy import endpoints, lookup, nat, wording
 from tests.fakes.aws_proxy.errors import ApiError, dependency, invalid_value, missing, not_found
 from tests.fakes.aws_proxy.world import World
 
@@ -61,6 +61,7 @@ def _delete_vpc(world: World, region: str, params: Params) -> None:
         raise not_found("vpc", name)
     blockers = [
         *lookup.subnets(world, region, name),
+        *endpoints.of_vpc(world, region, name),
         *(
             gateway
             for gateway in backend.internet_gateways.values()
@@ -127,6 +128,7 @@ def _delete_route_table(world: World, region: str, params: Params) -> None:
 
 
 def _create_route(world: World, region: str, params: Params) -> None:
+    nat.check_route(world, region, params)
     name = params.get("GatewayId", "")
     if not name.startswith("igw-"):
         return
@@ -199,12 +201,15 @@ GUARDS: dict[str, Callable[[World, str, Params], None]] = {
     "DeleteSubnet": _delete_subnet,
     "DeleteVpc": _delete_vpc,
     "DetachInternetGateway": _detach_gateway,
+    "ReplaceRoute": _create_route,
 }
 """What is checked before moto is asked."""
 
 
 def tidy(world: World, region: str, operation: str, params: Params) -> None:
     """What moto forgets to do afterwards: a subnet's end is the end of its tie to a route table."""
+    if operation == "DeleteRouteTable":
+        endpoints.table_gone(world, params["RouteTableId"])
     if operation == "DeleteSubnet":
         for table in world.moto.backend(region).route_tables.values():
             ties = table._associations

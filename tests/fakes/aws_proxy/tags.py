@@ -19,6 +19,7 @@ TAGGABLE = {
     "AuthorizeSecurityGroupIngress": ("security-group-rule",),
     "CreateInternetGateway": ("internet-gateway",),
     "CreateKeyPair": ("key-pair",),
+    "CreateNatGateway": ("natgateway",),
     "CreateNetworkInterface": ("network-interface",),
     "CreatePlacementGroup": ("placement-group",),
     "CreateRouteTable": ("route-table",),
@@ -26,6 +27,7 @@ TAGGABLE = {
     "CreateSubnet": ("subnet",),
     "CreateVolume": ("volume",),
     "CreateVpc": ("vpc",),
+    "CreateVpcEndpoint": ("vpc-endpoint",),
     "ImportKeyPair": ("key-pair",),
     "RunInstances": ("instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu"),
 }

@@ -28,6 +28,14 @@ class Extra:
     """Operations, as globs, for which the caller has no permission."""
     vpc_limit: int = 5
     """VPCs in a region, the default one among them."""
+    address_limit: int = 5
+    """Elastic IPs in a region."""
+    nat_ready_s: float = 0.2
+    """From the call until a NAT gateway works."""
+    nat_gone_s: float = 0.2
+    """From the call until it is gone."""
+    nat_failure: str = ""
+    """`code: message` with which new NAT gateways fail instead of coming up."""
     reply_page_size: int | None = None
     """Instances in a reply that nobody asked to be smaller."""
     use_lag_s: float = 0.0

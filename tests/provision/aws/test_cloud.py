@@ -270,6 +270,16 @@ def test_the_region_has_to_be_known(fake: FakeCloud, monkeypatch: pytest.MonkeyP
         connect(Target(provider="aws"), clock=SystemClock())
 
 
+def test_neither_credentials_nor_a_region(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the credentials that are told of, as a dry run goes on without them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    with pytest.raises(
+        errors.BadCredentials, match=r"no credentials for AWS here, and no region\..*--region"
+    ):
+        connect(Target(provider="aws"), clock=SystemClock())
+
+
 def test_no_such_profile(fake: FakeCloud) -> None:
     with pytest.raises(errors.BadCredentials, match="no profile 'nobody'"):
         connect(Target(provider="aws", profile="nobody"), clock=SystemClock())

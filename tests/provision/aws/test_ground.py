@@ -12,7 +12,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision import errors
-from provision.aws import network, requests
+from provision.aws import network, requests, subnets
 from provision.aws.making import Maker, Read
 from provision.cloud import CloudCluster, Ground, Place
 from provision.parallel import run_all, values
@@ -107,11 +107,6 @@ def test_an_image_for_other_processors(user: User) -> None:
     deep = user.cloud.offer(a_cluster())
     with pytest.raises(InvalidInput, match="is for x86_64, and the shape has arm64"):
         user.cloud.offer(a_cluster("g5g.xlarge", image=deep.image_id))
-
-
-def test_no_public_address_needs_a_subnet(user: User) -> None:
-    with pytest.raises(InvalidInput, match="Give --subnet-id"):
-        user.cloud.offer(a_cluster(public_ip=False))
 
 
 def test_regions(user: User) -> None:
@@ -335,10 +330,12 @@ def test_a_table_that_was_associated_meanwhile(user: User, fake: FakeCloud) -> N
     offer = user.cloud.offer(cluster)
     ground = user.ground(cluster, offer)
     tables = user.cloud._maker.reader("describe_route_tables", "RouteTables", requests.ours())
-    ids = dict(ground.ids) | {"route_table": another_table(ground, cluster)}
-    network._route_subnet(user.cloud._maker, ids, [], read=tables)
+    subnet, other = ground.ids["subnet"], another_table(ground, cluster)
+    had = subnets.associate(user.cloud._maker, subnet, other, [], read=tables)
+    assert had is not None
+    assert had["RouteTableId"] == ground.ids["route_table"]
     with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
-        network._route_subnet(user.cloud._maker, ids, [], read=list)
+        subnets.associate(user.cloud._maker, subnet, other, [], read=list)
 
 
 # Existing subnets

@@ -9,7 +9,7 @@ from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from inventories.errors import InvalidInput
-from provision.aws import access, cloud, images, instances, quotas, requests, shapes
+from provision.aws import access, images, instances, preview, quotas, requests, shapes
 from provision.cloud import Ground, NewMachine, Offer, Place
 from tests.provision.aws.building import USER_DATA, a_cluster
 
@@ -186,6 +186,8 @@ def test_a_zone_has_its_own_part_of_the_network() -> None:
     assert requests.subnet_cidr("us-east-1a", ["10.77.0.0/20"]) == "10.77.16.0/20"
     everything = [f"10.77.{16 * block}.0/20" for block in range(16)]
     assert requests.subnet_cidr("us-east-1a", everything) == "10.77.0.0/20"
+    assert requests.subnet_cidr("us-east-1a", (), private=True) == "10.77.128.0/20"
+    assert requests.subnet_cidr("us-east-1b", ["10.77.144.0/20"], private=True) == "10.77.160.0/20"
 
 
 def test_rules_are_told_apart_as_aws_joins_them() -> None:
@@ -227,7 +229,7 @@ def valid(operation: str, request: dict[str, Any]) -> None:
 
 def test_the_preview_shows_valid_requests_and_no_secret() -> None:
     cluster = a_cluster(spot=True)
-    lines = cloud.preview(cluster, an_offer(), 2)
+    lines = preview.lines(cluster, an_offer(), 2)
     shown = [line.split(" ", 1) for line in lines]
     assert [operation for operation, _ in shown] == [
         "CreateVpc",
@@ -260,7 +262,7 @@ def test_the_preview_in_an_existing_subnet() -> None:
         "placement_group": False,
         **NO_EFA,
     }
-    lines = cloud.preview(cluster, an_offer(**facts), 1)
+    lines = preview.lines(cluster, an_offer(**facts), 1)
     assert [line.split(" ")[0] for line in lines] == [
         "CreateSecurityGroup",
         "AuthorizeSecurityGroupIngress",
@@ -271,12 +273,96 @@ def test_the_preview_in_an_existing_subnet() -> None:
     assert '"SubnetId": "subnet-9"' in lines[-1]
 
 
-def test_the_preview_says_when_efa_can_not_be_used_in_full() -> None:
-    *_, note = cloud.preview(a_cluster("p4d.24xlarge"), an_offer("p4d.24xlarge", **P4D), 2)
-    assert note.startswith("1 of the 4 EFA interfaces of p4d.24xlarge will be used")
-    private = a_cluster("p4d.24xlarge", public_ip=False, subnet_id="subnet-1")
-    offer = an_offer("p4d.24xlarge", **P4D, subnet={"vpc": "vpc-1", "zone": "us-east-1b"})
-    assert cloud.preview(private, offer, 2)[-1].startswith("RunInstances")
+PRIVATE_NETWORK = [
+    "CreateVpc",
+    "CreateInternetGateway",
+    "AttachInternetGateway",
+    "CreateRouteTable",
+    "CreateRoute",
+    "CreateSubnet",
+    "AssociateRouteTable",
+    "AllocateAddress",
+    "CreateNatGateway",
+    "CreateRouteTable",
+    "CreateSubnet",
+    "AssociateRouteTable",
+    "CreateVpcEndpoint",
+    "CreateRoute",
+]
+
+
+def test_the_preview_of_a_private_network() -> None:
+    cluster = a_cluster("p4d.24xlarge", public_ip=False)
+    shown = [line.split(" ", 1) for line in preview.lines(cluster, an_offer("p4d.24xlarge", **P4D), 2)]
+    assert [operation for operation, _ in shown][: len(PRIVATE_NETWORK)] == PRIVATE_NETWORK
+    requested: list[dict[str, Any]] = [json.loads(text) for _, text in shown]
+    for (operation, _), request in zip(shown, requested, strict=True):
+        if operation == "ImportKeyPair":
+            request["PublicKeyMaterial"] = request["PublicKeyMaterial"].encode()
+        valid(operation, request)
+    interfaces = requested[-1]["NetworkInterfaces"]
+    assert {interface["SubnetId"] for interface in interfaces} == {"<private subnet>"}
+    kinds = [interface.get("InterfaceType", "interface") for interface in interfaces]
+    assert kinds == ["interface"] + ["efa-only"] * 4
+
+
+NETWORK_TAGS = {"gpuctl": "@network", "gpuctl-owner": "somebody@somewhere", "gpuctl-tier": "private"}
+
+
+def private_tags(kind: str, name: str) -> list[dict[str, Any]]:
+    tags = [{"Key": key, "Value": value} for key, value in {**NETWORK_TAGS, "Name": name}.items()]
+    return [{"ResourceType": kind, "Tags": tags}]
+
+
+def test_the_parts_of_a_private_network_whole() -> None:
+    cluster = a_cluster(public_ip=False)
+    assert requests.elastic_ip(cluster) == {
+        "Domain": "vpc",
+        "TagSpecifications": private_tags("elastic-ip", "gpuctl private"),
+    }
+    assert requests.nat_gateway(cluster, "subnet-1", "eipalloc-1", "token") == {
+        "SubnetId": "subnet-1",
+        "AllocationId": "eipalloc-1",
+        "ClientToken": "token",
+        "TagSpecifications": private_tags("natgateway", "gpuctl private"),
+    }
+    assert requests.s3_endpoint(cluster, "vpc-1", "rtb-1", "token") == {
+        "VpcEndpointType": "Gateway",
+        "VpcId": "vpc-1",
+        "ServiceName": "com.amazonaws.us-east-1.s3",
+        "RouteTableIds": ["rtb-1"],
+        "ClientToken": "token",
+        "TagSpecifications": private_tags("vpc-endpoint", "gpuctl private"),
+    }
+    assert requests.subnet(cluster, "vpc-1", "us-east-1b", "10.77.144.0/20", private=True) == {
+        "VpcId": "vpc-1",
+        "AvailabilityZone": "us-east-1b",
+        "CidrBlock": "10.77.144.0/20",
+        "TagSpecifications": private_tags("subnet", "gpuctl private us-east-1b"),
+    }
+    assert requests.default_route("rtb-1", requests.way_out("nat-1", private=True)) == {
+        "RouteTableId": "rtb-1",
+        "DestinationCidrBlock": "0.0.0.0/0",
+        "NatGatewayId": "nat-1",
+    }
+    assert requests.cluster_tags(cluster)["gpuctl-tier"] == "private"
+
+
+def test_only_what_stands_in_our_private_subnet_is_called_private() -> None:
+    for cluster in (a_cluster(), a_cluster(public_ip=False, subnet_id="subnet-1")):
+        assert "gpuctl-tier" not in requests.cluster_tags(cluster)
+
+
+def test_what_to_know_before_a_yes() -> None:
+    offer = an_offer("p4d.24xlarge", **P4D)
+    (efa,) = preview.notes(a_cluster("p4d.24xlarge"), offer)
+    assert efa.startswith("1 of the 4 EFA interfaces of p4d.24xlarge will be used")
+    assert "--no-public-ip" in efa
+    assert preview.notes(a_cluster("p4d.24xlarge", public_ip=False, subnet_id="subnet-1"), offer) == ()
+    (nat,) = preview.notes(a_cluster("p4d.24xlarge", public_ip=False), offer)
+    assert "NAT gateway" in nat
+    assert "$0.045 an hour" in nat
+    assert preview.outline(a_cluster("p4d.24xlarge", public_ip=False), 2)[-1] == nat
 
 
 def test_cards_with_efa() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.oci.checks import GUEST_POLICIES, OWNER_POLICIES
 from provision.oci.cloud import OciCloud
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, operations
@@ -27,6 +28,13 @@ def test_check_names_what_is_missing(builder: Builder, cloud: OciCloud, fake: Fa
     assert set(bad) == {"permission to list network security groups", "service limits"}
     assert "manage network-security-groups" in bad["permission to list network security groups"].fix
     assert "gpu-a10-count" in bad["service limits"].fix
+
+
+def test_policies_stand_in_a_line_each(builder: Builder, cloud: OciCloud) -> None:
+    (finding,) = [one for one in cloud.check(builder.cluster, 2) if one.what == "permission to create"]
+    statements = [line.strip() for line in finding.detail.splitlines() if line.startswith("    ")]
+    assert len(statements) == len(OWNER_POLICIES) + len(GUEST_POLICIES)
+    assert all(line.lower().startswith("allow group") for line in statements)
 
 
 def test_check_with_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:

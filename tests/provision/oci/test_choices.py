@@ -40,6 +40,27 @@ def test_image_by_name() -> None:
         images.by_name(every, "Canonical-Ubuntu-22.04-2026", "VM.GPU.A10.2")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("Ubunto", ["Canonical-Ubuntu-24.04-2026.06.26-0", "Canonical-Ubuntu-22.04-2026.06.01-0"]),
+        ("ubunto 22.04", ["Canonical-Ubuntu-22.04-2026.06.01-0", "Canonical-Ubuntu-24.04-2026.06.26-0"]),
+        ("Orcale-Linux-8", ["Oracle-Linux-9-2026.06.30-0", "Oracle-Linux-8.10-2026.06.30-0"]),
+        ("Canonical-Ubunto-24.04-2026.06", ["Canonical-Ubuntu-24.04-2026.06.26-0"]),
+        ("zzz", ["Oracle-Linux-9-2026.06.30-0", "Oracle-Linux-8.10-2026.06.30-0", "Rocky-9-2026.06.30-0"]),
+    ],
+)
+def test_names_near_a_misspelt_one(wanted: str, near: list[str]) -> None:
+    names = [
+        "Oracle-Linux-9-2026.06.30-0",
+        "Oracle-Linux-8.10-2026.06.30-0",
+        "Rocky-9-2026.06.30-0",
+        "Canonical-Ubuntu-24.04-2026.06.26-0",
+        "Canonical-Ubuntu-22.04-2026.06.01-0",
+    ]
+    assert images.near_names(wanted, names)[: len(near)] == near
+
+
 def test_image_with_drivers_for_shapes_with_gpus() -> None:
     plain = image("Oracle-Linux-8.10-2026.06.30-0", "8", "2026-06-30")
     gpu = image("Oracle-Linux-8.10-Gen2-GPU-2026.05.30-0", "8", "2026-05-30")

@@ -1,0 +1,198 @@
+"""The fake EC2: NAT gateways with their addresses, and gateway endpoints."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.aws_proxy.user import Aws, Net, refused, until
+
+pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
+
+
+@pytest.fixture
+def gateway(aws: Aws, net: Net) -> str:
+    """The internet gateway of `net`."""
+    name: str = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    aws.ec2.attach_internet_gateway(InternetGatewayId=name, VpcId=net.vpc)
+    return name
+
+
+def address(aws: Aws) -> str:
+    name: str = aws.ec2.allocate_address(Domain="vpc")["AllocationId"]
+    return name
+
+
+def make(aws: Aws, net: Net, **more: Any) -> dict[str, Any]:
+    asked = {"SubnetId": net.subnet, "AllocationId": more.pop("AllocationId", None) or address(aws), **more}
+    made: dict[str, Any] = aws.ec2.create_nat_gateway(**asked)["NatGateway"]
+    return made
+
+
+def shown(aws: Aws, name: str) -> dict[str, Any]:
+    (found,) = aws.ec2.describe_nat_gateways(NatGatewayIds=[name])["NatGateways"]
+    return dict(found)
+
+
+def in_state(aws: Aws, name: str, state: str) -> dict[str, Any]:
+    until(lambda: shown(aws, name)["State"] == state)
+    return shown(aws, name)
+
+
+class TestNatGateways:
+    def test_they_come_and_go_late(self, aws: Aws, net: Net, gateway: str) -> None:
+        aws.cloud.settings(nat_ready_s=60, nat_gone_s=120)
+        made = make(aws, net)
+        name = made["NatGatewayId"]
+        assert made["State"] == shown(aws, name)["State"] == "pending"
+        aws.cloud.settings(speed=1000)
+        (has,) = in_state(aws, name, "available")["NatGatewayAddresses"]
+        assert has["PublicIp"]
+        assert has["PrivateIp"].startswith("10.7.0.")
+        aws.cloud.settings(speed=1)
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        assert shown(aws, name)["State"] == "deleting"
+        assert aws.ec2.describe_addresses()["Addresses"][0]["AssociationId"]
+        aws.cloud.settings(speed=1000)
+        in_state(aws, name, "deleted")
+        assert "AssociationId" not in aws.ec2.describe_addresses()["Addresses"][0]
+        with refused("NatGatewayNotFound"):
+            aws.ec2.delete_nat_gateway(NatGatewayId=name)
+
+    def test_one_is_forgotten_an_hour_after_its_end(self, aws: Aws, net: Net, gateway: str) -> None:
+        name = make(aws, net)["NatGatewayId"]
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        in_state(aws, name, "deleted")
+        aws.cloud.settings(speed=1e6)
+        until(lambda: aws.ec2.describe_nat_gateways()["NatGateways"] == [])
+        with refused("NatGatewayNotFound"):
+            shown(aws, name)
+
+    def test_a_token_makes_one(self, aws: Aws, net: Net, gateway: str) -> None:
+        one = address(aws)
+        names = [make(aws, net, AllocationId=one, ClientToken="t")["NatGatewayId"] for _ in range(2)]
+        assert names[0] == names[1]
+        with refused("IdempotentParameterMismatch"):
+            make(aws, net, ClientToken="t")
+
+    def test_what_it_holds_stays(self, aws: Aws, net: Net, gateway: str) -> None:
+        name = make(aws, net)["NatGatewayId"]
+        (has,) = in_state(aws, name, "available")["NatGatewayAddresses"]
+        with refused("AuthFailure"):
+            aws.ec2.release_address(AllocationId=has["AllocationId"])
+        with refused("AuthFailure"):
+            aws.ec2.disassociate_address(AssociationId=has["AssociationId"])
+        with refused("DependencyViolation"):
+            aws.ec2.delete_subnet(SubnetId=net.subnet)
+        with refused("DependencyViolation", text="mapped public address"):
+            aws.ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=net.vpc)
+        (interface,) = aws.ec2.describe_network_interfaces(
+            Filters=[{"Name": "subnet-id", "Values": [net.subnet]}]
+        )["NetworkInterfaces"]
+        assert interface["Description"] == f"Interface for NAT Gateway {name}"
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        in_state(aws, name, "deleted")
+        aws.ec2.release_address(AllocationId=has["AllocationId"])
+        aws.ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=net.vpc)
+        aws.ec2.delete_subnet(SubnetId=net.subnet)
+
+    def test_an_address_of_an_instance_is_in_use(self, aws: Aws, net: Net, gateway: str) -> None:
+        (instance,) = aws.run(net)
+        until(lambda: aws.state(instance["InstanceId"]) == "running")
+        own = address(aws)
+        aws.ec2.associate_address(AllocationId=own, InstanceId=instance["InstanceId"])
+        with refused("InvalidIPAddress.InUse"):
+            aws.ec2.release_address(AllocationId=own)
+
+    def test_one_that_can_not_be_fails_late(self, aws: Aws, net: Net) -> None:
+        failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
+        assert failed["FailureCode"] == "Gateway.NotAttached"
+
+    def test_an_address_is_of_one(self, aws: Aws, net: Net, gateway: str) -> None:
+        own = address(aws)
+        first, second = (make(aws, net, AllocationId=own)["NatGatewayId"] for _ in range(2))
+        in_state(aws, first, "available")
+        assert in_state(aws, second, "failed")["FailureCode"] == "Resource.AlreadyAssociated"
+
+    def test_one_that_is_to_fail(self, aws: Aws, net: Net, gateway: str) -> None:
+        aws.cloud.settings(nat_failure="InternalError: Something went wrong.")
+        failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
+        assert (failed["FailureCode"], failed["FailureMessage"]) == ("InternalError", "Something went wrong.")
+
+    def test_routes(self, aws: Aws, net: Net, gateway: str) -> None:
+        table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
+        everywhere = {"RouteTableId": table, "DestinationCidrBlock": "0.0.0.0/0"}
+        with refused("InvalidNatGatewayID.NotFound"):
+            aws.ec2.create_route(**everywhere, NatGatewayId="nat-0123456789abcdef0")
+        name = make(aws, net)["NatGatewayId"]
+        aws.ec2.create_route(**everywhere, NatGatewayId=name)
+
+        def way() -> tuple[str, str]:
+            (found,) = aws.ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"]
+            (out,) = [r for r in found["Routes"] if r["DestinationCidrBlock"] == "0.0.0.0/0"]
+            return out["NatGatewayId"], out["State"]
+
+        assert way() == (name, "active")
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        in_state(aws, name, "deleted")
+        assert way() == (name, "blackhole")
+        with refused("InvalidNatGatewayID.NotFound"):
+            aws.ec2.replace_route(**everywhere, NatGatewayId=name)
+
+    def test_what_is_owned(self, aws: Aws, net: Net, gateway: str) -> None:
+        def tags(kind: str) -> Any:
+            return [{"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": "@network"}]}]
+
+        own = aws.ec2.allocate_address(TagSpecifications=tags("elastic-ip"))["AllocationId"]
+        name = make(aws, net, AllocationId=own, TagSpecifications=tags("natgateway"))["NatGatewayId"]
+        made = aws.ec2.create_vpc_endpoint(
+            VpcId=net.vpc, ServiceName="com.amazonaws.us-east-1.s3", TagSpecifications=tags("vpc-endpoint")
+        )
+        endpoint = made["VpcEndpoint"]["VpcEndpointId"]
+        assert {entry["id"] for entry in aws.cloud.owned()} == {own, name, endpoint}
+        ours: Any = [{"Name": "tag-key", "Values": ["gpuctl"]}]
+        assert [n["NatGatewayId"] for n in aws.ec2.describe_nat_gateways(Filter=ours)["NatGateways"]] == [
+            name
+        ]
+        aws.ec2.delete_nat_gateway(NatGatewayId=name)
+        in_state(aws, name, "deleted")
+        assert {entry["id"] for entry in aws.cloud.owned()} == {own, endpoint}
+
+    def test_the_limit_of_addresses(self, aws: Aws) -> None:
+        aws.cloud.settings(address_limit=1)
+        address(aws)
+        with refused("AddressLimitExceeded"):
+            address(aws)
+
+
+class TestEndpoints:
+    def test_a_table_has_one_for_a_service(self, aws: Aws, net: Net) -> None:
+        tables = [aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"] for _ in range(2)]
+        asked: dict[str, Any] = {"VpcId": net.vpc, "ServiceName": "com.amazonaws.us-east-1.s3"}
+        made = aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables[:1], ClientToken="t")["VpcEndpoint"]
+        name = made["VpcEndpointId"]
+        again = aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables[:1], ClientToken="t")
+        assert again["VpcEndpoint"]["VpcEndpointId"] == name
+        with refused("RouteAlreadyExists"):
+            aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables)
+        aws.ec2.modify_vpc_endpoint(VpcEndpointId=name, AddRouteTableIds=tables)
+        for table in aws.ec2.describe_route_tables(RouteTableIds=tables)["RouteTables"]:
+            assert name in {route.get("GatewayId") for route in table["Routes"]}
+        aws.ec2.delete_route_table(RouteTableId=tables[0])
+        (left,) = aws.ec2.describe_vpc_endpoints()["VpcEndpoints"]
+        assert left["RouteTableIds"] == tables[1:]
+
+    def test_it_keeps_its_vpc(self, aws: Aws, net: Net) -> None:
+        vpc = aws.ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
+        service = "com.amazonaws.us-east-1.s3"
+        name = aws.ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=service)["VpcEndpoint"]["VpcEndpointId"]
+        with refused("DependencyViolation"):
+            aws.ec2.delete_vpc(VpcId=vpc)
+        assert aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"] == []
+        aws.ec2.delete_vpc(VpcId=vpc)
+        (told,) = aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"]
+        assert told["Error"]["Code"] == "InvalidVpcEndpointId.NotFound"
+
+    def test_no_such_service(self, aws: Aws, net: Net) -> None:
+        with refused("InvalidServiceName"):
+            aws.ec2.create_vpc_endpoint(VpcId=net.vpc, ServiceName="com.amazonaws.eu-west-1.s3")

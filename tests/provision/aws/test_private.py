@@ -1,0 +1,334 @@
+"""Private subnets on AWS: a NAT gateway, its address and an endpoint for S3, made once and gone with the last."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from clocks import StepClock
+
+from provision import errors, teardown
+from provision.aws import nat
+from provision.aws.making import Maker
+from provision.cloud import Place
+from provision.parallel import run_all, values
+from provision.provider import quiet
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import User, a_cluster, operations, running
+from tests.provision.aws.test_ground import GROUND, kinds
+
+PRIVATE = Counter(
+    {"natgateway": 1, "elastic-ip": 1, "vpc-endpoint": 1, "subnet": 1, "route-table": 1},
+)
+"""What a private cluster needs beside what a public one has."""
+
+
+def a_private(name: str = "demo", **changes: Any) -> Any:
+    return a_cluster(name=name, id=(name * 16)[:16], public_ip=False, **changes)
+
+
+def state_of(fake: FakeCloud, kind: str) -> list[str]:
+    return [entry["state"] for entry in fake.state()["resources"] if entry["kind"] == kind]
+
+
+def tables(ground_vpc: str) -> dict[str, Any]:
+    """The route tables of ours, by the subnets that they are of."""
+    ours: Any = [{"Name": "vpc-id", "Values": [ground_vpc]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
+    found = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
+    return {
+        link["SubnetId"]: table for table in found for link in table["Associations"] if "SubnetId" in link
+    }
+
+
+def test_the_machines_have_no_address_and_a_way_out(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_ready_s=90)
+    cluster = a_private(shape="p4d.24xlarge")
+    user.launch(cluster)
+    machines = running(user, 2)
+    assert all(machine.private_ip and machine.public_ip is None for machine in machines)
+    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+    assert state_of(fake, "natgateway") == ["available"]
+    (reservation,) = boto3.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-id", "Values": [machines[0].id]}]
+    )["Reservations"]
+    (instance,) = reservation["Instances"]
+    types = sorted(interface["InterfaceType"] for interface in instance["NetworkInterfaces"])
+    assert types == ["efa-only"] * 4 + ["interface"], "all EFA interfaces of its type"
+    of = tables(instance["VpcId"])
+    private = of.pop(instance["SubnetId"])
+    ways = {(route.get("DestinationCidrBlock"), route.get("State")) for route in private["Routes"]}
+    (gateway,) = boto3.client("ec2").describe_nat_gateways()["NatGateways"]
+    assert gateway["SubnetId"] in of, "it stands in a public subnet"
+    assert ("0.0.0.0/0", "active") in ways
+    targets = {route.get("NatGatewayId") or route.get("GatewayId", "")[:5] for route in private["Routes"]}
+    assert targets == {"local", gateway["NatGatewayId"], "vpce-"}
+
+
+def test_it_is_made_once(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    first = user.ground(cluster, offer)
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == first
+    assert operations(fake) == []
+
+
+def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    shown = user.cloud.preview(cluster, offer, 2)
+    user.launch(cluster)
+    assert Counter(line.split(" ")[0] for line in shown) == Counter(operations(fake))
+    assert any("$0.045" in note for note in offer.notes)
+
+
+def test_one_nat_gateway_serves_all_zones(user: User, fake: FakeCloud) -> None:
+    one, two = a_private(), a_private("other")
+    user.ground(one, user.cloud.offer(one))
+    before = kinds(fake)
+    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    new = Counter({"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1})
+    assert kinds(fake) == before + new
+
+
+def remove(user: User, *clusters: Any) -> teardown.Removed:
+    return teardown.remove(user.cloud, {cluster.id for cluster in clusters}, clock=user.clock, say=quiet)
+
+
+def test_private_and_public_clusters_share_the_network(user: User, fake: FakeCloud) -> None:
+    """What costs money goes with the last private cluster, whoever else is there."""
+    public, private, second = a_cluster(), a_private("private"), a_private("second")
+    grounds = [user.ground(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)]
+    assert len({ground.ids["vpc"] for ground in grounds}) == 1
+    assert grounds[0].ids["subnet"] != grounds[1].ids["subnet"] == grounds[2].ids["subnet"]
+    removed = remove(user, private)
+    assert removed == teardown.Removed(leftovers=(), network_users=("demo", "second"))
+    assert kinds(fake) & PRIVATE == PRIVATE
+    fake.settings(nat_gone_s=120)
+    assert remove(user, second) == teardown.Removed(leftovers=(), network_users=("demo",))
+    assert kinds(fake) == GROUND
+    fake.forget_calls()
+    assert user.ground(public, user.cloud.offer(public)) == grounds[0]
+    assert operations(fake) == []
+    assert remove(user, public) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_the_public_ones_part_of_the_network_stays_for_a_private_cluster(user: User, fake: FakeCloud) -> None:
+    public, private = a_cluster(), a_private("private")
+    for cluster in (public, private):
+        user.ground(cluster, user.cloud.offer(cluster))
+    assert remove(user, public).network_users == ("private",)
+    assert kinds(fake) == GROUND + PRIVATE
+    assert remove(user, private) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+@pytest.mark.parametrize(
+    ("operation", "nth"),
+    [
+        ("AllocateAddress", 1),
+        ("CreateNatGateway", 1),
+        ("CreateVpcEndpoint", 1),
+        ("CreateRouteTable", 2),
+        ("CreateSubnet", 2),
+        ("AssociateRouteTable", 2),
+        ("CreateRoute", 2),
+    ],
+)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error", "duplicate"])
+def test_a_lost_reply_makes_nothing_twice(
+    user: User, fake: FakeCloud, operation: str, nth: int, kind: str
+) -> None:
+    fake.fault(operation=operation, kind=kind, nth=nth)
+    user.launch(a_private())
+    # Of a request without a token that the network repeats, nobody knows; `down` finds what it made.
+    stray = Counter({"elastic-ip": 1} if (operation, kind) == ("AllocateAddress", "duplicate") else {})
+    assert kinds(fake) == GROUND + PRIVATE + stray + Counter({"instance": 2})
+    running(user, 2)
+    assert teardown.remove(user.cloud, None, clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
+    fake.settings(list_lag_s=3, use_lag_s=2)
+    user.launch(a_private())
+    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+
+
+def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
+    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    users = [User(tmp_path / name) for name in ("one", "two")]
+    clusters = [a_private("aaa"), a_private("bbb")]
+    fake.settings(nat_ready_s=20)
+
+    def launch(number: int) -> tuple[str, ...]:
+        return users[number].launch(clusters[number], token=str(number) * 32)
+
+    assert [len(ids) for ids in values(run_all(launch, (0, 1)))] == [2, 2]
+    running(users[0], 4)
+    assert teardown.remove(users[0].cloud, None, clock=users[0].clock, say=quiet).leftovers == ()
+    assert not fake.owned()
+
+
+def test_a_gateway_that_fails_is_told_and_replaced(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_failure="InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses.")
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    with pytest.raises(errors.CloudError, match="did not come up: Subnet has insufficient free") as told:
+        user.ground(cluster, offer)
+    assert told.value.code == "InsufficientFreeAddressesInSubnet"
+    fake.settings(nat_failure="")
+    user.ground(cluster, offer)
+    assert sorted(state_of(fake, "natgateway")) == ["available", "failed"]
+    assert kinds(fake)["elastic-ip"] == 1
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_a_gateway_that_fails_for_another_one(user: User, fake: FakeCloud) -> None:
+    """Two processes took the same address; whose gateway failed takes the other one."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    (good,) = ec2.describe_nat_gateways()["NatGateways"]
+    made = ec2.create_nat_gateway(
+        SubnetId=good["SubnetId"], AllocationId=good["NatGatewayAddresses"][0]["AllocationId"]
+    )["NatGateway"]
+    reader = user.cloud._maker.reader("describe_nat_gateways", "NatGateways", [])
+    maker, vpc = user.cloud._maker, good["VpcId"]
+    assert nat.wait_available(maker, made["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
+    assert nat.wait_available(maker, good["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
+    with pytest.raises(errors.CloudError, match="nat-gone did not come up: it is gone"):
+        nat.wait_available(maker, "nat-gone", "vpc-other", read=reader)
+
+
+def test_a_gateway_that_never_comes_is_given_up(user: User) -> None:
+    clock = StepClock()
+    pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
+    with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
+        nat.wait_available(Maker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending])
+    assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
+
+
+def test_a_gateway_that_somebody_removed_is_made_anew(user: User, fake: FakeCloud) -> None:
+    """Its route leads nowhere then, and is led to the new one; its address is used again."""
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    ec2 = boto3.client("ec2")
+    (old,) = ec2.describe_nat_gateways()["NatGateways"]
+    ec2.delete_nat_gateway(NatGatewayId=old["NatGatewayId"])
+    user.wait(lambda: state_of(fake, "natgateway") == ["deleted"])
+    assert user.ground(cluster, offer) == ground
+    usable: Any = [{"Name": "state", "Values": ["available"]}]
+    (new,) = ec2.describe_nat_gateways(Filter=usable)["NatGateways"]
+    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    assert (out["NatGatewayId"], out["State"]) == (new["NatGatewayId"], "active")
+    assert kinds(fake) == GROUND + PRIVATE
+
+
+def test_an_endpoint_is_led_to_the_table_that_is_used(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    table = tables(ground.ids["vpc"])[ground.ids["subnet"]]["RouteTableId"]
+    ec2 = boto3.client("ec2")
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    ec2.modify_vpc_endpoint(VpcEndpointId=endpoint["VpcEndpointId"], RemoveRouteTableIds=[table])
+    fake.forget_calls()
+    user.ground(cluster, offer)
+    assert operations(fake) == ["ModifyVpcEndpoint"]
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    assert endpoint["RouteTableIds"] == [table]
+
+
+def test_no_more_addresses(user: User, fake: FakeCloud) -> None:
+    fake.settings(address_limit=0)
+    cluster = a_private()
+    with pytest.raises(errors.Quota, match=r"Release one, .* --subnet-id\."):
+        user.launch(cluster)
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+# The end
+
+
+def test_a_gateway_that_takes_minutes_to_go_is_waited_for(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_gone_s=400)
+    cluster = a_private()
+    user.launch(cluster)
+    running(user, 2)
+    fake.forget_calls()
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+    done = operations(fake)
+    last = max(index for index, name in enumerate(done) if name == "DeleteNatGateway")
+    assert last < done.index("ReleaseAddress") < done.index("DetachInternetGateway")
+
+
+def test_what_was_left_alone_is_found_by_its_tags(user: User, fake: FakeCloud) -> None:
+    """No file of ours, and nothing else of any cluster: as `reap` looks."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    for part in user.cloud.parts():
+        if part.kind in ("security-group", "key-pair", "placement-group", "vpc-endpoint"):
+            user.cloud.delete(part)
+    assert {part.kind for part in user.cloud.parts()} >= {"nat-gateway", "elastic-ip"}
+    assert teardown.remove(user.cloud, set(), clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_an_address_that_is_in_use_is_no_lack_of_credentials(user: User, fake: FakeCloud) -> None:
+    """AWS says AuthFailure of an address that a NAT gateway has."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    parts = {part.kind: part for part in user.cloud.parts()}
+    with pytest.raises(errors.Blocked, match=r"elastic-ip eipalloc-\w+ .* used by network interface eni-"):
+        user.cloud.delete(parts["elastic-ip"])
+    public = boto3.client("ec2").describe_nat_gateways()["NatGateways"][0]["SubnetId"]
+    (subnet,) = [part for part in user.cloud.parts() if part.id == public]
+    with pytest.raises(errors.Blocked, match="Interface for NAT Gateway nat-"):
+        user.cloud.delete(subnet)
+
+
+def test_an_address_that_is_freed_late(user: User, fake: FakeCloud) -> None:
+    """AWS shows no association any more, and refuses all the same."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    fake.fault(operation="ReleaseAddress", times=3, status=400, code="AuthFailure")
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert len(fake.calls("ReleaseAddress")) == 4
+    assert not fake.owned()
+
+
+def test_a_strangers_endpoint_in_our_vpc_is_named(user: User) -> None:
+    cluster = a_cluster()
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    made = ec2.create_vpc_endpoint(VpcId=ground.ids["vpc"], ServiceName="com.amazonaws.us-east-1.dynamodb")
+    name = made["VpcEndpoint"]["VpcEndpointId"]
+    (vpc,) = [part for part in user.cloud.parts() if part.kind == "vpc"]
+    with pytest.raises(errors.Blocked, match=f"endpoint {name}"):
+        user.cloud.delete(vpc)
+
+
+def test_what_a_call_for_several_refuses_is_an_error(user: User) -> None:
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (endpoint,) = [part for part in user.cloud.parts() if part.kind == "vpc-endpoint"]
+    user.cloud.delete(endpoint)
+    user.cloud.delete(endpoint)  # InvalidVpcEndpointId.NotFound, in an answer with status 200
+    assert "vpc-endpoint" not in {part.kind for part in user.cloud.parts()}
+
+
+def test_permissions(user: User, fake: FakeCloud) -> None:
+    fake.settings(denied=["CreateNatGateway", "AllocateAddress", "DescribeAddresses"])
+    found = {finding.what: finding for finding in user.cloud.check(a_private(), 2)}
+    assert "Not allowed: ec2:AllocateAddress, ec2:CreateNatGateway." in found["permissions to change"].detail
+    assert "ec2:DescribeAddresses" in found["permissions to read"].fix
+    public = {finding.what: finding for finding in user.cloud.check(a_cluster(), 2)}
+    assert "Nat" not in public["permissions to change"].detail
