@@ -1,10 +1,12 @@
-"""`gpuctl exec -- true` on 16 hosts beside 16 parallel OpenSSH clients, and what each part of it costs.
+"""`gpuctl exec -- true` on 2, 16 and 64 hosts beside what people use instead, and what each part of it costs.
 
-Twice: on 16 local hosts (asyncssh), where a connection costs a server next to nothing, and on 16 servers of OpenSSH's
-own, as machines really have them. Prints the parts and the median ratio of wall times over several pairs in one run.
-Exits 1 if gpuctl is slower on OpenSSH's servers; without sshd on this machine that half is left out, and said so.
+The hosts are servers of OpenSSH's own on loopback. Beside us: as many OpenSSH clients at once; pssh; Ansible's `raw`;
+and OpenSSH clients over connections that are open already (ControlMaster), which spare themselves the handshakes. In
+each round all of them run once, in an order that changes. Prints medians and our ratio to each; exits 1 where gpuctl
+is slower than any but the last. What is not installed is left out, and said so. At the end, for comparison, 16 `local`
+hosts (asyncssh), where a connection costs a server next to nothing.
 
-    python bench/fanout.py [PAIRS]
+    python bench/fanout.py [ROUNDS [HOSTS...]]
 """
 
 import contextlib
@@ -22,7 +24,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-HOSTS = 16
+COUNTS = (2, 16, 64)
+LOCAL_HOSTS = 16
+PSSH = shutil.which("parallel-ssh") or shutil.which("pssh")
+ANSIBLE = shutil.which("ansible", path=f"{BIN}:{os.environ['PATH']}")
+MULTIPLEXED = "ssh, multiplexed"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 PARTS = """
 import json, sys, time
@@ -44,7 +50,7 @@ for node in nodes.values():
 marks.append(time.perf_counter())
 print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 """
-NAMES = ("read the inventory", "import the SSH stack", "connect to 16 hosts", "run true on 16 hosts", "close")
+NAMES = ("read the inventory", "import the SSH stack", "connect", "run true", "close")
 
 
 def gpuctl(home: Path, *words: str) -> str:
@@ -55,25 +61,33 @@ def gpuctl(home: Path, *words: str) -> str:
     return done.stdout
 
 
-def openssh_clients(config: Path) -> None:
+def openssh_clients(config: Path, count: int, *options: str) -> None:
     clients = [
-        subprocess.Popen(["ssh", "-F", str(config), f"default-{rank}", "true"], stdin=subprocess.DEVNULL)
-        for rank in range(HOSTS)
+        subprocess.Popen(
+            ["ssh", "-F", str(config), *options, f"default-{rank}", "true"], stdin=subprocess.DEVNULL
+        )
+        for rank in range(count)
     ]
     if any(client.wait(60) != 0 for client in clients):
         sys.exit("an OpenSSH client failed")
 
 
+def ran(words: list[str], **env: str) -> None:
+    done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+
+
 @contextlib.contextmanager
-def openssh_servers(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """16 sshd on loopback, in a clean home; gives an inventory of them and a known_hosts file."""
+def openssh_servers(folder: Path, count: int) -> Iterator[tuple[Path, Path]]:
+    """Servers on loopback, in a clean home; gives an inventory of them and a known_hosts file."""
     inventory, known, servers = ["all:", "  hosts:"], [], []
     make_key(folder / "id")
     (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     try:
-        for rank in range(HOSTS):
+        for rank in range(count):
             public = make_key(folder / f"host_key_{rank}")
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -126,49 +140,98 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measure(home: Path, pairs: int, what: str) -> float:
-    """Print the parts and the ratio; the cluster is up. Returns the median ratio."""
-    config = home / "config"
-    config.write_text(gpuctl(home, "ssh-config"))
+def show_parts(home: Path, rounds: int) -> None:
+    """What the parts of `gpuctl exec` cost, each in a fresh process."""
     command = [sys.executable, "-c", PARTS, str(home / "clusters" / "default")]
     parts = [
-        json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(pairs)
+        json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(rounds)
     ]
-    print(f"{HOSTS} {what}:")
-    for name, seconds in zip(NAMES, zip(*parts, strict=True), strict=True):
-        print(f"  {name:22} {statistics.median(seconds) * 1000:7.1f} ms")
-    rows = []
-    for _ in range(pairs):
-        ours = timed(lambda: gpuctl(home, "exec", "--", "true"))
-        rows.append((ours, timed(lambda: openssh_clients(config))))
-    ratios = [ours / theirs for ours, theirs in rows]
-    print(
-        f"  gpuctl exec / {HOSTS} parallel ssh: median ratio {statistics.median(ratios):.2f} "
-        f"(min {min(ratios):.2f}, max {max(ratios):.2f}, {pairs} pairs); medians "
-        f"{statistics.median(row[0] for row in rows):.3f} s and {statistics.median(row[1] for row in rows):.3f} s"
-    )
-    return statistics.median(ratios)
+    medians = [statistics.median(seconds) * 1000 for seconds in zip(*parts, strict=True)]
+    print("  " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in zip(NAMES, medians, strict=True)))
+
+
+def rivals(home: Path, count: int) -> dict[str, Callable[[], None]]:
+    """What people use instead, each over the same addresses, keys and pinned host keys; masters are open."""
+    config, sockets = home / "config", home / "s"
+    config.write_text(gpuctl(home, "ssh-config"))
+    found: dict[str, Callable[[], None]] = {f"{count} parallel ssh": lambda: openssh_clients(config, count)}
+    names = [f"default-{rank}" for rank in range(count)]
+    if PSSH is not None:
+        (home / "names").write_text("\n".join(names) + "\n")
+        words = [PSSH, "-h", str(home / "names"), "-p", str(count), "-x", f"-F {config}", "true"]
+        found["pssh"] = lambda: ran(words)
+    if ANSIBLE is not None:
+        (home / "ansible.ini").write_text("\n".join(names) + "\n")
+        raw = [ANSIBLE, "all", "-i", str(home / "ansible.ini"), "-f", str(count), "-m", "raw", "-a", "true"]
+        arguments = f"-F {config} -o ControlMaster=no"
+        found["ansible -m raw"] = lambda: ran(raw, ANSIBLE_SSH_ARGS=arguments)
+    sockets.mkdir(exist_ok=True)
+    shared = ["-o", f"ControlPath={sockets}/%n", "-o", "ControlMaster=auto", "-o", "ControlPersist=60"]
+    openssh_clients(config, count, *shared)
+    found[MULTIPLEXED] = lambda: openssh_clients(config, count, *shared)
+    return found
+
+
+def close_masters(home: Path) -> None:
+    for socket_path in (home / "s").glob("*"):
+        subprocess.run(
+            ["ssh", "-o", f"ControlPath={socket_path}", "-O", "exit", "x"], capture_output=True, check=False
+        )
+
+
+def measure(home: Path, count: int, rounds: int, what: str) -> list[str]:
+    """Print the parts and the ratios; the cluster is up. Returns those who are faster than gpuctl."""
+    clients = {"gpuctl exec": lambda: gpuctl(home, "exec", "--", "true"), **rivals(home, count)}
+    try:
+        print(f"{count} {what}:")
+        show_parts(home, rounds)
+        taken: dict[str, list[float]] = {name: [] for name in clients}
+        for number in range(rounds):
+            turn = number % len(clients)
+            for name in [*list(clients)[turn:], *list(clients)[:turn]]:
+                taken[name].append(timed(clients[name]))
+    finally:
+        close_masters(home)
+    ours = taken.pop("gpuctl exec")
+    print(f"  {'gpuctl exec':18} {statistics.median(ours) * 1000:7.0f} ms")
+    ahead = []
+    for name, theirs in taken.items():
+        ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+        print(
+            f"  {name:18} {statistics.median(theirs) * 1000:7.0f} ms   gpuctl / this: median ratio {ratio:.2f}",
+            flush=True,
+        )
+        if ratio > 1 and name != MULTIPLEXED:
+            ahead.append(f"{name} is faster on {count} {what}")
+    return ahead
 
 
 def main() -> int:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        gpuctl(home, "up", "--provider", "local", "--count", str(HOSTS))
-        try:
-            measure(home, pairs, "local hosts")
-        finally:
-            gpuctl(home, "down", "--yes")
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    counts = tuple(map(int, sys.argv[2:])) or COUNTS
+    ahead = []
+    for name, program in (("pssh", PSSH), ("ansible", ANSIBLE)):
+        if program is None:
+            print(f"{name} was left out: it is not installed on this machine")
     if SSHD is None:
         print("OpenSSH's servers were left out: sshd is not installed on this machine")
-        return 0
+    for count in counts if SSHD else ():
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            with openssh_servers(home, count) as (hosts, known):
+                gpuctl(home, "up", "--hosts", str(hosts), "--known-hosts", str(known))
+                ahead += measure(home, count, rounds, "OpenSSH servers")
+                gpuctl(home, "down")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with openssh_servers(home) as (hosts, known):
-            gpuctl(home, "up", "--hosts", str(hosts), "--known-hosts", str(known))
-            ratio = measure(home, pairs, "OpenSSH servers")
-            gpuctl(home, "down")
-    return 0 if ratio <= 1 else 1
+        gpuctl(home, "up", "--provider", "local", "--count", str(LOCAL_HOSTS))
+        try:
+            measure(home, LOCAL_HOSTS, rounds, "local hosts")
+        finally:
+            gpuctl(home, "down", "--yes")
+    for sentence in ahead:
+        print(sentence, file=sys.stderr)
+    return 1 if ahead else 0
 
 
 if __name__ == "__main__":
