@@ -3,8 +3,8 @@
 The hosts are servers of OpenSSH's own on loopback. Beside us: as many OpenSSH clients at once; pssh; Ansible's `raw`;
 and OpenSSH clients over connections that are open already (ControlMaster), which spare themselves the handshakes. In
 each round all of them run once, in an order that changes. Prints medians and our ratio to each; exits 1 where gpuctl
-is slower than any but the last. What is not installed is left out, and said so. At the end, for comparison, 16 `local`
-hosts (asyncssh), where a connection costs a server next to nothing.
+is slower than any but the last. What is not installed is left out, and said so. At the end, for comparison, the same
+on 16 `local` hosts (asyncssh), where a connection costs a server next to nothing.
 
     python bench/fanout.py [ROUNDS [HOSTS...]]
 """

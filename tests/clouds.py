@@ -26,6 +26,8 @@ class Kind:
     """In the order in which they are tried."""
     client: str
     """The cloud's own command line."""
+    up_options: tuple[str, ...] = ()
+    """Beside those of every `up`."""
 
 
 KINDS = {
@@ -48,6 +50,8 @@ KINDS = {
         client="aws",
     ),
 }
+PRIVATE = ("--no-public-ip", "--bastion", "somebody@192.0.2.9")
+"""Machines in a private subnet of gpuctl's, behind a jump host of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,7 @@ class CloudGpuctl(Gpuctl):
     def up_words(self) -> tuple[str, ...]:
         """`up` of COUNT machines, without waiting for their SSH servers."""
         words = ("up", "--shape", self.kind.shape, "--count", str(COUNT), "--ssh-cidr", "127.0.0.1/32")
-        return (*words, "--no-wait", "--yes", "--json")
+        return (*words, *self.kind.up_options, "--no-wait", "--yes", "--json")
 
 
 @contextmanager

@@ -101,6 +101,11 @@ class Hosts:
         with self._lock:
             return self._hosts.get(instance_id)
 
+    def said(self, instance_id: str) -> str:
+        """What an instance's host wrote into its log, which stands for a serial console; also of a stopped one."""
+        log = HostFolder(self.home / instance_id).log_path
+        return log.read_text(errors="replace") if log.exists() else ""
+
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one host and all its processes, and remove its home; its log stays.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
 from support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -437,8 +437,8 @@ def test_status_shows_what_a_killed_up_has_made(gpuctl: CloudGpuctl) -> None:
 
 
 def private_words(gpuctl: CloudGpuctl) -> tuple[str, ...]:
-    """`up` of machines in a private subnet of gpuctl's, behind a jump host of the user's."""
-    return (*gpuctl.up_words, "--no-public-ip", "--bastion", "somebody@192.0.2.9")
+    """`up` of private machines."""
+    return (*gpuctl.up_words, *PRIVATE)
 
 
 def kinds_of(gpuctl: CloudGpuctl) -> set[str]:

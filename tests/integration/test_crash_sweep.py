@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -81,6 +81,16 @@ def test_down_is_killed_at_each_call(
         AFTERWARDS[afterwards],
         prepare=lambda gpuctl: gpuctl.ok(*gpuctl.up_words),
     )
+
+
+@pytest.mark.parametrize("killed", ["up", "down"])
+def test_a_private_cluster_with_a_nat_gateway(
+    killed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AWS's has parts that cost money by the hour, and that public clusters lack."""
+    kind = replace(KINDS["aws"], up_options=PRIVATE)
+    prepare = None if killed == "up" else lambda gpuctl: gpuctl.ok(*gpuctl.up_words)
+    sweep(kind, tmp_path, capsys, f"private, {killed}, then down", vanish, prepare=prepare)
 
 
 def sweep(

@@ -38,6 +38,21 @@ def test_with_git_it_is_what_git_would_track(tmp_path: Path) -> None:
     assert found == [".gitignore", "a.py", "new.py", "späße.py", "untracked.py"]
 
 
+def test_a_tracked_folder_that_became_a_file(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    fill(tmp_path, "a/b.py", "c.py")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "-A"], check=True)
+    (tmp_path / "a" / "b.py").unlink()
+    (tmp_path / "a").rmdir()
+    fill(tmp_path, "a")
+    assert list(tree.read_tree(tmp_path).entries) == ["a", "c.py"]
+
+
+def test_the_list_of_many_files_is_small(tmp_path: Path) -> None:
+    entries = {f"package/part{n % 50}/module_{n}.py": (n, 10**18 + n * 7919**3, 0o644) for n in range(10_000)}
+    assert len(tree.Tree(root=tmp_path, entries=entries).packed) < 250_000
+
+
 def test_links_inside_are_kept_and_those_that_lead_out_are_named(tmp_path: Path) -> None:
     root = tmp_path / "root"
     fill(root, "a.py", "folder/b.py")

@@ -262,15 +262,21 @@ def modify_metadata(world: World, region: str, params: Params) -> dict[str, Any]
     return {"InstanceId": instance.id, "InstanceMetadataOptions": instance.metadata}
 
 
+MOST_CONSOLE = 64 * 1024
+
+
 def console_output(world: World, region: str, params: Params) -> dict[str, Any]:
-    """GetConsoleOutput: nothing as long as the instance does not run."""
+    """GetConsoleOutput: nothing as long as the instance does not run, at most the last 64 kB."""
     (instance,) = find(world, region, [params["InstanceId"]])
+    if params.get("Latest") and instance.body["Hypervisor"] != "nitro":
+        raise ApiError(
+            "UnsupportedOperation", "This instance type does not support retrieving the latest console logs."
+        )
     text = f"cloud-init: {instance.id} is up\n" if instance.running_at is not None else ""
-    host = world.hosts.host(instance.id) if world.hosts else None
-    if host is not None and host.folder.log_path.exists():
-        text += host.folder.log_path.read_text(errors="replace")
+    if world.hosts:
+        text += world.hosts.said(instance.id)
     return {
         "InstanceId": instance.id,
-        "Output": base64.b64encode(text.encode()).decode(),
+        "Output": base64.b64encode(text.encode()[-MOST_CONSOLE:]).decode(),
         "Timestamp": instance.body["LaunchTime"],
     }

@@ -121,7 +121,7 @@ def capture_console(cloud: Cloud, request: Request) -> Reply:
             "instanceId": instance.id,
         },
         state="REQUESTED",
-        own={"text": _console(instance.view)},
+        own={"text": _console(instance.view) + (cloud.hosts.said(instance.id) if cloud.hosts else "")},
     )
 
     def capture() -> None:
@@ -143,7 +143,7 @@ def _console(instance: View) -> str:
             "",
             f"{instance['displayName']} login: ",
         ]
-    return "\n".join(lines)
+    return "\r\n".join([*lines, ""])
 
 
 def console_content(cloud: Cloud, request: Request) -> Reply:
@@ -151,7 +151,7 @@ def console_content(cloud: Cloud, request: Request) -> Reply:
     history = cloud.get("consolehistory", request.target)
     if history.state != "SUCCEEDED":
         raise incorrect_state(f"The console history {history.id} is in state {history.state}.")
-    data = str(history.own["text"]).encode()
+    data = str(history.own["text"]).encode()[-MAX_CONSOLE:]
     start = int(request.one("offset") or 0)
     part = data[start : start + int(request.one("length") or 10240)]
     return Reply(body=part, headers={"opc-bytes-remaining": str(max(0, len(data) - start - len(part)))})

@@ -43,6 +43,9 @@ class HostsLike(Protocol):
     ) -> object:
         """Start one; it accepts connections a little later."""
 
+    def said(self, instance_id: str) -> str:
+        """What it wrote into its log."""
+
     def stop(self, instance_id: str, *, wait: bool = False) -> None:
         """End one; with `wait`, return when it is gone."""
 

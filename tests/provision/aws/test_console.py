@@ -1,0 +1,56 @@
+"""The serial console of a machine on AWS."""
+
+import pytest
+
+from provision.errors import CloudError, Denied
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import User, a_cluster, running
+
+
+def asked(fake: FakeCloud) -> list[int]:
+    return [call["status"] for call in fake.calls("GetConsoleOutput")]
+
+
+def test_the_end_of_the_console(user: User, fake: FakeCloud) -> None:
+    user.launch(a_cluster())
+    first, second = running(user, 2)
+    fake.forget_calls()
+    assert user.cloud.console(first.id) == f"cloud-init: {first.id} is up\n"
+    assert user.cloud.console(second.id) == f"cloud-init: {second.id} is up\n"
+    assert asked(fake) == [200, 200]
+
+
+def test_one_that_shows_nothing_yet(user: User, fake: FakeCloud) -> None:
+    fake.settings(launch_s=60)
+    (machine,) = user.launch(a_cluster(), 1)
+    assert user.cloud.console(machine) is None
+
+
+def test_types_that_keep_no_latest_output(user: User, fake: FakeCloud) -> None:
+    user.launch(a_cluster(shape="p3.2xlarge"), 1)
+    (machine,) = running(user, 1)
+    fake.forget_calls()
+    assert user.cloud.console(machine.id) == f"cloud-init: {machine.id} is up\n"
+    assert asked(fake) == [400, 200]
+
+
+def test_a_refusal_is_told_at_once(user: User, fake: FakeCloud) -> None:
+    user.launch(a_cluster(), 1)
+    (machine,) = running(user, 1)
+    fake.forget_calls()
+    fake.settings(denied=["GetConsoleOutput"])
+    with pytest.raises(Denied, match="allow ec2:GetConsoleOutput"):
+        user.cloud.console(machine.id)
+    assert asked(fake) == [403]
+
+
+def test_a_storm_of_throttling_is_not_waited_out(user: User, fake: FakeCloud) -> None:
+    user.launch(a_cluster(), 1)
+    (machine,) = running(user, 1)
+    fake.fault(
+        operation="GetConsoleOutput", times=0, kind="error", status=503, code="RequestLimitExceeded"
+    )
+    began = user.clock.now()
+    with pytest.raises(CloudError):
+        user.cloud.console(machine.id)
+    assert user.clock.now() - began < 60

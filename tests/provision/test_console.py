@@ -1,0 +1,30 @@
+"""What a serial console sent, as text that can be read and printed."""
+
+import pytest
+
+from provision.console import MOST_BYTES, end_of
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        pytest.param(b"", None, id="nothing"),
+        pytest.param(b"\x1b[2J\r\n \r\n", None, id="nothing-that-can-be-seen"),
+        pytest.param(b"a\r\nb\r\r\nc\n", "a\nb\nc\n", id="line-ends-of-terminals"),
+        pytest.param(b"10 %\r20 %", "10 %\n20 %\n", id="redrawn"),
+        pytest.param(b"[\x1b[0;32m  OK  \x1b[0m] Started ssh", "[  OK  ] Started ssh\n", id="colours"),
+        pytest.param(b"\x1b]0;title\x07a\x1b(Bb\x1b[?25lc\x1bcd", "abcd\n", id="other-sequences"),
+        pytest.param(b"\x00a\x08b\x7f\tc\xff", "ab\tc\N{REPLACEMENT CHARACTER}\n", id="no-characters"),
+        pytest.param("caf\N{LATIN SMALL LETTER E WITH ACUTE}\x9b", "café\n", id="text"),
+    ],
+)
+def test_text(raw: bytes | str, text: str | None) -> None:
+    assert end_of(raw) == text
+
+
+def test_only_the_end() -> None:
+    lines = "".join(f"line {number}\n" for number in range(20_000))
+    found = end_of(lines)
+    assert found is not None
+    assert len(found) <= MOST_BYTES
+    assert found.endswith("line 19998\nline 19999\n")
