@@ -1,9 +1,15 @@
 """The files of a folder that are to be sent: what git would track, or all but a sensible ignore list."""
 
+import json
 import os
+import re
+import stat
 import subprocess
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import translate
+from functools import cached_property
 from pathlib import Path
 
 from remote.errors import SyncRefused
@@ -36,6 +42,11 @@ class Tree:
     def total_bytes(self) -> int:
         """Size of all files."""
         return sum(entry[0] for entry in self.entries.values() if len(entry) == 3)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The entries as compressed JSON: made once, however many nodes get them."""
+        return zlib.compress(json.dumps(self.entries, separators=(",", ":")).encode(), 1)
 
 
 def read_tree(root: Path, *, allow_large: bool = False) -> Tree:
@@ -76,42 +87,48 @@ def tree_of(root: Path, pattern: str) -> Tree:
     return _tree(root, names, allow_large=True)
 
 
-def _tree(root: Path, names: list[str], allow_large: bool, secret: tuple[str, ...] = CREDENTIALS) -> Tree:
+def _tree(root: Path, names: Sequence[str], allow_large: bool, secret: tuple[str, ...] = CREDENTIALS) -> Tree:
+    # Strings and one lstat a file: a project may have ten thousand.
     entries: dict[str, Entry] = {}
     skipped: list[str] = []
     total = 0
     for name in sorted(names):
-        path = root / name
         kept_back = _up_to(name, secret)
         if kept_back:
             if kept_back not in skipped and os.path.lexists(root / kept_back):
                 skipped.append(kept_back)
             continue
         try:
-            status = path.lstat()
-        except FileNotFoundError:
+            status = os.lstat(f"{root}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
             continue  # tracked by git, deleted here
-        if path.is_symlink():
-            target = path.readlink()
-            inside = (path.parent / target).resolve().is_relative_to(root.resolve())
-            if inside and not target.is_absolute():
-                entries[name] = (str(target),)
-            else:
-                skipped.append(name)
-        elif path.is_file():
+        if stat.S_ISREG(status.st_mode):
             total += status.st_size
             entries[name] = (status.st_size, status.st_mtime_ns, status.st_mode & 0o777)
+        elif stat.S_ISLNK(status.st_mode) and (target := _target_inside(root, name)):
+            entries[name] = (target,)
         else:
-            skipped.append(name)  # a pipe or a socket; or a folder: git lists a repository within as one
+            # A link that leads out, a pipe or a socket; or a folder: git lists a repository within as one.
+            skipped.append(name)
         if not allow_large and (total > MAX_BYTES or len(entries) > MAX_FILES):
             raise SyncRefused(_too_large(root, entries, total, more=len(names) - len(entries)))
     return Tree(root=root, entries=entries, skipped=tuple(skipped))
 
 
+def _target_inside(root: Path, name: str) -> str:
+    """Where a link leads to; empty for one that leads out of the root, or is absolute."""
+    path = root / name
+    target = path.readlink()
+    inside = (path.parent / target).resolve().is_relative_to(root.resolve())
+    return str(target) if inside and not target.is_absolute() else ""
+
+
 def _up_to(name: str, secret: tuple[str, ...]) -> str:
     """The path up to its first component that is secret; empty where none is."""
     parts = name.split("/")
-    at = next((depth for depth, part in enumerate(parts, start=1) if part in secret), 0)
+    if set(parts).isdisjoint(secret):
+        return ""
+    at = next((depth for depth, part in enumerate(parts, start=1) if part in secret))
     return "/".join(parts[:at])
 
 
@@ -141,23 +158,22 @@ def _git_files(root: Path) -> list[str] | None:
 
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
     """Everything but folders, and those folders that are secret, by path relative to `root`."""
+    leave_out = re.compile("|".join(map(translate, ignored)) or r"(?!)").match
     found: list[str] = []
-    for folder, folders, names in os.walk(root):
-        inner = sorted(name for name in folders if not _matches(name, ignored))
+    top = str(root)
+    for folder, folders, names in os.walk(top):
+        inner = sorted(name for name in folders if not leave_out(name))
         folders[:] = [name for name in inner if name not in secret]
-        alone = [name for name in inner if name in secret or (Path(folder) / name).is_symlink()]
-        kept = [name for name in names if not _matches(name, ignored)]
-        found += [(Path(folder) / name).relative_to(root).as_posix() for name in kept + alone]
+        alone = [name for name in inner if name in secret or os.path.islink(f"{folder}/{name}")]  # noqa: PTH114
+        within = folder[len(top) :].strip("/")
+        prefix = f"{within}/" if within else ""
+        found += [prefix + name for name in (*names, *alone) if not leave_out(name)]
         if not allow_large and len(found) > 4 * MAX_FILES:
             raise SyncRefused(
                 f"{root} holds more than {len(found):,} files, more than the {MAX_FILES:,} that are sent without "
                 "asking. Run the command in the folder of your project, or send all of it with --yes."
             )
     return found
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> str:

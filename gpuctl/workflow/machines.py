@@ -16,6 +16,7 @@ from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
     from remote.session import Node
+    from remote.sync import Synced
 
 MAX_PULL_BYTES = 100 * 1000**3
 
@@ -136,7 +137,18 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[dic
     destination = path_there(destination)
     folder = app.store.cluster(app.options.cluster)
     with connected(folder, _chosen(app, rank)) as nodes:
-        done = values(fan_out(lambda node: sync(node, tree, destination, follow_deletions=False), nodes))
+
+        def one(node: "Node") -> "Synced":
+            return sync(
+                node,
+                tree,
+                destination,
+                follow_deletions=False,
+                ssh_config=folder.ssh_config_path,
+                say=lambda text: app.output.say(f"{node.name}: {text}"),
+            )
+
+        done = values(fan_out(one, nodes))
     for name, synced in done.items():
         sent = f"{plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
         same = f"up to date, {plural(len(tree.entries), 'file')}, in {synced.root}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.text import duration, plural
@@ -60,7 +61,7 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        return fact, send_code(view, node, tree, destination)
+        return fact, send_code(view, node, tree, destination, folder.ssh_config_path)
 
     both = values(fan_out(one, nodes))
     return Prepared(
@@ -120,12 +121,14 @@ class Build:
         return replace(facts, python=built.python, torch=built.torch)
 
 
-def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:
+def send_code(
+    view: View, node: "Node", tree: "Tree", destination: str, ssh_config: Path | None = None
+) -> str:
     """Bring the code on a node up to date; returns its folder there."""
     from remote.sync import sync
     from remote.tree import human_bytes
 
-    done = sync(node, tree, destination)
+    done = sync(node, tree, destination, ssh_config=ssh_config, say=lambda text: view.node(node.name, text))
     text = (
         f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
         if done.files

@@ -1,9 +1,12 @@
 """The node's side of sync: what is replaced, what is removed, and what is never touched."""
 
 import json
+import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -11,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from remote.node import files, frames
+from remote.node import files, frames, staging
+from remote.node.staging import PARTIAL, Staging, remove_left_behind
 from remote.node.sync import command_sync
+from remote.sync import _Progress
 from remote.tree import Tree, read_everything
 
 
@@ -20,6 +25,7 @@ def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> li
     """One sync of a tree into `root`, in this process; with `cut` the connection ends in the middle of a file."""
 
     def chunks() -> Iterator[frames.Frame]:
+        yield {"t": "manifest"}, tree.packed
         need = json.loads(output.getvalue().splitlines()[0])["paths"]
         for path in need:
             if len(tree.entries[path]) == 3:
@@ -29,8 +35,7 @@ def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> li
         yield {"t": "sent"}, b""
 
     output = BytesIO()
-    manifest = json.loads(json.dumps(tree.entries))
-    request = {"root": str(root), "manifest": manifest, "follow_deletions": not push}
+    request = {"root": str(root), "follow_deletions": not push}
     command_sync(request, output, chunks())
     return [json.loads(line) for line in output.getvalue().splitlines()]
 
@@ -145,6 +150,91 @@ def test_what_an_interrupted_sync_brought_makes_room_later(here: Path, tmp_path:
     make(here / "a", x="1")
     sync(there, read_everything(here))
     assert listing(there) == ["a/x"]
+
+
+def test_a_folder_that_a_killed_sync_left_is_removed(here: Path, tmp_path: Path) -> None:
+    """But not that of one that goes on; what rsync had of a file is kept for it."""
+    there = make(tmp_path / "there")
+    make(here, a="1")
+    with Staging(str(there)) as goes_on:
+        goes_on.make()
+        left = make(there / ".gpuctl-incoming-0", lock="", **{"1": "some", ".big.bin.Ab12Cd": "more"})
+        remove_left_behind(str(there))
+        assert not left.exists()
+        assert (there / PARTIAL / "big.bin").read_text() == "more"
+        sync(there, read_everything(here))
+        assert [path.name for path in there.glob(".gpuctl*")] == [goes_on.name]
+    assert listing(there) == ["a"]
+
+
+def test_what_came_by_another_way_is_not_asked_for_again(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here, a="1", b="2")
+    tree = read_everything(here)
+
+    def chunks() -> Iterator[frames.Frame]:
+        yield {"t": "manifest"}, tree.packed
+        shutil.copy2(here / "a", there / "a")
+        yield {"t": "look"}, b""
+        yield {"t": "chunk", "path": "b", "last": True}, b"2"
+        yield {"t": "sent"}, b""
+
+    output = BytesIO()
+    command_sync({"root": str(there), "follow_deletions": True}, output, chunks())
+    first, second, done = (json.loads(line) for line in output.getvalue().splitlines())
+    assert (first["paths"], second, done["t"]) == (["a", "b"], {"t": "need", "paths": ["b"]}, "synced")
+    assert read_everything(there).entries == tree.entries
+
+
+def test_one_file_after_the_other(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here, a="1", b="2")
+    tree = read_everything(here)
+    for second in ({"path": "b", "last": True}, {"path": "c", "last": True}):
+        begun = [({"t": "manifest"}, tree.packed), ({"t": "chunk", "path": "a", "last": False}, b"1")]
+        more = iter([*begun, ({"t": "chunk", **second}, b"2")])
+        with pytest.raises(ValueError, match=r"b was sent before a was whole|nobody asked for was sent: c"):
+            command_sync({"root": str(there), "follow_deletions": True}, BytesIO(), more)
+        assert listing(there) == []
+
+
+def test_a_sync_that_changes_nothing_writes_nothing(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    make(here / "deep" / "er", a="1")
+    sync(there, read_everything(here))
+    paths = (there, there / "deep" / "er", there.with_name("there.manifest.json"))
+    before = [path.stat() for path in paths]
+    sync(there, read_everything(here))
+    assert [path.stat().st_mtime_ns for path in paths] == [status.st_mtime_ns for status in before]
+    assert paths[2].stat().st_ino == before[2].st_ino
+
+
+def test_a_file_goes_to_another_disk_whole(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second disk: Linux has one in /dev/shm")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        make(tmp_path, f="text")
+        (tmp_path / "f").chmod(0o640)
+        os.utime(tmp_path / "f", ns=(1, 1_234_567_890_123_456_789))
+        staging.put(str(tmp_path / "f"), f"{folder}/f")
+        status = Path(folder, "f").stat()
+        assert (status.st_mode & 0o777, status.st_mtime_ns) == (0o640, 1_234_567_890_123_456_789)
+        (tmp_path / "l").symlink_to("f")
+        staging.put(str(tmp_path / "l"), f"{folder}/l")
+        assert listing(Path(folder)) == ["f", "l"]
+        with pytest.raises(OSError, match="directory"):
+            staging.put(str(tmp_path / "f"), f"{folder}/none/f")
+
+
+def test_how_far_it_is() -> None:
+    said: list[str] = []
+    progress = _Progress(total_bytes=500_000_000, say=said.append)
+    progress.at(1)
+    progress.next_word = 0
+    progress.at(250_000_000)
+    progress.at(260_000_000)
+    assert said == ["250.0 MB of 500.0 MB sent"]
 
 
 def test_links_are_made_and_replaced(here: Path, tmp_path: Path) -> None:

@@ -1,0 +1,254 @@
+"""Code sync beside rsync: 10,000 files and 500 MB to two hosts at once, the first time and the second.
+
+The hosts are two servers of OpenSSH's own on loopback, each with a home folder of its own among the temporary files
+(TMPDIR=/dev/shm takes the disk out of it). rsync is what a person would start in two terminals: `rsync -a
+--delete` over ssh. Ours is a whole process: start, imports, reading the project with git, two connections, the sync.
+The same without rsync's help is printed beside it. The three alternate in one run; printed are the medians of times
+and of each round's ratios. Exits 1 where one of gpuctl's is above 1.2, 2 where a program that is needed is missing.
+
+    python bench/sync.py [ROUNDS]
+"""
+
+import contextlib
+import getpass
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 1.2
+HOSTS = 2
+FILES, LARGE_FILES = 10_000, 20
+TOTAL_BYTES = 500_000_000
+PLAIN, OURS, STREAM = "rsync", "gpuctl", "gpuctl-stream"
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+SYNC = """
+import json, resource, sys
+from pathlib import Path
+from inventories.machine import Machine
+from remote import connection, fanout, sync, tree
+
+folder, project, destination, with_rsync = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "rsync"
+machines = {}
+for rank, port in enumerate(json.loads(sys.argv[5])):
+    machines[f"host-{rank}"] = Machine(
+        name=f"host-{rank}", rank=rank, state="running", host="127.0.0.1", port=port, user=sys.argv[6],
+        private_ip="127.0.0.1", gpus=None, id=str(rank), key_file=folder / "id", python=sys.executable,
+    )
+read = tree.read_tree(project, allow_large=True)
+nodes = fanout.values(fanout.fan_out(lambda m: connection.connect(m, folder / "known_hosts"), machines))
+config = folder / "ssh_config" if with_rsync else None
+done = fanout.values(fanout.fan_out(lambda node: sync.sync(node, read, destination, ssh_config=config), nodes))
+for node in nodes.values():
+    node.close()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"files": [d.files for d in done.values()], "rsync": [d.rsync_files for d in done.values()],
+                  "bytes": [d.sent_bytes for d in done.values()], "peak_kb": peak}))
+"""
+
+
+def make_project(root: Path) -> None:
+    """Much small text and a few large files, of bytes that do not compress."""
+    chance = random.Random(1)
+    noise = chance.randbytes(4 << 20)
+
+    def some(size: int) -> bytes:
+        at = chance.randrange(len(noise) - size)
+        return noise[at : at + size]
+
+    left = TOTAL_BYTES
+    for number in range(FILES - LARGE_FILES):
+        path = root / f"pkg{number % 100:02}" / f"part{number // 100 % 10}" / f"module_{number:05}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = chance.randrange(1_000, 3_000)
+        path.write_bytes(some(size))
+        left -= size
+    (root / "data").mkdir()
+    for number in range(LARGE_FILES):
+        size = left // (LARGE_FILES - number)
+        left -= size
+        with (root / "data" / f"shard-{number:02}.bin").open("wb") as file:
+            for at in range(0, size, 1 << 20):
+                file.write(some(min(1 << 20, size - at)))
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+
+
+@contextlib.contextmanager
+def servers(folder: Path) -> Iterator[list[int]]:
+    """Two sshd on loopback, with what OpenSSH's client and ours need to reach them; gives their ports."""
+    make_key(folder / "id")
+    (folder / "authorized_keys").write_text((folder / "id.pub").read_text())
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    known, config, ports, running = "", "", [], []
+    try:
+        for rank in range(HOSTS):
+            public = make_key(folder / f"host_key_{rank}")
+            home = folder / f"home-{rank}"
+            home.mkdir()
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            settings = folder / f"sshd_config_{rank}"
+            settings.write_text(
+                f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / f'host_key_{rank}'}\nPidFile none\n"
+                f"UsePAM no\nAuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\n"
+                f"PasswordAuthentication no\nSetEnv HOME={home}\n"
+            )
+            running.append(
+                subprocess.Popen([str(SSHD), "-D", "-f", str(settings)], stderr=subprocess.DEVNULL)
+            )
+            known += f"[127.0.0.1]:{port} {public}\n"
+            config += (
+                f"Host host-{rank}\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
+                f"  UserKnownHostsFile {folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
+                f"  StrictHostKeyChecking yes\n  IdentityFile {folder / 'id'}\n  IdentitiesOnly yes\n"
+                "  IdentityAgent none\n"
+            )
+            wait_for_port(port)
+            ports.append(port)
+        (folder / "known_hosts").write_text(known)
+        (folder / "ssh_config").write_text(config)
+        yield ports
+    finally:
+        for server in running:
+            server.terminate()
+            server.wait(10)
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    return path.with_suffix(".pub").read_text().strip()
+
+
+def wait_for_port(port: int) -> None:
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    sys.exit("sshd did not come up within 10 s")
+
+
+def rsync(folder: Path, project: Path) -> None:
+    """Two rsync processes at once."""
+    clients = []
+    for rank in range(HOSTS):
+        words = ["rsync", "-a", "--delete", "--exclude=/.git", "-e", f"ssh -F {folder / 'ssh_config'}"]
+        words += [f"{project}/", f"host-{rank}:{folder}/home-{rank}/{PLAIN}/"]
+        clients.append(subprocess.Popen(words, stdin=subprocess.DEVNULL))
+    if any(client.wait(300) != 0 for client in clients):
+        sys.exit("rsync failed")
+
+
+def ours(folder: Path, project: Path, ports: list[int], way: str, *, files: int) -> int:
+    """One sync to both hosts, which sends so many files; returns the process's peak memory in kB."""
+    words = [
+        sys.executable,
+        "-c",
+        SYNC,
+        str(folder),
+        str(project),
+        f"~/{way}",
+        "rsync" if way == OURS else "",
+    ]
+    words += [json.dumps(ports), getpass.getuser()]
+    # The place of our packages is named: the folder that this runs in need not be theirs.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode != 0:
+        sys.exit(f"the sync failed:\n{done.stderr}")
+    said = json.loads(done.stdout)
+    expected = {"files": [files] * HOSTS, "rsync": [LARGE_FILES if files and way == OURS else 0] * HOSTS}
+    if {name: said[name] for name in expected} != expected:
+        sys.exit(f"the sync did something else than expected: {said}, not {expected}")
+    return int(said["peak_kb"])
+
+
+def timed(work: Callable[[], int | None]) -> tuple[float, int | None]:
+    began = time.perf_counter()
+    value = work()
+    return time.perf_counter() - began, value
+
+
+def check_and_remove(project: Path, folder: Path, what: str) -> None:
+    """Both homes hold the project's files, with their bytes and times; make room for the next one."""
+    for rank in range(HOSTS):
+        there = folder / f"home-{rank}" / what
+        words = [
+            "rsync",
+            "-rtn",
+            "--checksum",
+            "--itemize-changes",
+            "--exclude=/.git",
+            "--delete",
+            "--omit-dir-times",
+        ]
+        differing = subprocess.run(
+            [*words, f"{project}/", f"{there}/"], capture_output=True, check=True
+        ).stdout
+        if differing:
+            sys.exit(f"what {what} brought is not what was sent:\n{differing.decode()[:1000]}")
+        shutil.rmtree(there)
+        there.with_name(f"{what}.manifest.json").unlink(missing_ok=True)
+
+
+def main() -> int:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    missing = [name for name in ("rsync", "ssh", "ssh-keygen", "git") if shutil.which(name) is None]
+    if missing or SSHD is None:
+        print(f"needs {', '.join(missing + ([] if SSHD else ['sshd']))} on this machine", file=sys.stderr)
+        return 2
+    seconds: dict[tuple[str, str], list[float]] = {}
+    peak_kb = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder, project = Path(name), Path(name) / "project"
+        project.mkdir()
+        make_project(project)
+        with servers(folder) as ports:
+            works: dict[str, Callable[[int], int | None]] = {
+                PLAIN: lambda _: rsync(folder, project),
+                OURS: lambda files: ours(folder, project, ports, OURS, files=files),
+                STREAM: lambda files: ours(folder, project, ports, STREAM, files=files),
+            }
+            for number in range(rounds):
+                order = list(works.items())
+                order = order[number % 3 :] + order[: number % 3]
+                for what, work in order:
+                    for when, files in (("first", FILES), ("second", 0)):
+                        os.sync()  # what the one before wrote is not waited for in this one's time
+                        took, peak = timed(lambda work=work, files=files: work(files))  # type: ignore[misc]
+                        seconds.setdefault((what, when), []).append(took)
+                        peak_kb = max(peak_kb, peak or 0)
+                    check_and_remove(project, folder, what)
+                said = ", ".join(
+                    f"{what} {when} {times[-1]:.2f} s" for (what, when), times in seconds.items()
+                )
+                print(f"round {number + 1}: {said}; load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{FILES:,} files, {TOTAL_BYTES / 1e6:.0f} MB, {HOSTS} hosts; medians of {rounds} rounds:")
+    fine = True
+    for what in works:
+        line = f"  {what:15}"
+        for when in ("first", "second"):
+            took = statistics.median(seconds[what, when])
+            pairs = zip(seconds[what, when], seconds[PLAIN, when], strict=True)
+            ratio = statistics.median(one / other for one, other in pairs)
+            line += f"  {when} {took * 1000:7.0f} ms, ratio {ratio:.2f}"
+            fine = fine and (what != OURS or ratio <= LIMIT)
+        print(line)
+    print(f"  gpuctl's memory at most {peak_kb / 1024:.0f} MB; load {os.getloadavg()[0]:.1f}")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

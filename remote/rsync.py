@@ -1,0 +1,122 @@
+"""The system's rsync as a faster way for many bytes: it brings the files of a sync, over an ssh of its own.
+
+Never more than a help: what it did not bring, for whatever reason, is sent over the open connection.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+IO_TIMEOUT_S = 60
+"""rsync ends by itself where nothing has moved for this long."""
+CIPHERS = "^aes128-gcm@openssh.com"
+"""The one first that processors have instructions for, then ssh's own choice."""
+OLDEST = (3, 1)
+"""Keeps modification times in ns, and says how many bytes it has sent. macOS has an older one, or openrsync."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The folder on a node that takes the files, and how ssh gets there."""
+
+    ssh_config: Path
+    """A configuration for OpenSSH in which the node is a `Host`."""
+    host: str
+    root: str
+    """Absolute."""
+    temporary: str
+    """A folder on the disk of `root`, relative to it: files grow there. rsync is slow with an absolute one."""
+    partial: str
+    """Absolute. Takes what was brought of a file before an interruption."""
+
+    @classmethod
+    def of(cls, need: Mapping[str, Any], host: str, ssh_config: Path) -> Self:
+        """What the node's part offers in its `need`."""
+        offer = need["rsync"]
+        return cls(
+            ssh_config=ssh_config,
+            host=host,
+            root=need["root"],
+            temporary=offer["temporary"],
+            partial=offer["partial"],
+        )
+
+
+@cache
+def usable() -> bool:
+    """Whether this computer has ssh and an rsync that is new enough."""
+    if shutil.which("ssh") is None or shutil.which("rsync") is None:
+        return False
+    said = subprocess.run(
+        ["rsync", "--version"], capture_output=True, text=True, errors="replace", check=False
+    )
+    return version(said.stdout) >= OLDEST
+
+
+def version(text: str) -> tuple[int, ...]:
+    """What `rsync --version` says; (0,) for what is not Tridgell's rsync."""
+    found = re.match(r"rsync +version v?(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else (0,)
+
+
+def argv(target: Target) -> list[str]:
+    """The command that sends the files named on its standard input, ended by NUL, of the folder it runs in."""
+    ssh = ["ssh", "-F", str(target.ssh_config), "-o", f"Ciphers={CIPHERS}"]
+    ssh += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=15"]
+    return [
+        "rsync", "--files-from=-", "--from0", "--perms", "--times",
+        # Those that are named have changed: their time and size may say otherwise, to the second.
+        "--ignore-times",
+        # Folders, and links to folders, stay what they are there.
+        "--no-implied-dirs",
+        "--protect-args", f"--temp-dir={target.temporary}", f"--partial-dir={target.partial}",
+        f"--timeout={IO_TIMEOUT_S}", "--info=progress2", "--no-human-readable", "--outbuf=N",
+        f"--rsh={' '.join(map(_quoted, ssh))}",
+        "--", "./", f"{target.host}:{target.root}/",
+    ]  # fmt: skip
+
+
+def _quoted(word: str) -> str:
+    """A word as rsync takes it apart: a quote within quotes is doubled."""
+    return word if re.fullmatch(r"[\w@%+=:,./^-]+", word, re.ASCII) else "'" + word.replace("'", "''") + "'"
+
+
+def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable[[int], None]) -> str:
+    """Send files of `folder`; empty when all have come, else why not, in a few words.
+
+    `on_bytes` gets the bytes so far, at most once a second or so.
+    """
+    with tempfile.TemporaryFile() as names, tempfile.TemporaryFile() as errors:
+        # A name that begins with # would be a comment.
+        names.write(b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths))
+        names.seek(0)
+        with subprocess.Popen(
+            argv(target), cwd=folder, stdin=names, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+        ) as process:
+            assert process.stdout is not None
+            try:
+                while said := process.stdout.read(4096):
+                    if sent := sent_bytes(said):
+                        on_bytes(sent)
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode == 0:
+            return ""
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").splitlines()
+    # First comes the reason, often ssh's own, and then what rsync makes of it.
+    return next((line.strip() for line in lines if line.strip()), f"exit status {process.returncode}")
+
+
+def sent_bytes(said: bytes) -> int:
+    """The count of bytes in the last line of progress that rsync has written whole; 0 where there is none."""
+    found = re.findall(rb"\r\s*(\d+)\s+\d+%", said)
+    return int(found[-1]) if found else 0
