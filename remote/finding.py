@@ -18,6 +18,8 @@ class Finding:
     fix: str
     fatal: bool = True
     """False: a run can start all the same."""
+    harmless: bool = False
+    """True: not worth a word before every run; `doctor` tells it."""
 
 
 def named(nodes: Sequence[str]) -> str:

@@ -19,10 +19,18 @@ NOT_A_NETWORK = ("docker", "br-", "virbr", "veth", "lo")
 
 
 def findings(
-    facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer] | None = None, *, master: Machine
+    facts: Mapping[str, Facts],
+    probes: Mapping[str, ProbeAnswer] | None = None,
+    *,
+    master: Machine,
+    needs_torch: bool = True,
 ) -> list[Finding]:
-    """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried."""
-    found = [finding for name, fact in facts.items() for finding in _node(name, fact)]
+    """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
+
+    `needs_torch`: whether the interpreters of the facts are those that the ranks will use.
+    """
+    found = [_no_torch(name, fact) for name, fact in facts.items() if fact.torch is None and needs_torch]
+    found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += _different(facts)
     if facts[master.name].free_port is None:
         found.append(
@@ -37,18 +45,24 @@ def findings(
     return alike_together(found)
 
 
+def _no_torch(name: str, fact: Facts) -> Finding:
+    return Finding(
+        node=name,
+        problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
+        fix="list it in the project's requirements.txt, or name it with --pip torch; or name another interpreter "
+        "with --python",
+    )
+
+
+def has_room(fact: Facts) -> bool:
+    """Whether the disk takes code and logs at all."""
+    return fact.disk_free_bytes >= MIN_DISK_BYTES
+
+
 def _node(name: str, fact: Facts) -> list[Finding]:
     """What a node's own facts say."""
     found: list[Finding] = []
-    if fact.torch is None:
-        found.append(
-            Finding(
-                node=name,
-                problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
-                fix=f"install it there ({fact.python} -m pip install torch), or name another one with --python",
-            )
-        )
-    if fact.disk_free_bytes < MIN_DISK_BYTES:
+    if not has_room(fact):
         found.append(
             Finding(
                 node=name,
@@ -174,4 +188,4 @@ def check(
     if fatal:
         lines = "\n".join(f"  {sentence(finding)}" for finding in fatal)
         raise PreflightFailed(f"The run can't start:\n{lines}")
-    return [finding for finding in found if not finding.fatal]
+    return [finding for finding in found if not finding.fatal and not finding.harmless]

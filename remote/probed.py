@@ -97,6 +97,7 @@ def _hostname(name: str, health: Health) -> list[Finding]:
             fix="nothing, where the script takes MASTER_ADDR as it is (gpuctl gives addresses); a script that hands "
             "out the hostname itself needs it in /etc/hosts with the private address",
             fatal=False,
+            harmless=True,
         )
     ]
 

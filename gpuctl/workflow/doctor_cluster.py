@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
@@ -30,6 +31,7 @@ def doctor_cluster(app: App) -> dict[str, Any]:
     machines = sorted(inventory.machines, key=lambda machine: machine.rank)
     rows: list[Row] = []
     measured: list[Mapping[str, Any]] | None = None
+    prepared = False
     with open_view(app.output, logs=False) as view, ExitStack() as held:
         held.enter_context(folder.lock("doctor", on_wait=view.note))
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
@@ -40,8 +42,10 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         rows += mute
         there = {name: nodes[name] for name in facts}
         if there:
-            rows += _preflight(there, facts)
-        healthy = len(there) == len(machines) and all(row["ok"] is not False for row in rows)
+            facts, prepared = _with_environment(there, facts)
+            rows += [] if prepared else [row("torch", None, "not there yet", "gpuctl train brings it")]
+            rows += _preflight(there, facts, needs_torch=prepared)
+        healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
             measured, told = bandwidth.measure(view, folder.known_hosts_path, inventory, there, facts)
@@ -97,7 +101,31 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}, rows
 
 
-def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]") -> list[Row]:
+def _with_environment(
+    nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
+) -> "tuple[dict[str, Facts], bool]":
+    """The facts with the interpreters that a run would use, and whether all of them have torch.
+
+    Where a machine names none, that is the newest environment which all such machines have.
+    """
+    from remote.fanout import fan_out
+    from remote.python_env.building import ready_environments
+
+    bare = {
+        name: node for name, node in nodes.items() if not node.machine.python and facts[name].torch is None
+    }
+    found = {outcome.node: outcome.value or {} for outcome in fan_out(ready_environments, bare)}
+    common = set.intersection(*map(set, found.values())) if found else set()
+    newest = next((key for key in next(iter(found.values()), {}) if key in common), None)
+    chosen = {} if newest is None else {name: environments[newest] for name, environments in found.items()}
+    used = {
+        name: replace(fact, python=chosen[name][0], torch=chosen[name][1]) if name in chosen else fact
+        for name, fact in facts.items()
+    }
+    return used, not bare or newest is not None
+
+
+def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, needs_torch: bool) -> list[Row]:
     """What `train` would refuse or note. The first node that answers stands for node 0."""
     from remote import preflight
     from remote.probe import probe
@@ -106,7 +134,9 @@ def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]") -> lis
     began = time.monotonic()
     probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
     rows = [of_network(probes, time.monotonic() - began)]
-    return rows + [of_finding(one) for one in preflight.findings(facts, probes, master=master)]
+    return rows + [
+        of_finding(one) for one in preflight.findings(facts, probes, master=master, needs_torch=needs_torch)
+    ]
 
 
 def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:

@@ -19,20 +19,26 @@ NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PRO
 
 
 def look(key: str) -> Dict[str, Any]:
-    """What is there of an environment, without starting a process: for the facts.
+    """What is there of an environment, without starting a process.
 
-    `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: the others'
-    keys and sizes.
+    `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: all that are
+    ready, the newest first.
     """
     return {
         "key": key,
         "ready": ready(key),
         "interpreters": env_images.interpreters(),
         "environments": [
-            {"key": path.parent.name, "bytes": read_json(path).get("bytes")}
-            for path in sorted(ENVIRONMENTS.glob("*/ready.json"))
+            {name: record.get(name) for name in ("key", "python", "torch", "bytes")}
+            for record in _all_ready()
         ],
     }
+
+
+def _all_ready() -> List[Dict[str, Any]]:
+    paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [ready(path.parent.name) for path in paths]
+    return [record for record in found if record is not None]
 
 
 def ready(key: str) -> Optional[Dict[str, Any]]:

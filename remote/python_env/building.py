@@ -7,7 +7,7 @@ from typing import Any
 
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.python_env.backend import settings
-from remote.python_env.requirements import Wanted, key_of
+from remote.python_env.requirements import BUILT_IN, Wanted, key_of
 from remote.session import Node
 from remote.sync import sync
 from remote.tree import human_bytes, tree_of
@@ -18,6 +18,7 @@ BUILD_DEADLINE_S = 3600.0
 """For the whole of it: other builds' end, uv itself, and gigabytes from an index."""
 SILENCE_S = 60.0
 WHEELS_FOLDER = "~/.gpuctl-node/wheels"
+PREPARING = "preparing"
 CONSTRAINTS = "constraints.txt"
 LOCKED = "locked.txt"
 VENV = "../venv"
@@ -52,6 +53,16 @@ class Environment:
 def look(node: Node, wanted: Wanted, backend: str | None) -> Mapping[str, Any]:
     """What the node has of this environment, without building it; one short round trip."""
     return node.ask("environment", {"key": key_of(wanted, backend), "look": True})
+
+
+def ready_environments(node: Node) -> dict[str, tuple[str, str]]:
+    """Key → interpreter and version of torch of the environments that are ready and have it, the newest first."""
+    answer = node.ask("environment", {"key": "", "look": True})
+    return {
+        str(one["key"]): (str(one["python"]), str(one["torch"]))
+        for one in answer.get("environments", ())
+        if one.get("torch")
+    }
 
 
 def ensure(
@@ -181,8 +192,10 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFa
             f"{name}: the disk is full, and the environment for {wanted.source} is not built:\n{said}\n"
             "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
         )
+    # What fails before uv is at work says itself what to do.
+    way_on = "" if step == PREPARING else f"\n  {fix_of(wanted, text)}"
     return EnvironmentFailed(
-        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}\n  {fix_of(wanted, text)}"
+        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}{way_on}"
     )
 
 
@@ -204,4 +217,6 @@ def fix_of(wanted: Wanted, text: str) -> str:
             f"Add what is missing to {wanted.wheels_folder} (pip download, for the nodes' platform and Python), "
             f"or mend {wanted.source}."
         )
+    if wanted.source == BUILT_IN:
+        return "Name an interpreter that has torch, torchmetrics and scikit-learn with --python PATH."
     return f"Mend {wanted.source}, or name an interpreter that has all that is needed with --python PATH."

@@ -15,6 +15,7 @@ from remote.node.env_wheels import record_digest
 
 FORMAT = 1
 """Part of every key. To be raised when the same wish is to be built in another way."""
+BUILT_IN = "the built-in job"
 DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl", "train"
 """Whose extra lists what the built-in job needs."""
 
@@ -72,7 +73,7 @@ def wanted(
     if pip or requirements is not None:
         found = _named(pip, requirements)
     elif built_in:
-        found = "the built-in job", "requirements", {"requirements.txt": _lines(built_in_requirements())}
+        found = BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())}
     else:
         found, python = _of_project(tree_root)
     if found is None:
