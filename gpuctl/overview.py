@@ -13,7 +13,7 @@ SECTIONS = (
             ("down", "Remove everything of the cluster."),
             (
                 "doctor",
-                "Check credentials, permissions, quota, keys; --cluster: the machines and their network.",
+                "Check credentials, permissions, quota, keys; --cluster: machines, their network.",
             ),
             ("reap", "Remove every cluster of ours from your accounts, found by tags."),
             ("shapes", "List machine shapes: GPUs, networks, prices."),
