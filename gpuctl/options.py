@@ -112,7 +112,14 @@ class ScriptCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """End the options after `-m MODULE`, then parse as usual."""
-        return super().parse_args(ctx, _end_options_after_module(args, self.params))
+        try:
+            return super().parse_args(ctx, _end_options_after_module(args, self.params))
+        except click.NoSuchOption as error:
+            hint = (
+                " Options of your script go after the script, those of the built-in job after --: "
+                "gpuctl train my.py --lr 0.1, gpuctl train -- --epochs 3."
+            )
+            raise click.UsageError(error.format_message() + hint, ctx) from error
 
 
 def _end_options_after_module(args: list[str], params: list[click.Parameter]) -> list[str]:

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from provision.cloud import CloudCluster, Instance, Offer
+from provision import tags
+from provision.cloud import CloudCluster, Instance, Offer, Part
 from provision.errors import NoCapacity, RefusedPlan
 from provision.limits import expires_at
 
@@ -21,6 +22,8 @@ OPTIONS = {
     "ttl_s": "--ttl",
 }
 """Fields of CloudCluster that machines are made with, and what sets them."""
+NETWORK = ("subnet_id", "public_ip")
+"""Those that say which network the cluster needs."""
 
 
 def merge(
@@ -101,6 +104,26 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
             f"The machines of cluster '{record.name}' were made with {'; '.join(changed)}, and "
             "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; or "
             f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_other_network(
+    record: CloudCluster, wanted: CloudCluster, parts: Iterable[Part], *, private: bool
+) -> None:
+    """Raise RefusedPlan where parts of the cluster are tagged for another network than is asked for now.
+
+    `parts`: all of ours in the region. `private`: the cluster will need the network's private parts. Such a tag
+    tells everybody else what they may remove.
+    """
+    own = [part for part in parts if part.tags.get(tags.CLUSTER_ID) == record.id]
+    stale = [f"{part.kind} {part.id}" for part in own if tags.is_private(part.tags) != private]
+    if stale:
+        options = " and ".join(
+            OPTIONS[name] for name in NETWORK if getattr(record, name) != getattr(wanted, name)
+        )
+        raise RefusedPlan(
+            f"Parts of cluster '{record.name}' are left that were made with another {options}: {', '.join(stale)}. "
+            f"Remove them with `gpuctl down --cluster {record.name}`, and run `gpuctl up` again."
         )
 
 

@@ -93,6 +93,9 @@ class Offer:
     """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the cloud's own package wants to know of the shape, plain JSON."""
+    network_hourly_usd: float = 0.0
+    """What the cluster's network costs beside its machines, USD an hour by list price: shared by the clusters
+    that need it, and billed until the last of them is removed, be there machines or none."""
     notes: tuple[str, ...] = ()
     """What a person should know before they say yes to new machines: what else costs money, what is lost."""
 
@@ -153,10 +156,15 @@ class Part:
     """Parts of stage k can be removed once those of all smaller stages are gone."""
     ends_within_s: float = 0.0
     """How long the cloud may take over its end, where that is more than some seconds."""
+    network: str | None = None
+    """The id of the network that it is in. None: in none, or the cloud does not tell."""
 
 
 class Ensure(Protocol):
     """Makes a part where it is missing, once, whatever crashed before."""
+
+    say: Callable[[str], None]
+    """Takes a line of progress, for parts that take minutes."""
 
     def __call__(
         self,
@@ -241,6 +249,12 @@ class Cloud(Protocol):
 
     def failure(self, instance: Instance) -> Exception | None:
         """Why a machine ended that never ran: Capacity, Quota or CloudError. None: the cloud doesn't say."""
+
+    def console(self, instance_id: str) -> str | None:
+        """The end of a machine's serial console, at most 64 kB of printable lines. None: it shows nothing yet.
+
+        Takes a minute or so at most, with less patience than other calls. Raises CloudError.
+        """
 
     def terminate(self, ids: Sequence[str]) -> None:
         """Begin to end these machines; returns as soon as the cloud has understood. Gone ones are no error."""

@@ -19,8 +19,9 @@ from inventories.errors import CorruptFile
 from inventories.store import ClusterFolder, Journal
 from provision.cloud import CloudCluster, Place, Target
 
-NETWORK_LOCK_WAIT_S = 900.0
-"""A NAT gateway takes minutes to come up, and to go."""
+NETWORK_LOCK_WAIT_S = 2700.0
+"""More than the deadlines of a holder together: `up` may wait for two NAT gateways to come up, and for one of them
+and its address to go, each 10 minutes at most."""
 
 REBUILD = (
     "`gpuctl reap` finds what the cluster left in the cloud by its tags and removes it; then remove the "
@@ -120,9 +121,9 @@ class CloudFolder:
         files.private_dir(self._launches)
         files.write_atomic(self._launches / f"{launch.id}.json", codec.dump(launch))
 
-    def network_journal(self, cluster: CloudCluster) -> Journal:
+    def network_journal(self, target: Target) -> Journal:
         """What was made of the network that the clusters of this region share."""
-        return Journal(self.networks / f"{network_name(cluster.target)}.jsonl")
+        return Journal(self.networks / f"{network_name(target)}.jsonl")
 
     def network_lock(
         self, target: Target, command: str, on_wait: Callable[[str], None]

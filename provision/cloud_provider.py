@@ -18,11 +18,13 @@ from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
 from provision import teardown
 from provision.asked import (
+    NETWORK,
     count_of,
     merge,
     refuse_changes,
     refuse_elsewhere,
     refuse_expired,
+    refuse_other_network,
     refuse_over_limits,
     refuse_stopped,
 )
@@ -128,11 +130,16 @@ class CloudProvider:
         if create:
             refuse_expired(wanted, datetime.now(UTC))
         offer = self._offer(cloud, wanted)
+        if record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK):
+            private = bool(offer.network_hourly_usd)
+            refuse_other_network(record, wanted, cloud.parts(), private=private)
         refuse_over_limits(offer, len(create))
         wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
         each = self._hourly_usd(wanted, offer)
         hourly = None if each is None else each * count
-        refuse_over_max_cost(hourly, wanted.ttl_s, wanted.max_cost_usd)
+        refuse_over_max_cost(
+            hourly, wanted.ttl_s, wanted.max_cost_usd, network_hourly_usd=offer.network_hourly_usd
+        )
         kept = {machine.id for machine in alive.values()}
         return Plan(
             spec=spec,
@@ -154,6 +161,9 @@ class CloudProvider:
         wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
         count = spec.count or 1
         price = price_of(self._folder.home, wanted.shape, wanted.target.region) if not wanted.spot else None
+        hourly = price.usd_per_hour * count if price and price.usd_per_hour is not None else None
+        if hourly is not None:
+            refuse_over_max_cost(hourly, wanted.ttl_s, wanted.max_cost_usd)
         names = [(f"{self._folder.name}-{rank}", rank) for rank in range(count)]
         return Plan(
             spec=spec,
@@ -161,9 +171,10 @@ class CloudProvider:
             region=wanted.target.region,
             create=tuple(PlannedMachine(name=name, rank=rank, shape=wanted.shape) for name, rank in names),
             keep=(),
-            hourly_usd=price.usd_per_hour * count if price else None,
+            hourly_usd=hourly,
             free=False,
             actions=outline(wanted, count),
+            notes=_way_in(wanted),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
@@ -176,8 +187,10 @@ class CloudProvider:
         let_in = before.ssh_cidrs if before is not None and plan.keep else ()
         self._folder.save(replace(cluster, ssh_cidrs=let_in))
         public_key = ensure_key(self._folder.cluster_folder.key_path)
-        shared = self._folder.network_journal(cluster)
-        ensure = JournaledEnsure(journal, shared, clock=self._clock, consistency_s=cloud.consistency_s)
+        shared = self._folder.network_journal(cluster.target)
+        ensure = JournaledEnsure(
+            journal, shared, clock=self._clock, consistency_s=cloud.consistency_s, say=say
+        )
 
         def ground_at(place: Place) -> Ground:
             with self._folder.network_lock(cluster.target, "up", say):
@@ -200,6 +213,9 @@ class CloudProvider:
             say=say,
         )
         instances = gang.fill(len(plan.create) + len(plan.keep))
+        if cluster.subnet_id is None and not cluster.public_ip and not plan.create:
+            # Nothing else notices that their way out is gone.
+            ground_at(instances[0].place)
         self._folder.save(cluster)
         if plan.create and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
@@ -225,6 +241,11 @@ class CloudProvider:
         """As the protocol says. What the cloud does not list is not known to be gone."""
         return replace(machine, state=self.states().get(machine.id, "unknown"))
 
+    def console(self, machine: Machine) -> str | None:
+        """As the protocol says."""
+        _, cloud = self._recorded()
+        return cloud.console(machine.id) if cloud is not None else None
+
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """As the protocol says. The shared network goes with its last cluster."""
         cluster, cloud = self._recorded()
@@ -234,6 +255,7 @@ class CloudProvider:
             cloud,
             {cluster.id},
             network=lambda: self._folder.network_lock(cluster.target, "down", say),
+            network_gone=lambda: all_gone(self._folder.network_journal(cluster.target)),
             clock=self._clock,
             say=say,
             watch_s=self._watch_s(cloud, cluster),
@@ -242,8 +264,6 @@ class CloudProvider:
             say(f"the network stays: it is used by {', '.join(removed.network_users)}")
         if not removed.leftovers:
             all_gone(self._folder.cluster_folder.journal)
-            if not removed.network_users:
-                all_gone(self._folder.network_journal(cluster))
         return removed.leftovers
 
     def _actions(self, cloud: Cloud, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
@@ -265,10 +285,8 @@ class CloudProvider:
         notes = list(offer.notes) if create else []
         if create and cluster.expires_at is None:
             notes.append("there is no time limit: with --ttl 4h the machines end without you")
-        if create and not cluster.public_ip and not cluster.bastion:
-            notes.append(
-                "the machines will have no public address: without --bastion, a VPN has to lead there"
-            )
+        if create:
+            notes += _way_in(cluster)
         if create and not cluster.public_ip and cluster.ssh_cidr is None:
             notes.append(
                 f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a jump "
@@ -382,7 +400,7 @@ class CloudProvider:
             launches = self._open_launches()
         except CorruptFile:
             return cloud.consistency_s
-        journals = (self._folder.cluster_folder.journal, self._folder.network_journal(cluster))
+        journals = (self._folder.cluster_folder.journal, self._folder.network_journal(cluster.target))
         recent = [one for journal in journals for one in recent_makings(journal, cloud.consistency_s)]
         ages: list[float] = []
         if recent:
@@ -430,3 +448,10 @@ def _owner() -> str:
     except (KeyError, OSError):
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:100]
+
+
+def _way_in(cluster: CloudCluster) -> tuple[str, ...]:
+    """A note where nothing that is known here leads to the machines."""
+    if cluster.public_ip or cluster.bastion:
+        return ()
+    return ("the machines will have no public address: without --bastion, a VPN has to lead there",)

@@ -12,6 +12,7 @@ from typing import Any
 from inventories.store import Journal
 from provision.clock import Clock
 from provision.errors import CloudError, TokenSpent, Unclear
+from provision.provider import Say, quiet
 from provision.retry import PollWaits
 
 TOKEN_LIFE_S = 20 * 3600.0
@@ -21,7 +22,10 @@ TOKEN_LIFE_S = 20 * 3600.0
 class JournaledEnsure:
     """`provision.cloud.Ensure` with a journal of the cluster and one of the shared network."""
 
-    def __init__(self, own: Journal, shared: Journal, *, clock: Clock, consistency_s: float) -> None:
+    def __init__(
+        self, own: Journal, shared: Journal, *, clock: Clock, consistency_s: float, say: Say = quiet
+    ) -> None:
+        self.say = say
         self._own = own
         self._shared = shared
         self._clock = clock

@@ -23,6 +23,7 @@ from provision.errors import (
     Gone,
     LeftBehind,
     NoCapacity,
+    ProvisionError,
     Quota,
     Throttled,
     TokenSpent,
@@ -92,18 +93,37 @@ class Gang:
         """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
 
         Raises NoCapacity where no place has them or the account's quota forbids them, CreateFailed for
-        anything else, both with nothing left of the failed attempts, and LeftBehind where something is.
+        anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
         """
         try:
             return self._filled(count)
-        except CloudError as error:
+        except LeftBehind:
+            raise
+        except ProvisionError as error:
             if not self._made:
+                self._tell_what_is_billed()
+            if not self._made or not isinstance(error, CloudError):
                 raise
             raise LeftBehind(
                 f"{error} These machines run, and are billed: {', '.join(sorted(self._made))}. "
                 f"`gpuctl up --cluster {self._cluster.name}` goes on with them, `gpuctl down --cluster "
                 f"{self._cluster.name}` removes them."
             ) from error
+
+    def _tell_what_is_billed(self) -> None:
+        """Where no machine needs it: the network, which the next try would need again."""
+        if not self._offer.network_hourly_usd:
+            return
+        try:
+            machines = self._cloud.instances(self._cluster.id)
+        except CloudError:
+            return  # the error that is about to be raised says more
+        if all(machine.state == "ended" for machine in machines):
+            self._say(
+                "the private network stays for the next try: its NAT gateway, if it was made, is billed, about "
+                f"${self._offer.network_hourly_usd:.2g} an hour, until `gpuctl down --cluster {self._cluster.name}` "
+                "removes it"
+            )
 
     def _filled(self, count: int) -> tuple[Instance, ...]:
         for launch in self._folder.launches():
@@ -133,7 +153,7 @@ class Gang:
         tried = ", ".join(str(attempt.place) for attempt in attempts)
         raise NoCapacity(
             f"No place in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
-            "Nothing is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
+            "No machine is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
         )
 
     def _launch_at(self, ranks: tuple[int, ...], place: Place) -> None:
@@ -233,9 +253,9 @@ class Gang:
             if isinstance(error, Capacity):
                 raise
             if isinstance(error, Quota):
-                raise NoCapacity(f"{error} Nothing was created.") from error
+                raise NoCapacity(f"{error} No machine is left of this attempt.") from error
             if isinstance(error, CloudError | CreateFailed):
-                raise CreateFailed(f"{error} Nothing is left of this attempt.") from error
+                raise CreateFailed(f"{error} No machine is left of this attempt.") from error
             raise
         self._folder.save_launch(launch.ended("running"))
         self._made |= ids
@@ -343,7 +363,7 @@ class Gang:
                 asked |= to_ask & set(states)
             self._clock.sleep(waits.next())
         self._folder.save_launch(launch.ended("undone"))
-        self._say(f"nothing is left of the launch in {launch.place}")
+        self._say(f"no machine is left of the launch in {launch.place}")
 
     def _by_rank(self, count: int) -> dict[int, Instance]:
         """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""

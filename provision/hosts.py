@@ -100,6 +100,10 @@ class HostsProvider:
         except OSError:
             return replace(machine, state="unknown")
 
+    def console(self, machine: Machine) -> str | None:  # noqa: ARG002
+        """Whoever runs the machines has it, if there is one."""
+        return None
+
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """Nothing of it is ours to remove."""
         return ()

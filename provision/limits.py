@@ -30,7 +30,14 @@ def expires_at(now: datetime, ttl_s: float) -> str:
 def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
     """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
     if target.provider == "aws":
-        return f"At {expires_at} the machines shut down, which terminates them: nothing is billed after that."
+        ended = f"At {expires_at} the machines shut down, which terminates them"
+        if not offer.network_hourly_usd:
+            return f"{ended}: nothing is billed after that."
+        return (
+            f"{ended}. The private network's NAT gateway and its address stay, and are billed, about "
+            f"${_dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
+            "cron can run."
+        )
     reap = reap_command(target)
     if not offer.billed_when_stopped:
         return (
@@ -52,8 +59,14 @@ def reap_command(target: Target) -> str:
     return shlex.join(words)
 
 
-def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost_usd: float | None) -> None:
-    """Raise RefusedPlan where machines of `hourly_usd` in all could cost more than `max_cost_usd`.
+def refuse_over_max_cost(
+    hourly_usd: float | None,
+    ttl_s: float | None,
+    max_cost_usd: float | None,
+    *,
+    network_hourly_usd: float = 0.0,
+) -> None:
+    """Raise RefusedPlan where machines of `hourly_usd` in all, and their network, could cost more than that.
 
     What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
     """
@@ -65,6 +78,7 @@ def refuse_over_max_cost(hourly_usd: float | None, ttl_s: float | None, max_cost
             f"{limit} can't be kept: the price of these machines is not known. Nothing was created. "
             "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
         )
+    hourly_usd += network_hourly_usd
     lasts_s = max_cost_usd / hourly_usd * 3600
     longest = _duration(lasts_s)
     if ttl_s is None:

@@ -135,6 +135,10 @@ class LocalProvider:
             return replace(machine, state="gone")
         return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
 
+    def console(self, machine: Machine) -> str | None:  # noqa: ARG002
+        """A process has no console."""
+        return None
+
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
         leftovers = local_processes.end(lambda: self._processes(kept=set()))

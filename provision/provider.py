@@ -95,6 +95,13 @@ class Provider(Protocol):
     def refresh(self, machine: Machine) -> Machine:
         """The machine with its real state. Never waits: one question to the provider."""
 
+    def console(self, machine: Machine) -> str | None:
+        """The end of the machine's serial console, at most 64 kB of printable lines.
+
+        None: the provider has no consoles, or this one shows nothing yet. Takes a minute or so at most.
+        Raises ProvisionError where the provider does not give it out.
+        """
+
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """Remove everything of the cluster, in dependency order, polling to a deadline.
 

@@ -125,9 +125,18 @@ def reap(
     say: Say,
     clock: Clock | None = None,
     network: Callable[[], AbstractContextManager[None]] = nullcontext,
+    network_gone: Callable[[], None] = lambda: None,
 ) -> tuple[Leftover, ...]:
     """Remove these clusters (None: all), and the shared network with the last of them.
 
-    `network` keeps our other commands off the network meanwhile.
+    `network` keeps our other commands off the network meanwhile, and while `network_gone` is told of its end.
     """
-    return remove(cloud, cluster_ids, clock=clock or SystemClock(), say=say, network=network).leftovers
+    removed = remove(
+        cloud,
+        cluster_ids,
+        clock=clock or SystemClock(),
+        say=say,
+        network=network,
+        network_gone=network_gone,
+    )
+    return removed.leftovers

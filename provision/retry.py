@@ -50,11 +50,6 @@ class Retry:
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
 
 
-def poll_waits() -> "PollWaits":
-    """Waits between looks at something that takes long: short at first, then at most 5 s."""
-    return PollWaits()
-
-
 class PollWaits:
     """0.2 s, then half as much more each time, up to `longest_s`."""
 

@@ -6,7 +6,7 @@ part that can't be removed hides no other: all of them are tried, and what is le
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provision import tags
 from provision.clock import Clock
@@ -21,6 +21,9 @@ ENDED_TIMEOUT_S = 1800.0
 """Bare-metal machines take long to end."""
 BLOCKED_TIMEOUT_S = 300.0
 """How long a part may be held by what is going away, such as a network interface of an ended machine."""
+
+User = tuple[Mapping[str, str], Collection[str]]
+"""Tags of something of another cluster, and the networks that the cluster is in; none: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +42,19 @@ def remove(
     clock: Clock,
     say: Say,
     network: Callable[[], AbstractContextManager[None]] = nullcontext,
+    network_gone: Callable[[], None] = lambda: None,
     watch_s: float = 0.0,
     blocked_timeout_s: float = BLOCKED_TIMEOUT_S,
 ) -> Removed:
     """Remove clusters (None: every one of ours) and, where no other cluster uses it, the shared network.
 
-    `network` keeps our other commands off the shared network while parts of it go. `watch_s`: how long to
-    go on looking for machines of a launch that was interrupted. Idempotent. Raises LeftBehind, which lists
-    what is live, where the cloud stops answering in the middle.
+    `network` keeps our other commands off the shared network while parts of it go, and while `network_gone`
+    is told that all of it went. `watch_s`: how long to go on looking for machines of a launch that was
+    interrupted. Idempotent. Raises LeftBehind, which lists what is live, where the cloud stops answering in
+    the middle.
     """
-    return _Teardown(cloud, cluster_ids, clock, say, blocked_timeout_s).run(watch_s, network)
+    teardown = _Teardown(cloud, cluster_ids, clock, say, blocked_timeout_s)
+    return teardown.run(watch_s, network, network_gone)
 
 
 class _Teardown:
@@ -67,17 +73,33 @@ class _Teardown:
         self._blocked_timeout_s = blocked_timeout_s
         self._live: dict[str, str] = {}
         """What is known to be there: id → what it is."""
+        self._networks: dict[str, str] = {}
+        """The network that a part was in when it was last told: id → id."""
 
-    def run(self, watch_s: float, network: Callable[[], AbstractContextManager[None]]) -> Removed:
+    def run(
+        self,
+        watch_s: float,
+        network: Callable[[], AbstractContextManager[None]],
+        network_gone: Callable[[], None],
+    ) -> Removed:
         try:
             leftovers = self._end_machines(watch_s)
             if leftovers:
                 # What holds the rest is still there; trying would only wait for it.
-                others = [part for part in self._cloud.parts() if self._ours(part.tags)]
-                reason = f"Instance {leftovers[0].id} is still there."
-                return Removed(leftovers=(*leftovers, *(_left(part, reason) for part in others)))
+                return Removed(leftovers=(*leftovers, *self._held_by(leftovers)))
+            leftovers = self._delete(lambda part: self._ours(part.tags))
+            if any(left.kind == "instance" for left in leftovers):
+                told = {left.id for left in leftovers}
+                held = [left for left in self._held_by(leftovers) if left.id not in told]
+                return Removed(leftovers=(*leftovers, *held))
             with network():
-                return self._delete_parts()
+                if leftovers:
+                    # Without machines nothing needs the way out of the private network, which may cost money.
+                    return Removed(leftovers=(*leftovers, *self._delete(_is_private_network)))
+                removed = self._delete_network()
+                if not removed.leftovers and not removed.network_users:
+                    network_gone()
+                return removed
         except CloudError as error:
             if not self._live:
                 raise
@@ -85,15 +107,23 @@ class _Teardown:
             fix = "" if isinstance(error, BadCredentials) else " Run the command again."
             raise LeftBehind(f"{error} What may still be there, and billed: {listed}.{fix}") from error
 
-    def _delete_parts(self) -> Removed:
-        leftovers = self._delete(lambda part: self._ours(part.tags))
-        if leftovers:
-            return Removed(leftovers=leftovers)
+    def _delete_network(self) -> Removed:
+        """Delete the shared network as far as no other cluster needs it."""
         # Somebody else's cluster may come in between at any moment; then the network is theirs.
         # What was made just before its cluster's end may be listed only now, and holds the network.
         leftovers = self._delete(lambda part: self._ours(part.tags) or tags.is_shared(part.tags))
-        users = tuple(sorted({of[tags.CLUSTER] for of in self._others()}))
+        users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._others()}))
         return Removed(leftovers=leftovers, network_users=users)
+
+    def _held_by(self, machines: Sequence[Leftover]) -> list[Leftover]:
+        """What stays because these machines do: parts of theirs, and of the network what they alone need."""
+        users = self._others()
+        reason = f"Instance {next(left.id for left in machines if left.kind == 'instance')} is still there."
+        return [
+            _left(part, reason)
+            for part in self._parts()
+            if self._ours(part.tags) or (_is_private_network(part) and not _is_needed(part, users))
+        ]
 
     def _ours(self, of: Mapping[str, str]) -> bool:
         if not tags.is_ours(of) or tags.is_shared(of):
@@ -169,7 +199,7 @@ class _Teardown:
         progress = Progress(self._clock, self._say)
         looked_again = False
         while True:
-            parts = [part for part in self._cloud.parts() if wanted(part)]
+            parts = [part for part in self._parts() if wanted(part)]
             self._live |= {part.id: part.kind for part in parts}
             problems, needed = self._delete_by_stage(parts)
             parts = [part for part in parts if part.id not in needed]
@@ -230,18 +260,44 @@ class _Teardown:
                 break
         return problems, needed
 
-    def _others(self) -> list[Mapping[str, str]]:
-        """The tags of what there is of clusters of ours other than those that go."""
-        found = [part.tags for part in self._cloud.parts()]
+    def _parts(self) -> list[Part]:
+        """All of ours, each with the network that it was in: what is freed of it still belongs there."""
+        parts = self._cloud.parts()
+        self._networks |= {part.id: part.network for part in parts if part.network is not None}
+        return [replace(part, network=self._networks.get(part.id)) for part in parts]
+
+    def _others(self) -> list[User]:
+        """What there is of clusters of ours other than those that go."""
+        parts = [part for part in self._parts() if tags.is_clusters(part.tags)]
+        networks: dict[str, set[str]] = {}
+        for part in parts:
+            if part.network is not None:
+                networks.setdefault(part.tags[tags.CLUSTER_ID], set()).add(part.network)
+        found = [part.tags for part in parts]
         found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
-        return [of for of in found if tags.is_clusters(of) and not self._ours(of)]
+        return [
+            (of, networks.get(of[tags.CLUSTER_ID], set()))
+            for of in found
+            if tags.is_clusters(of) and not self._ours(of)
+        ]
 
 
-def _is_needed(part: Part, users: Sequence[Mapping[str, str]]) -> bool:
-    """Whether other clusters need a part of the shared network: its private parts, only private ones."""
+def _is_needed(part: Part, users: Sequence[User]) -> bool:
+    """Whether other clusters need a part of a shared network: its private parts, only private ones.
+
+    A race may have made several networks: a cluster needs the one that it is in, as far as that is known.
+    """
     if not tags.is_shared(part.tags):
         return False
-    return any(tags.is_private(of) or not tags.is_private(part.tags) for of in users)
+    return any(
+        (tags.is_private(of) or not tags.is_private(part.tags))
+        and (part.network is None or not networks or part.network in networks)
+        for of, networks in users
+    )
+
+
+def _is_private_network(part: Part) -> bool:
+    return tags.is_shared(part.tags) and tags.is_private(part.tags)
 
 
 def _left(part: Part, reason: str) -> Leftover:

@@ -17,6 +17,7 @@ from inventories.jump import Jump
 from remote import known_hosts
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.known_hosts import USER_CONFIG
+from remote.patience import HungUp, hung_up, patiently
 from remote.tcp import open_tcp
 
 KEEPALIVE_S = 10
@@ -39,6 +40,11 @@ class Way:
 
 def connect_bastion(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
     """An open connection. Raises HostKeyRejected, Unreachable or AuthenticationFailed, which name the host."""
+    return patiently(lambda: _connect(jump, timeout_s), deadline_s=timeout_s)
+
+
+def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
+    """As `connect_bastion`, once. Raises HungUp, too."""
     way = find_way(jump)
     where = f"jump host {jump}"
     keys = _trusted_keys(way, where)
@@ -157,4 +163,6 @@ def _log_in(
                 f"{where}: it did not accept {offered} for {way.user}: {error}. Load the key into your agent "
                 f"(ssh-add), or name it as IdentityFile of this host in {USER_CONFIG}."
             ) from error
+        if hung_up(error):
+            raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
         raise Unreachable(f"{where}: the port answers, but SSH failed: {error or 'it hung up'}.") from error

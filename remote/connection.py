@@ -13,6 +13,7 @@ from paramiko.pkey import UnknownKeyType
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.known_hosts import host_pattern
+from remote.patience import HungUp, hung_up, patiently
 from remote.session import Node
 from remote.tcp import open_tcp
 from remote.tunnel import Tunnel, TunnelTransport, open_tunnel
@@ -27,9 +28,14 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Node:
     """Open the connection to a machine whose host key is pinned in `known_hosts`, over its jump host if it has one.
 
-    Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent,
-    AuthenticationFailed.
+    A server that hangs up before its banner is tried again for `timeout_s`. Raises Unreachable with the stage that
+    failed, HostKeyRejected before anything was sent, AuthenticationFailed.
     """
+    return patiently(lambda: _connect(machine, known_hosts, timeout_s), deadline_s=timeout_s)
+
+
+def _connect(machine: Machine, known_hosts: Path, timeout_s: float) -> Node:
+    """As `connect`, once. Raises HungUp, too."""
     where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     private_key = _private_key(machine.key_file) if machine.key_file else None
     stream = open_tunnel(machine, timeout_s) if machine.jump else _tcp(machine, where, timeout_s)
@@ -105,7 +111,11 @@ def _open(connection: fabric.Connection, machine: Machine, known_hosts: Path, wh
                 f"{where}: there is no key to offer: your agent has none, and ~/.ssh neither. "
                 "Name one in the inventory with ansible_ssh_private_key_file."
             ) from error
-        stage = "banner" if "banner" in str(error) else "key exchange"
+        if hung_up(error):
+            raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
+        # Both stages are given up after the same time, and paramiko's words tell which only by chance.
+        transport = connection.client.get_transport()
+        stage = "key exchange" if transport is not None and transport.remote_version else "banner"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
 
 

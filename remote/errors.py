@@ -2,6 +2,7 @@
 
 RemoteError
 ├── Unreachable             no SSH connection: the stage that failed is named (TCP, key exchange, …)
+│   └── HungUp              … because the server closed it before its banner (remote.patience)
 ├── HostKeyRejected         the host's key is not the pinned one, or none is pinned
 ├── AuthenticationFailed    the host did not take our key
 ├── ConnectionLost          the connection broke in the middle of something

@@ -180,12 +180,17 @@ def sentence(finding: Finding) -> str:
 
 
 def check(
-    facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer] | None = None, *, master: Machine
-) -> list[Finding]:
-    """Raises PreflightFailed with every fatal finding; returns the others, to be shown."""
+    facts: Mapping[str, Facts],
+    probes: Mapping[str, ProbeAnswer] | None = None,
+    *,
+    master: Machine,
+    note: Callable[[str], None],
+) -> None:
+    """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any."""
     found = findings(facts, probes, master=master)
-    fatal = [finding for finding in found if finding.fatal]
-    if fatal:
-        lines = "\n".join(f"  {sentence(finding)}" for finding in fatal)
+    for finding in found:
+        if not finding.fatal and not finding.harmless:
+            note(sentence(finding))
+    lines = "\n".join(f"  {sentence(finding)}" for finding in found if finding.fatal)
+    if lines:
         raise PreflightFailed(f"The run can't start:\n{lines}")
-    return [finding for finding in found if not finding.fatal and not finding.harmless]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inventories.machine import Machine
-from remote.boot import connect_booting
+from remote.boot import connect_booting, span
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.facts import Driver, Facts, gather
 from remote.session import Node
@@ -64,7 +64,9 @@ def judge(name: str, set_up: SetUp, *, deadline_s: float) -> SetUp:
     look = "`gpuctl exec -- sudo tail -n 50 /var/log/cloud-init-output.log` shows what it did."
     said = f" It complains: {'; '.join(set_up.complaints)}." if set_up.complaints else ""
     if set_up.cloud_init == "running":
-        raise NotReady(f"{name}: cloud-init has not ended within {deadline_s / 60:.0f} minutes. {look}")
+        raise NotReady(
+            f"{name}: cloud-init has not ended within {span(deadline_s)} of the first login.{said} {look}"
+        )
     if set_up.cloud_init == "failed":
         raise NotReady(f"{name}: cloud-init failed.{said} {look}")
     return set_up
@@ -145,7 +147,7 @@ def facts_after_reboot(
             return found
         if time.monotonic() + PAUSE_S > limit:
             raise NotReady(
-                f"{machine.name}: it was told to boot again {deadline_s / 60:.0f} minutes ago and has not. "
+                f"{machine.name}: it was told to boot again {span(deadline_s)} ago and has not. "
                 f"Look at it: gpuctl ssh {machine.rank}"
             )
         time.sleep(PAUSE_S)

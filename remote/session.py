@@ -18,6 +18,10 @@ from remote.node.__main__ import DISK_FULL, FAILED
 OPEN_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 10.0
 """After the end of a command's output its exit status follows at once; a broken link never sends one."""
+NEVER_HEARD = (
+    " Logging in worked, and the first larger amount of data brought no answer. If that is so each time, large "
+    "packets are lost on the way, as over some VPNs: lower this computer's MTU (sudo ip link set dev IFACE mtu 1400)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,7 @@ class Node:
         self.python = machine.python or "python3"
         self._connection = connection
         self._booted = False
+        self._heard = False
         self._lock = Lock()
 
     @property
@@ -66,7 +71,7 @@ class Node:
             if not channel.status_event.wait(STATUS_TIMEOUT_S):
                 raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
             code = channel.recv_exit_status()
-        except OSError as error:
+        except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
             channel.close()
@@ -96,6 +101,14 @@ class Node:
         talk = Conversation(self, command, channel)
         talk.send_bytes(ahead + document)
         return talk
+
+    def heard(self) -> None:
+        """The node's part has answered."""
+        self._heard = True
+
+    def lost(self, what: str) -> ConnectionLost:
+        """The error of a conversation that broke off."""
+        return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
 
     def _open(self, command: str) -> paramiko.Channel:
         try:
@@ -127,11 +140,9 @@ class Conversation:
         """Send bytes to the command's standard input."""
         try:
             self._channel.sendall(data)
-        except OSError as error:
+        except (OSError, EOFError) as error:
             self._fail_if_it_ended()
-            raise ConnectionLost(
-                f"{self._node.name}: the connection broke during {self._command}."
-            ) from error
+            raise self._node.lost(f"the connection broke during {self._command}") from error
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send one frame."""
@@ -145,15 +156,17 @@ class Conversation:
         """
         stream = self._channel.makefile("rb", -1)
         try:
-            yield from frames.decode(stream.readline, stream.read)
+            for frame in frames.decode(stream.readline, stream.read):
+                self._node.heard()
+                yield frame
         except TimeoutError as error:
             silent = self._channel.gettimeout()
-            raise ConnectionLost(f"{self._node.name}: nothing was heard for {silent:.0f} s.") from error
+            raise self._node.lost(f"nothing was heard for {silent:.0f} s") from error
         except OSError as error:
-            raise ConnectionLost(f"{self._node.name}: the connection broke: {error}.") from error
+            raise self._node.lost(f"the connection broke: {error}") from error
         except frames.CutFrame as error:
             self._fail_if_it_ended(wait=True)
-            raise ConnectionLost(f"{self._node.name}: {error}.") from error
+            raise self._node.lost(str(error)) from error
         except frames.BadFrame as error:
             self._fail_if_it_ended()
             raise BadAnswer(f"{self._node.name}: {error}.") from error
@@ -165,7 +178,7 @@ class Conversation:
         if not wait and not channel.exit_status_ready():
             return
         if not channel.status_event.wait(STATUS_TIMEOUT_S):
-            raise ConnectionLost(f"{name}: the connection broke during {self._command}.")
+            raise self._node.lost(f"the connection broke during {self._command}")
         code = channel.recv_exit_status()
         said = (
             b"".join(iter(lambda: channel.recv_stderr(frames.CHUNK_BYTES), b""))
@@ -176,7 +189,7 @@ class Conversation:
         if code == 0:
             return
         if code < 0:
-            raise ConnectionLost(f"{name}: the connection broke during {self._command}.")
+            raise self._node.lost(f"the connection broke during {self._command}")
         if code == DISK_FULL:
             raise DiskFull(
                 f"{name}: the disk is full: {last}. Free some space there "

@@ -57,9 +57,9 @@ def read_tree(root: Path, *, allow_large: bool = False) -> Tree:
     """
     _refuse_home(root)
     names = _git_files(root)
-    if names is not None:
-        return _tree(root, names, allow_large)
     secret = (*CREDENTIALS, ".env")
+    if names is not None:
+        return _tree(root, names, allow_large, secret)
     return _tree(root, _walk(root, IGNORED, secret, allow_large), allow_large, secret)
 
 

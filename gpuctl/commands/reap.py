@@ -17,7 +17,11 @@ from gpuctl.options import App, common_options
 @click.option("--all-regions", is_flag=True, help="Look in every region of the account.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment (default: all that you may see).")
-@click.option("--expired", is_flag=True, help="Only clusters whose --ttl is over.")
+@click.option(
+    "--expired",
+    is_flag=True,
+    help="Only clusters whose --ttl is over, and a shared network that no cluster is left for.",
+)
 @click.option("--dry-run", is_flag=True, help="List with age and price, and remove nothing.")
 def command(
     app: App,

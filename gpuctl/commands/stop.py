@@ -16,7 +16,7 @@ def command(app: App, run: str | None) -> int:
     if app.options.json:
         app.output.json(result)
     else:
-        app.output.say(f"run {result.run}: {result.status}")
+        app.output.say(f"run {result.run} is over: {result.status}")
     for error in errors:
         app.output.error(error)
     return 4 if errors else 0

@@ -10,6 +10,9 @@ from click.shell_completion import CompletionItem
 from gpuctl.errors import Usage
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
 
+OURS = frozenset({"--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach"})
+"""Options that people put at the end, where they are the script's."""
+
 
 @click.command(cls=ScriptCommand, context_settings=TAIL)
 @common_options
@@ -33,7 +36,12 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options
     help="A variable for every rank; K alone: its value here. Repeatable.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
-@click.option("--pip", multiple=True, metavar="REQ", help="Install this for the ranks. Repeatable.")
+@click.option(
+    "--pip",
+    multiple=True,
+    metavar="REQ",
+    help="Build an environment of torch and this for the ranks. Repeatable.",
+)
 @click.option(
     "--requirements",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -108,6 +116,11 @@ def command(
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
+    if taken := OURS & set(words if module else words[1:]):
+        # Many a script passes over what it doesn't know, and would run to its end on another cluster.
+        app.output.say(
+            f"note: {' '.join(sorted(taken))} after the script is the script's; gpuctl's own go before it"
+        )
     if dry_run:
         document = dry.train(app, request)
         if app.options.json:

@@ -45,6 +45,9 @@ from gpuctl.options import App, common_options
     help="Where the host keys of --hosts machines are (default: your known_hosts).",
 )
 @click.option("--accept-new-host-keys", is_flag=True, help="Pin the keys that unknown hosts show now.")
+@click.option(
+    "--boot-timeout", metavar="TIME", help="Wait so long for machines to boot (default: 15m). (clouds)"
+)
 @click.option("--no-wait", is_flag=True, help="Return once the machines run; don't connect yet.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be done.")
 def command(
@@ -54,6 +57,7 @@ def command(
     max_cost: float | None,
     known_hosts: Path | None,
     accept_new_host_keys: bool,
+    boot_timeout: str | None,
     no_wait: bool,
     dry_run: bool,
     spot: bool,
@@ -72,6 +76,7 @@ def command(
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
     Only clouds (oci, aws) have the options marked (clouds); others refuse them.
     """
+    from gpuctl.errors import Usage
     from gpuctl.workflow import up
     from inventories.spec import Spec
     from inventories.validate import check_max_cost_usd, check_option, parse_duration_s, read_spec
@@ -91,7 +96,10 @@ def command(
         given["public_ip"] = False
     spec = replace(spec, **given)
     keys = up.HostKeys(files=(known_hosts,) if known_hosts else USER_FILES, accept_new=accept_new_host_keys)
-    document = up.up(app, spec, keys, dry_run=dry_run, wait=not no_wait)
+    if no_wait and boot_timeout is not None:
+        raise Usage("--no-wait does not wait for machines to boot: leave out --boot-timeout, or --no-wait.")
+    boot_timeout_s = None if boot_timeout is None else parse_duration_s(boot_timeout)
+    document = up.up(app, spec, keys, dry_run=dry_run, wait=not no_wait, boot_timeout_s=boot_timeout_s)
     if app.options.json:
         app.output.json(document)
 

@@ -49,9 +49,18 @@ def conclude(
         "collect": _round(collect_s),
     }
     result = _result(run, folder, Seconds(**seconds), ended_at, list(records.values()))
+    if launched is None:
+        result = failed_as_before(folder.load_result(), result)
     if over or launched is not None:
         folder.save_result(result)
     return result
+
+
+def failed_as_before(before: Result | None, now: Result) -> Result:
+    """The result now, but a run that was stopped as a node of it was lost stays failed when that node is back."""
+    if before is None or before.status != "failed" or now.status != "stopped":
+        return now
+    return replace(now, status="failed", exit_code=before.exit_code, first_error=before.first_error)
 
 
 def _result(

@@ -1,6 +1,6 @@
 """The cluster of a command: its inventory, and open connections to its machines."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,6 @@ from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.session import Node
-
-Say = Callable[[str], None]
 
 
 def load_inventory(folder: ClusterFolder) -> Inventory:
@@ -25,23 +23,15 @@ def load_inventory(folder: ClusterFolder) -> Inventory:
 
 
 @contextmanager
-def connected(
-    folder: ClusterFolder, machines: Sequence[Machine], *, boot_s: float = 0.0, say: Say | None = None
-) -> Iterator[Mapping[str, "Node"]]:
-    """One open connection a machine, made all at once, by name; closed at the end.
-
-    Machines that are still booting are waited for, `boot_s` at most; `say` is told how far they are.
-    """
-    from remote.boot import connect_booting
+def connected(folder: ClusterFolder, machines: Sequence[Machine]) -> Iterator[Mapping[str, "Node"]]:
+    """One open connection a machine, made all at once, by name; closed at the end."""
     from remote.connection import connect
     from remote.fanout import fan_out, values
 
-    def open_one(machine: Machine) -> "Node":
-        if boot_s:
-            return connect_booting(machine, folder.known_hosts_path, deadline_s=boot_s, say=say)
-        return connect(machine, folder.known_hosts_path)
-
-    outcomes = fan_out(open_one, {machine.name: machine for machine in machines})
+    outcomes = fan_out(
+        lambda machine: connect(machine, folder.known_hosts_path),
+        {machine.name: machine for machine in machines},
+    )
     try:
         yield values(outcomes)
     finally:

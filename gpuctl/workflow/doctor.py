@@ -80,6 +80,7 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about."""
     from gpuctl.workflow.up import choose_provider
     from provision.cloud_provider import CloudProvider
+    from provision.providers import infer, load
 
     if spec.provider is None and spec.shape is None and not folder.exists():
         yield Finding(
@@ -90,7 +91,9 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
         )
         return
     try:
-        provider = choose_provider(folder, spec)
+        # Machines that are named are asked about for their own sake, whatever this cluster is.
+        named = spec.provider is not None or spec.shape is not None
+        provider = load(infer(spec), folder) if named else choose_provider(folder, spec)
         if isinstance(provider, CloudProvider):
             yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from remote.probe import ProbeAnswer
     from remote.session import Node
 
+NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpuctl up --python PATH"
+
 Row = dict[str, Any]
 """`what`, `ok` (None: worth knowing, stops nothing), `detail`, `fix`."""
 
@@ -43,7 +45,11 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         there = {name: nodes[name] for name in facts}
         if there:
             facts, prepared = _with_environment(there, facts)
-            rows += [] if prepared else [row("torch", None, "not there yet", "gpuctl train brings it")]
+            rows += (
+                []
+                if prepared
+                else [row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)]
+            )
             rows += _preflight(there, facts, needs_torch=prepared)
         healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:

@@ -39,11 +39,10 @@ def down(app: App) -> dict[str, Any]:
         count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
-        if forgets:
-            restore_firewalls(app, folder)
+        opened = restore_firewalls(app, folder) if forgets else []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
-            leftovers = provider.destroy(app.output.say)
+            leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
         except KeyboardInterrupt:
             if provider.billed:
                 app.output.error(

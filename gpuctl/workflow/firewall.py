@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.options import App
+from gpuctl.text import plural
 from gpuctl.view import View
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
+from provision.provider import Leftover
 
 if TYPE_CHECKING:
     from remote.facts import Facts
@@ -66,32 +68,34 @@ def open_firewall(
     except NodeFailed as error:
         view.note(str(error))
         return
-    view.node(node.name, f"firewall: {done.reason}")
+    where = ", ".join(done.where)
+    view.node(node.name, f"firewall: {plural(len(peers), 'peer')} let in ({where})")
 
 
-def restore_firewalls(app: App, folder: ClusterFolder) -> None:
-    """Take our rules from the machines that have some, all at once; what can't be restored is told."""
+def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
+    """Take our rules from the machines that have some, all at once; returns those that still have them."""
     from remote.fanout import fan_out
 
     opened = {str(entry["node"]) for entry in folder.journal.read() if entry["event"] == OPENED}
     try:
         inventory = folder.load()
     except InventoryError as error:
-        if opened:
-            app.output.error(f"The firewalls of {', '.join(sorted(opened))} stay as they are: {error}")
-        return
+        return [Leftover(kind="firewall", id=name, reason=str(error)) for name in sorted(opened)]
     machines = {machine.name: machine for machine in inventory.machines if machine.name in opened}
     if not machines:
-        return
+        return []
 
     def restore(machine: Machine) -> str:
         return _restore(machine, folder, owner_of(inventory))
 
+    left = []
     for outcome in fan_out(restore, machines):
-        if outcome.error is not None:
-            app.output.error(f"{outcome.node}: its firewall still lets its peers in: {outcome.error}")
-        else:
+        if outcome.error is None:
             app.output.say(f"{outcome.node}: firewall: {outcome.value}")
+        else:
+            reason = f"it still lets the cluster's machines in: {outcome.error}"
+            left.append(Leftover(kind="firewall", id=outcome.node, reason=reason))
+    return left
 
 
 def _restore(machine: Machine, folder: ClusterFolder, owner: str) -> str:

@@ -24,7 +24,7 @@ class Prepared:
 
     facts: Mapping[str, "Facts"]
     code: Mapping[str, str]
-    """The project's folder on each node."""
+    """The project's folder on each node. Empty: nothing was sent, as the preflight refuses."""
 
 
 def prepare(
@@ -39,9 +39,10 @@ def prepare(
     """Facts, then firewall, environment and code, on all nodes at once.
 
     `wanted`: what the ranks need installed; None: the nodes' Python is used as it is. Where a run goes on already,
-    only facts are taken: the preflight refuses, and what that run uses is left alone.
+    only facts are taken: the preflight refuses, and what that run uses is left alone. Where a disk is full, no code
+    is sent: the preflight refuses, and tells all else that is wrong with it.
     """
-    from remote import facts
+    from remote import facts, preflight
     from remote.fanout import fan_out, values
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
@@ -53,7 +54,9 @@ def prepare(
     guarded = crosses_a_network(peers)
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
     if any(fact.active_runs for fact in found.values()):
-        return Prepared(facts=found, code=dict.fromkeys(found, ""))
+        return Prepared(facts=found, code={})
+    # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
+    room = wanted is not None or all(map(preflight.has_room, found.values()))
     build = Build.of(nodes, found, wanted) if wanted is not None else None
 
     def one(node: "Node") -> "tuple[Facts, str]":
@@ -61,12 +64,13 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        return fact, send_code(view, node, tree, destination, folder.ssh_config_path)
+        code = send_code(view, node, tree, destination, folder.ssh_config_path) if room else ""
+        return fact, code
 
     both = values(fan_out(one, nodes))
     return Prepared(
         facts={name: fact for name, (fact, _) in both.items()},
-        code={name: root for name, (_, root) in both.items()},
+        code={name: root for name, (_, root) in both.items()} if room else {},
     )
 
 
@@ -111,8 +115,8 @@ class Build:
             there = self.looks[node.name].get("interpreters")
             image = f", or use what the image has: --python {there[0]['python']}" if there else ""
             raise PreflightFailed(
-                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add "
-                f"torch to {self.wanted.source}, or name it on the command line: --pip torch{image}"
+                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
+                f"(uv add torch){image}"
             )
         done = (
             f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"

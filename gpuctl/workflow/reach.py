@@ -1,56 +1,67 @@
 """From machines that the provider calls running to nodes that a run can start on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuctl.options import App
-from gpuctl.text import plural
-from gpuctl.workflow.connect import connected
+from gpuctl.text import dollars, plural
+from inventories.errors import InventoryError
+from inventories.files import write_atomic
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
+    from remote.errors import RemoteError
     from remote.facts import Facts
     from remote.session import Node
 
 BOOT_TIMEOUT_S = 900.0
 """From the moment that the provider calls a machine running; bare metal takes longest."""
+MOST_SHOWN = 3
+"""Consoles of which lines are shown; many machines mostly fail alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """How rented machines are waited for, and what can be said of those that do not come up."""
+
+    timeout_s: float
+    """For each boot: until SSH answers, cloud-init has ended and the facts are there."""
+    console: Callable[[Machine], str | None]
+    """As `Provider.console`."""
+    hourly_usd: float | None
+    """Price of all machines. None: not known."""
 
 
 def reach(
-    app: App, folder: ClusterFolder, machines: Sequence[Machine], *, boot_s: float
+    app: App, folder: ClusterFolder, machines: Sequence[Machine], *, boot: Boot | None
 ) -> tuple[Machine, ...]:
     """Connect to every machine and take its facts; returns the machines with their GPUs counted.
 
-    `boot_s`: how long machines may take to be ready that were just made; 0: they are somebody's, and as they are.
+    `boot`: the machines were just made and may be booting; None: they are somebody's, and as they are. Raises
+    the one machine's error, or SomeNodesFailed; of rented machines with the ends of their consoles.
     """
-    from remote import facts
-    from remote.errors import BadAnswer, DiskFull, NodeFailed
     from remote.fanout import fan_out, values
-    from remote.readiness import wait_for_cloud_init
-    from remote.session import Node
-
-    def ask(node: Node) -> facts.Facts:
-        try:
-            if boot_s:
-                set_up = wait_for_cloud_init(node, deadline_s=boot_s, say=app.output.say)
-                for complaint in set_up.complaints:
-                    app.output.say(f"note: {node.name}: cloud-init complains: {complaint}")
-            return facts.gather(node, peers)
-        except (BadAnswer, NodeFailed) as error:
-            if isinstance(error, DiskFull) or "--python" in str(error):
-                raise
-            raise type(error)(
-                f"{error} If {node.python} is no Python there, name one with --python PATH."
-            ) from error
 
     app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
     peers = tuple(machine.private_ip for machine in machines)
-    with connected(folder, machines, boot_s=boot_s, say=app.output.say) as nodes:
-        found = values(fan_out(ask, nodes))
-        if boot_s:
-            found |= _reboot_for_drivers(app, folder, nodes, found, peers)
+    by_name = {machine.name: machine for machine in machines}
+    if boot is None:
+        found = values(fan_out(lambda machine: _as_it_is(folder, machine, peers), by_name))
+    else:
+        waited = boot
+        outcomes = fan_out(
+            lambda machine: _booted(app, folder, machine, peers, waited.timeout_s),
+            by_name,
+            # Those that are slow to boot must not keep the others waiting.
+            at_once=max(1, len(by_name)),
+        )
+        failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
+        if failed:
+            raise _failure(app, folder, by_name, failed, console=boot.console, hourly_usd=boot.hourly_usd)
+        found = values(outcomes)
     for name, fact in found.items():
         torch = f"torch {fact.torch}" if fact.torch else "no torch"
         gpus = plural(len(fact.gpus), "GPU")
@@ -61,34 +72,69 @@ def reach(
     )
 
 
-def _reboot_for_drivers(
-    app: App,
-    folder: ClusterFolder,
-    nodes: "Mapping[str, Node]",
-    found: "Mapping[str, Facts]",
-    peers: tuple[str, ...],
-) -> "dict[str, Facts]":
-    """Reboot, once, the machines whose GPU driver waits for that; returns their new facts."""
+def _as_it_is(folder: ClusterFolder, machine: Machine, peers: tuple[str, ...]) -> "Facts":
+    from remote.connection import connect
+
+    node = connect(machine, folder.known_hosts_path)
+    try:
+        return _facts(node, peers)
+    finally:
+        node.close()
+
+
+def _booted(
+    app: App, folder: ClusterFolder, machine: Machine, peers: tuple[str, ...], timeout_s: float
+) -> "Facts":
+    """The facts of a machine once it has booted, also once more where its GPU driver waits for that."""
     from remote import readiness
-    from remote.fanout import fan_out, values
+    from remote.boot import connect_booting
+    from remote.errors import ConnectionLost
 
-    def again(node: "Node") -> "Facts":
-        readiness.reboot(node)
-        return readiness.facts_after_reboot(
-            node.machine,
-            folder.known_hosts_path,
-            peers,
-            boot_id=found[node.name].boot_id,
-            deadline_s=BOOT_TIMEOUT_S,
-            say=app.output.say,
-        )
+    limit = time.monotonic() + timeout_s
 
-    waiting = {
-        name: node for name, node in nodes.items() if readiness.driver_state(found[name].driver) == "reboot"
-    }
-    for name in waiting:
-        app.output.say(f"{name}: the GPU driver waits for a reboot; rebooting once …")
-    return dict(values(fan_out(again, waiting)))
+    def left_s() -> float:
+        return max(1.0, limit - time.monotonic())
+
+    while True:
+        node = connect_booting(machine, folder.known_hosts_path, deadline_s=left_s(), say=app.output.say)
+        try:
+            set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=app.output.say)
+            for complaint in set_up.complaints:
+                app.output.say(f"note: {node.name}: cloud-init complains: {complaint}")
+            found = _facts(node, peers)
+            if readiness.driver_state(found.driver) != "reboot":
+                return found
+            app.output.say(f"{node.name}: the GPU driver waits for a reboot; rebooting once …")
+            readiness.reboot(node)
+            break
+        except ConnectionLost:
+            # Some images boot once more by themselves when they have set themselves up.
+            if time.monotonic() > limit:
+                raise
+        finally:
+            node.close()
+    return readiness.facts_after_reboot(
+        machine,
+        folder.known_hosts_path,
+        peers,
+        boot_id=found.boot_id,
+        deadline_s=timeout_s,
+        say=app.output.say,
+    )
+
+
+def _facts(node: "Node", peers: tuple[str, ...]) -> "Facts":
+    from remote import facts
+    from remote.errors import BadAnswer, DiskFull, NodeFailed
+
+    try:
+        return facts.gather(node, peers)
+    except (BadAnswer, NodeFailed) as error:
+        if isinstance(error, DiskFull) or "--python" in str(error):
+            raise
+        raise type(error)(
+            f"{error} If {node.python} is no Python there, name one with --python PATH."
+        ) from error
 
 
 def _tell_of_drivers(app: App, found: "Mapping[str, Facts]") -> None:
@@ -98,3 +144,89 @@ def _tell_of_drivers(app: App, found: "Mapping[str, Facts]") -> None:
     for name, fact in found.items():
         if problem := driver_problem(fact.driver):
             app.output.say(f"note: {name}: {problem[0]}; {problem[1]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """A machine's console, as far as it could be had."""
+
+    lines: tuple[str, ...] = ()
+    """Those that tell most."""
+    note: str
+    """Where all of it is, or why there is none."""
+
+
+def _failure(
+    app: App,
+    folder: ClusterFolder,
+    machines: Mapping[str, Machine],
+    failed: "Mapping[str, RemoteError]",
+    *,
+    console: Callable[[Machine], str | None],
+    hourly_usd: float | None,
+) -> "RemoteError":
+    """The error to raise for machines that did not come up, with the ends of their consoles, which are kept in
+    the cluster's folder. Takes a minute or so at most.
+
+    `machines`: all of the cluster, by name; `failed`: those of them whose error is known.
+    """
+    from provision.parallel import run_all
+    from remote.errors import SomeNodesFailed
+
+    asked = [name for name, error in failed.items() if _may_show_on_console(error)]
+    if asked:
+        app.output.say(f"fetching the console of {', '.join(asked)} …")
+    seen = dict(zip(asked, run_all(lambda name: _look(folder, machines[name], console), asked), strict=True))
+    parts = []
+    for name, error in failed.items():
+        parts.append(str(error))
+        if name in seen:
+            parts += _told(seen[name], lines=asked.index(name) < MOST_SHOWN)
+    ready = [name for name in machines if name not in failed]
+    end = _staying(folder.name, len(machines), ready, hourly_usd)
+    if len(failed) == 1:
+        (only,) = failed.values()
+        error = type(only)("\n".join([*parts, end]))
+        error.__cause__ = only
+        return error
+    head = f"{len(failed)} of {len(machines)} machines are not ready:"
+    return SomeNodesFailed("\n".join([head, *(f"  {part}" for part in parts), end]))
+
+
+def _told(seen: _Seen | Exception, *, lines: bool) -> list[str]:
+    """What an error's text says of a console."""
+    if isinstance(seen, Exception):
+        return [f"  Its console could not be read: {seen}"]
+    return [f"  {seen.note}", *(f"    {line}" for line in seen.lines if lines)]
+
+
+def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
+    """What becomes of the machines, and how to go on."""
+    price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
+    who = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"
+    fine = f" Ready: {', '.join(ready)}." if ready else ""
+    return (
+        f"{who} billed, {price}.{fine} `gpuctl up --cluster {cluster}` waits again (--boot-timeout 30m: longer), "
+        f"`gpuctl down --cluster {cluster}` removes {'it' if count == 1 else 'them'}."
+    )
+
+
+def _may_show_on_console(error: "RemoteError") -> bool:
+    from remote.errors import AuthenticationFailed, NotReady, Unreachable
+
+    return isinstance(error, AuthenticationFailed | NotReady | Unreachable)
+
+
+def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Seen:
+    from provision.console import telling
+
+    text = console(machine)
+    if text is None:
+        return _Seen(note="Its console shows nothing yet.")
+    path = folder.path / f"console-{machine.name}.log"
+    try:
+        write_atomic(path, text.encode())
+        where = f"all of it is in {path}"
+    except InventoryError as error:
+        where = f"it could not be kept: {error}"
+    return _Seen(lines=telling(text), note=f"The end of its console; {where}:")

@@ -16,10 +16,11 @@ from provision import prices
 from provision.cloud import Cloud, Target
 from provision.cloud_folder import CloudFolder
 from provision.clouds import CLOUDS, installed
+from provision.ensure import all_gone
 from provision.errors import ProvisionError
 from provision.prices import Prices
 from provision.provider import Leftover
-from provision.reap import FoundCluster, Price, reap
+from provision.reap import FoundCluster, Price, Survey, reap
 from provision.scope import Sight, Where, look, name_of
 from provision.tags import read_time
 
@@ -33,10 +34,12 @@ class Which:
     expired: bool = False
     """Only those whose --ttl is over."""
 
-    @property
-    def all(self) -> bool:
-        """Whether nothing is left out."""
-        return not self.names and not self.expired
+    def wants_network(self, found: Survey) -> bool:
+        """Whether the shared network is to go, if no cluster goes.
+
+        Where there is none, also with `expired`: it has no time limit of its own, and may cost money for ever.
+        """
+        return bool(found.network) and not self.names and not (self.expired and found.clusters)
 
     def wants(self, cluster: FoundCluster, now: datetime) -> bool:
         """Whether the cluster is to go."""
@@ -89,8 +92,8 @@ def reap_all(app: App, where: Where, which: Which, *, dry_run: bool) -> dict[str
             network=seen.survey.network,
         )
         for seen in sight.seen
+        if any(which.wants(c, now) for c in seen.survey.clusters) or which.wants_network(seen.survey)
     ]
-    chosen = [one for one in chosen if one.clusters or (which.all and one.network)]
     outcome = Outcome()
     if chosen and not dry_run:
         _ask(app, chosen)
@@ -224,13 +227,14 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        network = CloudFolder(app.store.cluster(app.options.cluster)).network_lock
+        files = CloudFolder(app.store.cluster(app.options.cluster))
         try:
             leftovers = reap(
                 chosen.cloud,
                 {cluster.id for cluster in clusters},
                 say=say,
-                network=lambda: network(target, "reap", say),
+                network=lambda: files.network_lock(target, "reap", say),
+                network_gone=lambda: all_gone(files.network_journal(target)),
             )
         except (ProvisionError, InventoryError) as error:
             fail(error)

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from remote.session import Node
     from remote.tree import Tree
     from remote.watch import Watch
+
+
+LAUNCHER = ("torch",)
+"""What starts the ranks; a requirement of every environment that is not locked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
     script, tree, destination = what_to_run(app, request)
-    wanted = what_to_install(request, tree, machines)
+    wanted = what_to_install(request, tree, machines, app.output.say)
     with open_view(app.output, logs=not request.built_in) as view, ExitStack() as preparing:
         # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
         preparing.enter_context(folder.lock("train", on_wait=view.note))
@@ -145,7 +149,9 @@ def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
     return user_script(request.words, request.module, tree), tree, code_folder(tree.root)
 
 
-def what_to_install(request: TrainRequest, tree: "Tree", machines: Sequence[Machine]) -> "Wanted | None":
+def what_to_install(
+    request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
+) -> "Wanted | None":
     """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
     from remote.python_env.requirements import wanted
 
@@ -155,7 +161,14 @@ def what_to_install(request: TrainRequest, tree: "Tree", machines: Sequence[Mach
             "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
             "--requirements and --wheels."
         )
-    if not named and any(machine.python for machine in machines):
+    own = [machine for machine in machines if machine.python]
+    if not named and own:
+        listed = None if request.built_in or request.python else wanted(tree.root)
+        if listed is not None:
+            say(
+                f"{listed.source} is not installed: {own[0].name} uses {own[0].python} as it is. `--requirements "
+                f"{listed.source}` builds an environment with what it lists."
+            )
         return None
     return wanted(
         tree.root,
@@ -163,6 +176,7 @@ def what_to_install(request: TrainRequest, tree: "Tree", machines: Sequence[Mach
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
+        always=LAUNCHER,
     )
 
 
@@ -175,12 +189,11 @@ def _preflight(
 
     facts, port = prepared.facts, prepared.facts[master.name].free_port
     busy = any(fact.active_runs for fact in facts.values())
-    if skip and port is not None and not busy:
+    if skip and port is not None and prepared.code:
         view.note("the preflight is skipped, as you said")
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
-    for finding in preflight.check(facts, probes, master=master):
-        view.note(preflight.sentence(finding))
+    preflight.check(facts, probes, master=master, note=view.note)
 
 
 def built_in_help() -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.workflow.reach import BOOT_TIMEOUT_S, reach
-from inventories.errors import InventoryError
+from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, reach
+from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
@@ -54,14 +54,28 @@ def provider_name(folder: ClusterFolder) -> str | None:
     return str(entries[-1]["provider"]) if entries else None
 
 
-def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool, wait: bool = True) -> dict[str, Any]:
+def up(
+    app: App,
+    spec: Spec,
+    host_keys: HostKeys,
+    *,
+    dry_run: bool,
+    wait: bool = True,
+    boot_timeout_s: float | None = None,
+) -> dict[str, Any]:
     """Bring the cluster to what is asked for; returns the document of `up --json`.
 
     `wait`: also connect to the machines; without it, that is left to the first command that needs them.
+    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S.
     """
     began = time.monotonic()
     folder = app.store.cluster(spec.cluster)
     provider = choose_provider(folder, spec)
+    if boot_timeout_s is not None and not provider.billed:
+        raise InvalidInput(
+            f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
+            "another provider."
+        )
     if dry_run:
         return _show_dry_run(app, _plan_or_outline(app, provider, spec, _inventory(folder)))
     with folder.lock("up", on_wait=app.output.say):
@@ -70,7 +84,8 @@ def up(app: App, spec: Spec, host_keys: HostKeys, *, dry_run: bool, wait: bool =
             before = _inventory(folder)
             plan = provider.plan(spec, before)
             _ask(app, plan)
-            inventory = _create(app, folder, provider, plan, before, host_keys, wait=wait)
+            timeout_s = (boot_timeout_s or BOOT_TIMEOUT_S) if wait else None
+            inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
         except BaseException:
             if fresh:
                 _forget_if_empty(app, folder, provider)
@@ -137,8 +152,9 @@ def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventor
     except (BadCredentials, Unclear) as error:
         if not isinstance(provider, CloudProvider) or current is not None:
             raise
+        plan = provider.outline(spec)
         app.output.say(f"{error} So this is what would be made where nothing of gpuctl is yet:")
-        return provider.outline(spec)
+        return plan
 
 
 def _inventory(folder: ClusterFolder) -> Inventory | None:
@@ -172,10 +188,10 @@ def _create(
     before: Inventory | None,
     host_keys: HostKeys,
     *,
-    wait: bool,
+    boot_timeout_s: float | None,
 ) -> Inventory:
     """Carry the plan out. Machines that were made are in the inventory before they are reached; others
-    come into it once they have been reached.
+    come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if plan.changes:
@@ -199,13 +215,14 @@ def _create(
         _save(folder, inventory)
     else:
         _trust(folder, inventory.machines)
-    if not wait:
+    if boot_timeout_s is None:
         if inventory != before:
             _save(folder, inventory)
         return inventory
-    boot_s = BOOT_TIMEOUT_S if provider.billed else 0.0
+    boot = Boot(timeout_s=boot_timeout_s, console=provider.console, hourly_usd=plan.hourly_usd)
     try:
-        inventory = replace(inventory, machines=reach(app, folder, inventory.machines, boot_s=boot_s))
+        reached = reach(app, folder, inventory.machines, boot=boot if provider.billed else None)
+        inventory = replace(inventory, machines=reached)
     except BaseException:
         if before is not None and not ours:
             _trust(folder, before.machines)

@@ -110,6 +110,10 @@ class Api:
 
         return self._settled(patiently) if settle else patiently()
 
+    def hint(self, operation: str, **params: Any) -> Answer:
+        """As `call`, tried once only: for what is nice to know and not worth a wait."""
+        return self._once("ec2", operation, params)
+
     def pages(self, operation: str, key: str, **params: Any) -> list[Any]:
         """All pages of a list: what is under `key` in each."""
         if "Filters" in params and operation in PAGE_SIZES:

@@ -97,7 +97,8 @@ class AwsCloud:
             billed_when_stopped=False,
             facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
         )
-        return replace(offer, notes=preview.notes(cluster, offer))
+        notes = preview.notes(cluster, offer)
+        return replace(offer, network_hourly_usd=requests.network_hourly_usd(cluster), notes=notes)
 
     def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
         """The calls of an `up` that finds nothing, in their order."""
@@ -140,6 +141,10 @@ class AwsCloud:
     def failure(self, instance: Instance) -> Exception | None:
         """From the reason that AWS keeps of an instance's last change of state."""
         return of_state_reason(instance.reason, zone=instance.place.zone) if instance.reason else None
+
+    def console(self, instance_id: str) -> str | None:
+        """GetConsoleOutput."""
+        return machines.console(self._api, self._clock, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """TerminateInstances in batches."""

@@ -93,6 +93,8 @@ HINTS: Mapping[type[CloudError], str] = {
 }
 
 CODE_HINTS: Mapping[str, str] = {
+    "NotAvailableInZone": "None of the zones that have the machines can have it; try another --region, or give "
+    "--subnet-id.",
     "VpcLimitExceeded": "Remove a VPC, ask for more under Service Quotas, or give --subnet-id.",
     "AddressLimitExceeded": "The NAT gateway of a private network needs an Elastic IP. Release one, ask for more "
     "under Service Quotas, or give --subnet-id.",

@@ -4,19 +4,24 @@ Both kinds of gateway carry a token in their create call. A NAT gateway costs mo
 so there is one for all zones, and it goes with the last private cluster.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from provision.aws import requests
+from provision.aws import parts, requests
 from provision.aws.making import Item, Maker, Read, lowest, named
 from provision.aws.requests import Request
-from provision.cloud import CloudCluster, Ensure
-from provision.errors import CloudError, Exists, TokenSpent
+from provision.aws.subnets import leads_to
+from provision.cloud import CloudCluster, Ensure, Part
+from provision.errors import Blocked, CloudError, Exists, TokenSpent
+from provision.progress import Progress
+from provision.provider import Say, quiet
 from provision.retry import PollWaits
 
 READY_TIMEOUT_S = 600.0
 """AWS takes one to three minutes."""
+GONE_TIMEOUT_S = 600.0
+TOLD_EVERY_S = 30.0
 USABLE = ("pending", "available")
 
 
@@ -29,20 +34,36 @@ def ensure_nat(
     *,
     read: Read,
     addresses: Read,
-    public_subnet: Callable[[], str],
-) -> str:
-    """The VPC's NAT gateway, which may be pending: see `wait_available`.
+    public_subnets: Mapping[str, Callable[[], str]],
+) -> tuple[str, bool]:
+    """The VPC's NAT gateway, which may be pending: see `wait_available`; and whether it was made now.
 
-    `public_subnet` makes the subnet that a new one stands in; neither it nor an address is made for one that is
-    there.
+    `public_subnets` make the subnet that a new one stands in, by their zones in the order in which they are
+    tried; neither it nor an address is made for one that is there.
     """
+    made: set[str] = set()
 
     def create(token: str) -> str:
-        subnet = public_subnet()
         address = _ensure_address(maker, cluster, ensure, addresses)
-        return _create(maker, requests.nat_gateway(cluster, subnet, address, token))
+        refused: CloudError | None = None
+        for zone, public_subnet in public_subnets.items():
+            if refused is not None:
+                ensure.say(f"AWS makes no NAT gateway there now: trying {zone} …")
+            # A token stands for one request.
+            request = requests.nat_gateway(cluster, public_subnet(), address, f"{token}-{zone}")
+            try:
+                gateway = _create(maker, request)
+            except CloudError as error:
+                if error.code != "NotAvailableInZone":
+                    raise
+                refused = error
+            else:
+                made.add(gateway)
+                return gateway
+        assert refused is not None, "there is a zone"
+        raise refused
 
-    return maker.ensure(
+    nat = maker.ensure(
         "nat-gateway",
         ensure,
         known,
@@ -52,10 +73,62 @@ def ensure_nat(
         create=create,
         shared=True,
     )
+    return nat, nat in made
+
+
+def usable(items: Sequence[Item], vpc: str) -> list[str]:
+    """Ids of those that work, or will, the lowest first."""
+    return sorted(str(i["NatGatewayId"]) for i in items if i["VpcId"] == vpc and i["State"] in USABLE)
 
 
 def _usable(items: Sequence[Item], vpc: str) -> Item | None:
-    return lowest([i for i in items if i["VpcId"] == vpc and i["State"] in USABLE], "NatGatewayId")
+    return named(items, "NatGatewayId", next(iter(usable(items, vpc)), ""))
+
+
+def agree(
+    maker: Maker, nat: str, vpc: str, table: Item | None, *, made: bool, read: Read, say: Say = quiet
+) -> str:
+    """The NAT gateway that everybody takes where a race has made several; it works.
+
+    That is the one that the route table leads to, as machines use it, else the lowest. `made`: `nat` is this
+    command's own; where it is not the one, it is removed with its address.
+    """
+    items = read()
+    ids = usable(items, vpc)
+    used = [name for name in ids if table is not None and leads_to(table, {name})]
+    chosen = next(iter(used or ids), nat)
+    if chosen == nat:
+        return nat
+    chosen = wait_available(maker, chosen, vpc, read=read, say=say)
+    if made and chosen != nat:
+        _remove(maker, nat, named(items, "NatGatewayId", nat), say)
+    return chosen
+
+
+def _remove(maker: Maker, nat: str, item: Item | None, say: Say) -> None:
+    """Remove a gateway that nothing uses, and its address. Where that fails it is told, and others use theirs."""
+    say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
+    ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
+    try:
+        found = {part.id: part for part in parts.parts(maker.api)}
+        for name in ids:
+            if name in found:
+                _delete(maker, found[name])
+    except CloudError as error:
+        say(f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed.")
+
+
+def _delete(maker: Maker, part: Part) -> None:
+    """Raises Blocked at the deadline."""
+    deadline = maker.clock.now() + GONE_TIMEOUT_S
+    waits = PollWaits()
+    while True:
+        try:
+            return parts.delete(maker.api, maker.clock, part)
+        except Blocked:
+            if maker.clock.now() > deadline:
+                raise
+        maker.clock.sleep(waits.next())
 
 
 def _create(maker: Maker, request: Request) -> str:
@@ -82,13 +155,14 @@ def _ensure_address(maker: Maker, cluster: CloudCluster, ensure: Ensure, read: R
     )
 
 
-def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read) -> str:
+def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read, say: Say = quiet) -> str:
     """Wait until the NAT gateway works. Returns its id, or another's of ours that works where this one failed.
 
     Raises CloudError with AWS's reason where it failed, and at the deadline.
     """
     began = maker.clock.now()
     waits = PollWaits()
+    progress: Progress | None = None
     while True:
         items = read()
         passed_s = maker.clock.now() - began
@@ -111,6 +185,10 @@ def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read) -> str:
                 operation="CreateNatGateway",
                 code="NotReady",
             )
+        if progress is None:
+            say(f"waiting for the NAT gateway {nat}, which takes AWS one to three minutes …")
+            progress = Progress(maker.clock, say, every_s=TOLD_EVERY_S)
+        progress.tell(f"waiting for the NAT gateway {nat} …")
         maker.clock.sleep(waits.next())
 
 

@@ -11,9 +11,9 @@ from provision import tags
 from provision.aws import requests
 from provision.aws.access import ensure_group, ensure_key
 from provision.aws.making import Item, Maker, Read, lowest, named
-from provision.aws.nat import ensure_endpoint, ensure_nat, wait_available
+from provision.aws.nat import agree, ensure_endpoint, ensure_nat, usable, wait_available
 from provision.aws.requests import filters, tagged, way_out
-from provision.aws.subnets import associate, ensure_subnet, ensure_table, route
+from provision.aws.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.cloud import CloudCluster, Ensure, Ground, Offer, Place
 from provision.errors import CloudError, Exists
 from provision.parallel import run_all, values
@@ -68,7 +68,8 @@ def prepare_place(
     ids = dict(ground.ids) | {"subnet": cluster.subnet_id or ""}
     if cluster.subnet_id is None:
         make = _private_subnet if requests.is_private(cluster) else _public_subnet
-        ids["subnet"] = make(maker, cluster, ids, place, ensure, found, reads)
+        places = (place, *(other for other in offer.places if other != place))
+        ids["subnet"] = make(maker, cluster, ids, places, ensure, found, reads)
     if offer.facts["placement_group"]:
         ids["placement_group"] = _ensure_placement_group(
             maker, cluster, place, ensure, found["groups"], read=reads["groups"]
@@ -97,13 +98,15 @@ def _public_subnet(
     maker: Maker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
-    place: Place,
+    places: Sequence[Place],
     ensure: Ensure,
     found: Found,
     reads: Mapping[str, Read],
 ) -> str:
-    """The zone's subnet, which leads to the internet gateway."""
-    subnet = ensure_subnet(maker, cluster, ids["vpc"], place, ensure, found["subnets"], read=reads["subnets"])
+    """The first zone's subnet, which leads to the internet gateway."""
+    subnet = ensure_subnet(
+        maker, cluster, ids["vpc"], places[0], ensure, found["subnets"], read=reads["subnets"]
+    )
     had = associate(maker, subnet, ids["route_table"], found["tables"], read=reads["tables"])
     if had is not None:  # `prepare` has seen to the route of the other one
         route(maker, str(had["RouteTableId"]), way_out(ids["internet_gateway"]), [had])
@@ -114,14 +117,17 @@ def _private_subnet(
     maker: Maker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
-    place: Place,
+    places: Sequence[Place],
     ensure: Ensure,
     found: Found,
     reads: Mapping[str, Read],
 ) -> str:
-    """The zone's private subnet, which leads to the NAT gateway, and to S3 without it."""
+    """The first zone's private subnet, which leads to the NAT gateway, and to S3 without it.
+
+    The gateway stands in that zone, or in the next one where AWS can make it.
+    """
     vpc = ids["vpc"]
-    nat = ensure_nat(
+    nat, made = ensure_nat(
         maker,
         cluster,
         vpc,
@@ -129,18 +135,32 @@ def _private_subnet(
         found["nats"],
         read=reads["nats"],
         addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
-        public_subnet=partial(_public_subnet, maker, cluster, ids, place, ensure, found, reads),
+        public_subnets={
+            place.zone: partial(_public_subnet, maker, cluster, ids, [place], ensure, found, reads)
+            for place in places
+        },
     )
     tables, subnets = found["tables"], found["subnets"]
     table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
-    subnet = ensure_subnet(maker, cluster, vpc, place, ensure, subnets, read=reads["subnets"], private=True)
+    subnet = ensure_subnet(
+        maker, cluster, vpc, places[0], ensure, subnets, read=reads["subnets"], private=True
+    )
     had = associate(maker, subnet, table, tables, read=reads["tables"])
     if had is not None:
         table, tables = str(had["RouteTableId"]), [had]
     ensure_endpoint(maker, cluster, vpc, table, ensure, found["endpoints"], read=reads["endpoints"])
     # All that does not need it is made while AWS brings it up.
-    nat = wait_available(maker, nat, vpc, read=reads["nats"])
-    route(maker, table, way_out(nat, private=True), tables)
+    working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
+    made = made and working == nat
+    tables = reads["tables"]()
+    now = named(tables, "RouteTableId", table)
+    nat = agree(maker, working, vpc, now, made=made, read=reads["nats"], say=ensure.say)
+
+    def leads_out() -> bool:
+        there = named(reads["tables"](), "RouteTableId", table)
+        return there is not None and leads_to(there, usable(reads["nats"](), vpc))
+
+    route(maker, table, way_out(nat, private=True), tables, is_good=leads_out)
     return subnet
 
 

@@ -1,7 +1,7 @@
 """What there is of ours besides instances, and how it is removed."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,18 +36,20 @@ def parts(api: Api) -> tuple[Part, ...]:
     reads: list[Callable[[], Sequence[Any]]] = [partial(_items, api, kind) for kind in KINDS]
     reads.append(partial(instances.listed, api, None))
     *found, machines = values(run_all(lambda read: read(), reads))
+    lists = dict(zip((kind.name for kind in KINDS), found, strict=True))
+    networks = _address_networks(lists["nat-gateway"])
     own = {(machine.id, machine.tags.get(tags.CLUSTER_ID)) for machine in machines}
     return tuple(
-        _part(kind, item)
-        for kind, items in zip(KINDS, found, strict=True)
-        for item in items
+        _part(kind, item, networks)
+        for kind in KINDS
+        for item in lists[kind.name]
         if not (kind.attachable and _goes_with(item, own))
     )
 
 
 def listed(api: Api, kind: Kind) -> list[Part]:
     """Ours of one kind, also what goes with an instance."""
-    return [_part(kind, item) for item in _items(api, kind)]
+    return [_part(kind, item, {}) for item in _items(api, kind)]
 
 
 def _items(api: Api, kind: Kind) -> list[Any]:
@@ -69,17 +71,34 @@ def _attachments(item: Item) -> list[Item]:
     return list(item.get("Attachments", []))
 
 
-def _part(kind: Kind, item: Item) -> Part:
+def _address_networks(gateways: Sequence[Item]) -> dict[str, str]:
+    """The VPC that an Elastic IP serves, by its id: that of its NAT gateway, as it has none of its own."""
+    return {
+        address["AllocationId"]: gateway["VpcId"]
+        for gateway in gateways
+        for address in gateway.get("NatGatewayAddresses", [])
+        if "AllocationId" in address
+    }
+
+
+def _part(kind: Kind, item: Item, networks: Mapping[str, str]) -> Part:
     of = tags_in(item)
     name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
+    part_id = str(item.get(kind.id) or name)
     return Part(
         kind=kind.name,
-        id=str(item.get(kind.id) or name),
+        id=part_id,
         name=name,
         tags=of,
         stage=kind.stage,
         ends_within_s=kind.ends_within_s,
+        network=networks.get(part_id) or item.get("VpcId") or _attached_vpc(item),
     )
+
+
+def _attached_vpc(item: Item) -> str | None:
+    """The VPC of an internet gateway."""
+    return next((str(one["VpcId"]) for one in item.get("Attachments", []) if "VpcId" in one), None)
 
 
 def delete(api: Api, clock: Clock, part: Part) -> None:
@@ -154,7 +173,8 @@ def _await_gone(api: Api, clock: Clock, kind: Kind, part: Part) -> None:
     waits = PollWaits()
     while part.id in {other.id for other in listed(api, kind)}:
         if clock.now() > deadline:
-            raise Blocked(f"The {part.kind} {part.id} in {api.region} is still there, though AWS deletes it.")
+            minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
+            raise Blocked(f"The {part.kind} {part.id} in {api.region} is being deleted{minutes}.")
         clock.sleep(waits.next())
 
 

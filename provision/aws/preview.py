@@ -13,7 +13,8 @@ from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
 
 NAT_NOTE = (
     "the private network has a NAT gateway, which takes AWS a few minutes to make and costs money by itself: in "
-    "us-east-1 about $0.045 an hour, $0.045 for each GB that passes through it, and $0.005 an hour for its address "
+    f"us-east-1 about ${requests.NAT_HOURLY_USD} an hour, $0.045 for each GB that passes through it, and "
+    f"${requests.ADDRESS_HOURLY_USD} an hour for its address "
     "(list prices, https://aws.amazon.com/vpc/pricing/; traffic to S3 in the region passes by it). There is one for "
     "all private clusters of the region, and it lives as long as the last of them"
 )

@@ -16,6 +16,9 @@ SUBNET_PREFIX = 20
 EVERYWHERE = "0.0.0.0/0"
 NETWORK_NAME = "gpuctl"
 MAX_TAG_VALUE = 256
+NAT_HOURLY_USD = 0.045
+ADDRESS_HOURLY_USD = 0.005
+"""List prices of us-east-1, https://aws.amazon.com/vpc/pricing/."""
 
 
 def name_of(cluster: CloudCluster) -> str:
@@ -32,6 +35,11 @@ def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
 def is_private(cluster: CloudCluster) -> bool:
     """Whether its machines stand in a private subnet of ours, behind the NAT gateway."""
     return cluster.subnet_id is None and not cluster.public_ip
+
+
+def network_hourly_usd(cluster: CloudCluster) -> float:
+    """What its network costs: see `Offer`."""
+    return NAT_HOURLY_USD + ADDRESS_HOURLY_USD if is_private(cluster) else 0.0
 
 
 def tag_specification(kind: str, of: Tags, name: str) -> Request:

@@ -1,6 +1,6 @@
 """Subnets of the shared VPC and the way out of them: through the internet gateway, or the NAT gateway."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from provision import tags
 from provision.aws import requests
@@ -109,19 +109,34 @@ def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
     return None
 
 
-def route(maker: Maker, table: str, way: Request, known: Sequence[Item]) -> None:
-    """Let the table lead everything out by `way`, as `requests.way_out` says it."""
-    item = named(known, "RouteTableId", table)
-    routes = item.get("Routes", []) if item else []
-    if any(
+def leads_to(table: Item, gateways: Collection[str]) -> bool:
+    """Whether the table leads everything out through one of these, and that is there."""
+    return any(
         found.get("DestinationCidrBlock") == EVERYWHERE
-        and way.items() <= found.items()
+        and (found.get("NatGatewayId") in gateways or found.get("GatewayId") in gateways)
         and found.get("State") != "blackhole"
-        for found in routes
-    ):
+        for found in table.get("Routes", [])
+    )
+
+
+def route(
+    maker: Maker,
+    table: str,
+    way: Request,
+    known: Sequence[Item],
+    *,
+    is_good: Callable[[], bool] = lambda: False,
+) -> None:
+    """Let the table lead everything out by `way`, as `requests.way_out` says it.
+
+    `is_good` looks again where a default route has come up since `known`: whether it is as good as `way`.
+    """
+    item = named(known, "RouteTableId", table)
+    if item is not None and leads_to(item, list(way.values())):
         return
     wanted = requests.default_route(table, way)
     try:
         maker.api.call("create_route", again=True, settle=True, **wanted)
     except Exists:
-        maker.api.call("replace_route", again=True, settle=True, **wanted)
+        if not is_good():
+            maker.api.call("replace_route", again=True, settle=True, **wanted)

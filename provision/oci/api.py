@@ -85,7 +85,11 @@ class Api:
 
     def hint(self, operation: str, *arguments: Any, **options: Any) -> Any:
         """As `call`, tried once only: for what is nice to know and not worth a wait."""
-        return self._once(operation, arguments, options).data
+        return self.hint_response(operation, *arguments, **options).data
+
+    def hint_response(self, operation: str, *arguments: Any, **options: Any) -> Any:
+        """As `hint`, the whole answer with its headers."""
+        return self._once(operation, arguments, options)
 
     def response(self, operation: str, *arguments: Any, again: bool | None = None, **options: Any) -> Any:
         """As `call`, the whole answer with its headers."""

@@ -17,7 +17,19 @@ from provision.cloud import (
     Place,
     Target,
 )
-from provision.oci import auth, checks, images, limits, machines, network, offers, parts, preview, requests
+from provision.oci import (
+    auth,
+    checks,
+    console,
+    images,
+    limits,
+    machines,
+    network,
+    offers,
+    parts,
+    preview,
+    requests,
+)
 from provision.oci.api import Api
 
 CONSISTENCY_S = 20.0
@@ -118,6 +130,10 @@ class OciCloud:
     def failure(self, instance: Instance) -> Exception | None:
         """As the protocol says."""
         return machines.failure(self._api, instance)
+
+    def console(self, instance_id: str) -> str | None:
+        """As the protocol says."""
+        return console.read(self._api, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """As the protocol says."""

@@ -71,8 +71,10 @@ _POLICIES = (
     ("work_request", "manage instance-family in compartment id {compartment}"),
     ("instance", "manage instance-family in compartment id {compartment}"),
     ("image", "manage instance-family in compartment id {compartment}"),
+    ("console_histor", "manage instance-family in compartment id {compartment}"),
     ("shape", "manage instance-family in compartment id {compartment}"),
 )
+_MAKING = ("launch_", "create_", "add_", "update_", "capture_")
 _NETWORK_POLICY = "manage virtual-network-family in compartment id {compartment}"
 
 LAUNCH_POLICIES = (
@@ -116,7 +118,7 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
         )
     elif kind is BadCredentials:
         message = f"{asked} {advice}"
-    elif kind is Denied or (kind is Gone and operation.startswith(("launch_", "create_", "add_", "update_"))):
+    elif kind is Denied or (kind is Gone and operation.startswith(_MAKING)):
         message = f"{asked} {_needs(operation, compartment)}"
     elif kind is Unclear:
         message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {said}"

@@ -53,6 +53,13 @@ class Steps:
     known: bool = True
     """False: what the firewall does could not be read, and `steps` is what would help if it filters."""
 
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The programs that are run and the files that are written, each once."""
+        return tuple(
+            dict.fromkeys(step.path if isinstance(step, Write) else step.argv[0] for step in self.steps)
+        )
+
     def shell(self) -> str:
         """All steps as a person types them."""
         return "\n".join(step.shell() for step in self.steps)

@@ -19,6 +19,7 @@ from remote.node.files import NODE_HOME, read_json, write_json
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
+NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 
 class Stopped(Exception):
@@ -79,7 +80,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _raise_stopped)
-    exit_code, stopped = None, False
+    exit_code, stopped, not_ours = None, False, False
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -113,13 +114,15 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
             raise Stopped
         exit_code = launcher.wait()
     except Stopped:
-        stopped = True
+        # Told apart at once: the nodes' failures lead to each other's stop.
+        stopped, not_ours = True, not (run_dir / "stop").exists()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if stopped:
         exit_code = _terminate(launcher, run_dir, float(spec.get("grace_s", 10)))
     _end_ranks(run_dir, signal.SIGKILL)
     process.kill_descendants(deadline_s=10)
-    _write_exit(run_dir, exit_code, stopped or (run_dir / "stop").exists())
+    told = (run_dir / "stop").exists() and not not_ours
+    _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else None)
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -149,14 +152,15 @@ def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: floa
         return launcher.wait()
 
 
-def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool) -> None:
-    """The last act: `exit.json`, on a full disk too."""
+def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool, failure: Optional[str]) -> None:
+    """The last act: `exit.json`, on a full disk too; that is the failure where there is no other."""
     disk = os.statvfs(str(run_dir))
     full = disk.f_bavail * disk.f_frsize < LOW_DISK_BYTES
     reserve = run_dir / ".reserve"
     if reserve.exists():
         reserve.unlink()
-    failure = "the disk is full ({} kB free)".format(disk.f_bavail * disk.f_frsize // 1024) if full else None
+    if full and not failure:
+        failure = "the disk is full ({} kB free)".format(disk.f_bavail * disk.f_frsize // 1024)
     write_json(
         run_dir / "exit.json",
         {

@@ -19,6 +19,8 @@ BUILD_DEADLINE_S = 3600.0
 SILENCE_S = 60.0
 WHEELS_FOLDER = "~/.gpuctl-node/wheels"
 PREPARING = "preparing"
+NO_PYTHON = ("No interpreter found", "No download found", "python-build-standalone")
+"""uv lacks a Python that suits, or can't fetch one."""
 CONSTRAINTS = "constraints.txt"
 LOCKED = "locked.txt"
 VENV = "../venv"
@@ -146,7 +148,7 @@ def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) 
             LOCKED,
         ]
         return [make, export, [*install, "-r", LOCKED]]
-    return [make, [*install, "-r", wanted.files[0][0]]]
+    return [make, [*install, "-r", wanted.files[0][0], *wanted.always]]
 
 
 def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
@@ -201,16 +203,16 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFa
 
 def fix_of(wanted: Wanted, text: str) -> str:
     """What to do next, by what uv said."""
+    if any(words in text for words in NO_PYTHON):
+        return (
+            f"Install Python {wanted.python or OLDEST_PYTHON} or newer there, or name an interpreter that has all "
+            "that is needed with --python PATH."
+        )
     if "error sending request" in text or "Failed to fetch" in text:
         host = re.search(r"https?://(?:[^/\s@]*@)?([^/\s)`]+)", text)
         return (
             f"The node does not get to {host[1] if host else 'the package index'}. Give it a way out, set "
             "UV_DEFAULT_INDEX there to an index that it reaches, or send all wheels with --wheels DIR."
-        )
-    if "No interpreter found" in text or "No download found" in text:
-        return (
-            f"Install Python {wanted.python or OLDEST_PYTHON} or newer there, or name an interpreter that has all "
-            "that is needed with --python PATH."
         )
     if wanted.wheels:
         return (

@@ -47,6 +47,8 @@ class Wanted:
     wheels: tuple[tuple[str, str], ...] = ()
     """File name → digest of its RECORD. With wheels, nothing comes from an index."""
     wheels_folder: Path | None = None
+    always: tuple[str, ...] = ()
+    """Requirements that are installed beside, unless a lock decides."""
 
     @property
     def names_its_build(self) -> bool:
@@ -63,6 +65,7 @@ def wanted(
     requirements: Path | None = None,
     wheels: Path | None = None,
     built_in: bool = False,
+    always: Sequence[str] = (),
 ) -> Wanted | None:
     """What is to be installed: as named by the caller, else by the built-in job or the project's own files.
 
@@ -91,6 +94,7 @@ def wanted(
         python=python,
         wheels=tuple(read_wheels(wheels).items()) if wheels else (),
         wheels_folder=wheels,
+        always=() if kind == "lock" else tuple(always),
     )
 
 
@@ -130,6 +134,7 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
         "backend": None if wanted.names_its_build else backend,
         "python": wanted.python,
         "wheels": sorted(wanted.wheels),
+        **({"always": sorted(wanted.always)} if wanted.always else {}),
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 

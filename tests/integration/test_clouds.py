@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
@@ -456,6 +457,76 @@ def test_a_private_cluster(gpuctl: CloudGpuctl) -> None:
     assert len(gpuctl.cloud.calls(mutating=True)) == made
     gpuctl.ok("down", "--yes")
     assert gpuctl.cloud.owned() == []
+
+
+@pytest.fixture
+def aws(tmp_path: Path) -> Iterator[CloudGpuctl]:
+    """gpuctl with an AWS account, whose private network costs money; nothing may be left in it."""
+    with cloud_gpuctl(KINDS["aws"], tmp_path) as command:
+        yield command
+        command.cloud.clear_faults()
+        command("down", "--yes")
+        assert command.cloud.owned() == []
+
+
+def ec2(gpuctl: CloudGpuctl) -> Any:
+    """Amazon's own client, as whoever shares the account."""
+    return boto3.client(
+        "ec2",
+        endpoint_url=gpuctl.cloud.url,
+        region_name=gpuctl.kind.region,
+        aws_access_key_id=gpuctl.cloud.env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=gpuctl.cloud.env["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def gateways(gpuctl: CloudGpuctl) -> list[str]:
+    found = ec2(gpuctl).describe_nat_gateways()["NatGateways"]
+    return [gateway["NatGatewayId"] for gateway in found if gateway["State"] == "available"]
+
+
+def test_a_way_out_that_is_gone_is_made_anew(aws: CloudGpuctl) -> None:
+    aws.ok(*private_words(aws))
+    (old,) = gateways(aws)
+    ec2(aws).delete_nat_gateway(NatGatewayId=old)
+    machines = aws.cloud.live_instances()
+    up = aws.ok(*private_words(aws))
+    (new,) = gateways(aws)
+    assert new != old
+    assert f"waiting for the NAT gateway {new}" in up.err
+    assert aws.cloud.live_instances() == machines
+    routes = [route for table in ec2(aws).describe_route_tables()["RouteTables"] for route in table["Routes"]]
+    assert [route["State"] for route in routes if route.get("NatGatewayId") == new] == ["active"]
+    assert [route for route in routes if route.get("NatGatewayId") == old] == []
+
+
+def test_a_private_network_without_machines_is_told_of(aws: CloudGpuctl) -> None:
+    aws.ok(*private_words(aws))
+    ec2(aws).terminate_instances(InstanceIds=[machine["id"] for machine in aws.cloud.live_instances()])
+    aws.cloud.fault(operation="RunInstances", status=400, code="InsufficientInstanceCapacity", times=99)
+    up = aws(*private_words(aws))
+    assert up.status == 3
+    assert "No machine is left of the attempts" in up.err
+    assert "its NAT gateway, if it was made, is billed, about $0.05 an hour, until `gpuctl down" in up.err
+    aws.cloud.clear_faults()
+    refused = aws(*aws.up_words)
+    assert refused.status == 2, refused.err
+    assert "were made with another --no-public-ip" in refused.err
+    assert "`gpuctl down --cluster default`" in refused.err
+    aws.ok("down", "--yes")
+    aws.ok(*aws.up_words)
+    assert gateways(aws) == []
+
+
+def test_the_network_of_a_private_cluster_counts_towards_its_limit(aws: CloudGpuctl) -> None:
+    plain = aws.ok(*aws.up_words, "--dry-run").json["hourly_usd"]
+    limit = ("--ttl", "1h", "--max-cost", f"{plain + 0.02:.4f}")
+    aws.ok(*aws.up_words, *limit, "--dry-run")
+    refused = aws(*private_words(aws), *limit, "--dry-run")
+    assert "more than --max-cost" in refused.err
+    up = aws.ok(*private_words(aws), "--ttl", "1h")
+    assert "nothing is billed after that" not in up.err
+    assert "NAT gateway and its address stay, and are billed, about $0.05 an hour" in up.err
 
 
 def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> None:

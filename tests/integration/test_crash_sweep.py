@@ -7,6 +7,7 @@ and where the files of gpuctl are lost, `reap` leaves nothing.
 import itertools
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ SIDE_BY_SIDE = 2
 """Clouds at work at once: a kill is mostly waiting."""
 
 PHASES = ("before", "after")
+PRIVATE_LIST_LAG_S = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ def converge(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     live = gpuctl.cloud.live_instances()
     assert len(live) == COUNT, live
+    kinds = Counter(part.get("kind") for part in gpuctl.cloud.owned())
+    private = int(gpuctl.kind.up_options == PRIVATE)
+    assert (kinds["natgateway"], kinds["elastic-ip"]) == (private, private)
     assert len(gpuctl.ok("status", "--json").json["machines"]) == COUNT
     vanish(gpuctl)
 
@@ -83,14 +88,17 @@ def test_down_is_killed_at_each_call(
     )
 
 
-@pytest.mark.parametrize("killed", ["up", "down"])
+@pytest.mark.parametrize(("killed", "afterwards"), [("up", "up"), ("up", "reap"), ("down", "down")])
 def test_a_private_cluster_with_a_nat_gateway(
-    killed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    killed: str, afterwards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """AWS's has parts that cost money by the hour, and that public clusters lack."""
+    """AWS's has parts that cost money by the hour, and that public clusters lack; lists tell of them late."""
     kind = replace(KINDS["aws"], up_options=PRIVATE)
     prepare = None if killed == "up" else lambda gpuctl: gpuctl.ok(*gpuctl.up_words)
-    sweep(kind, tmp_path, capsys, f"private, {killed}, then down", vanish, prepare=prepare)
+    title = f"private, {killed}, then {afterwards}"
+    sweep(
+        kind, tmp_path, capsys, title, AFTERWARDS[afterwards], prepare=prepare, list_lag_s=PRIVATE_LIST_LAG_S
+    )
 
 
 def sweep(
@@ -101,6 +109,7 @@ def sweep(
     afterwards: Callable[[CloudGpuctl], None],
     *,
     prepare: Callable[[CloudGpuctl], object] | None,
+    list_lag_s: float = 0.0,
 ) -> None:
     """Kill at all points, each in a cloud and a home as new."""
     with ExitStack() as stack:
@@ -114,6 +123,7 @@ def sweep(
             gpuctl = replace(gpuctl, home=folder / f"home-{next(homes)}")
             try:
                 gpuctl.cloud.reset()
+                gpuctl.cloud.settings(list_lag_s=list_lag_s)
                 if prepare is not None:
                     prepare(gpuctl)
                 kill(gpuctl, killed_words(gpuctl, prepared=prepare is not None), point)

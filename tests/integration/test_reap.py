@@ -1,14 +1,16 @@
 """`reap` over both clouds at once, and what it says where it can't look or remove; what machines have cost."""
 
+import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import boto3
 import oci as oci_sdk
 import pytest
-from clouds import COUNT, KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
 from support import Done
 
 from inventories import lock
@@ -230,6 +232,49 @@ def test_the_command_for_cron_looks_where_the_cluster_is(oci: CloudGpuctl) -> No
     found = oci.ok(*command.split()[1:], "--dry-run", "--json").json
     assert len(found["clusters"]) == 1
     assert oci("reap", "--yes", "--provider", "oci").status == 0
+
+
+def networks_end(gpuctl: CloudGpuctl) -> list[str]:
+    """The last event that each network's journal tells of."""
+    paths = (gpuctl.home / "networks").glob("*.jsonl")
+    return [json.loads(path.read_text().splitlines()[-1])["event"] for path in paths]
+
+
+def test_the_end_of_the_network_is_in_its_journal(gpuctl: CloudGpuctl) -> None:
+    """Who makes it anew has not to wait for what was removed."""
+    gpuctl.ok(*gpuctl.up_words)
+    assert networks_end(gpuctl) == ["made"]
+    assert reaped(gpuctl, env=alone(gpuctl)).status == 0
+    assert networks_end(gpuctl) == ["gone"]
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.ok("down", "--yes")
+    assert networks_end(gpuctl) == ["gone"]
+
+
+def test_a_network_without_a_cluster_goes_with_what_has_expired(tmp_path: Path) -> None:
+    """`down` was killed after the cluster's own parts: what is left is billed, and has no time limit."""
+    with cloud_gpuctl(replace(KINDS["aws"], up_options=PRIVATE), tmp_path) as gpuctl:
+        gpuctl.ok(*gpuctl.up_words)
+        gpuctl.cloud.fault(operation="DeleteNatGateway", nth=1, kind="hold_before")
+        process = gpuctl.start("down", "--yes")
+        try:
+            assert gpuctl.cloud.held(wait_s=30)
+        finally:
+            process.kill()
+            process.communicate(timeout=10)
+        gpuctl.cloud.release()
+        gpuctl.cloud.clear_faults()
+        assert "natgateway" in {part.get("kind") for part in gpuctl.cloud.owned()}
+        done = reaped(gpuctl, "--expired", env=alone(gpuctl))
+        assert (done.status, done.json["clusters"]) == (0, [])
+        assert gpuctl.cloud.owned() == []
+
+
+def test_the_network_of_a_cluster_that_lives_does_not_go_with_what_has_expired(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    before = gpuctl.cloud.owned()
+    assert reaped(gpuctl, "--expired", env=alone(gpuctl)).status == 0
+    assert gpuctl.cloud.owned() == before
 
 
 def test_a_cluster_in_a_compartment(oci: CloudGpuctl) -> None:

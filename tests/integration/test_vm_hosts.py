@@ -11,19 +11,13 @@ from pathlib import Path
 
 import pytest
 from support import Gpuctl
+from vm_support import ALLREDUCE, log_of, up
 
 from tests.fakes.vms import Host, Net, lacking, vms
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
 
 RENDEZVOUS_PORT = 29511
-ALLREDUCE = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-print("sum", int(total), flush=True)
-"""
 PORTS = (1024, 5000, 20_000, 24_999, RENDEZVOUS_PORT, 33_333, 50_000, 65_535)
 """Some that the rendezvous, gloo and NCCL may take."""
 LISTEN = """
@@ -47,11 +41,6 @@ def oci(tmp_path: Path) -> Iterator[Net]:
     """Two hosts as OCI's Ubuntu image is: 127.0.1.1, docker0, ens3, and a firewall that ends in REJECT."""
     with vms(tmp_path, count=2, firewall="oci") as net:
         yield net
-
-
-def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None:
-    hosts_file, known_hosts = net.inventory(python=python)
-    gpuctl.ok("up", "--provider", "hosts", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
 
 
 def ssh(net: Net, host: Host, *command: str) -> "subprocess.Popen[str]":
@@ -114,17 +103,17 @@ def test_the_job_runs_where_torchrun_by_hand_does_not(gpuctl: Gpuctl, oci: Net) 
     done = gpuctl.ok("train", "--json", "--", "--epochs", "1")
     assert done.json["world_size"] == 2
     assert done.json["status"] == "succeeded"
-    assert "let in by" in done.err
+    assert "let in (" in done.err
     by_hand = torchrun_by_hand(oci, deadline_s=60)
     assert all("sum 2" in output for _, output in by_hand), by_hand
 
     assert [closed_ports(oci, host) for host in oci.hosts] == [list(PORTS)] * 2
     again = gpuctl.ok("train", "--json", "--", "--epochs", "1")
-    assert "let in by" not in again.err
+    assert "let in (" not in again.err
 
     oci.hosts[1].reboot()
     after_boot = gpuctl.ok("train", "--json", "--", "--epochs", "1")
-    assert "let in by" not in after_boot.err, "what was opened has to outlive a boot"
+    assert "let in (" not in after_boot.err, "what was opened has to outlive a boot"
 
     gpuctl.ok("down", "--yes")
     assert [rules_of(host.root("iptables-save").stdout) for host in oci.hosts] == [
@@ -144,8 +133,7 @@ def test_other_firewalls_are_opened_and_closed_again(gpuctl: Gpuctl, tmp_path: P
         up(gpuctl, net)
         gpuctl.script("allreduce.py", ALLREDUCE)
         done = gpuctl.ok("train", "--json", "allreduce.py")
-        assert "let in by" in done.err
-        log = (gpuctl.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()
-        assert "sum 2" in log
+        assert "let in (" in done.err
+        assert "sum 2" in log_of(gpuctl, done.json["run"], 0)
         assert closed_ports(net, net.hosts[0]) == list(PORTS)
         assert "the cluster's rules go" in gpuctl.ok("down", "--yes").err

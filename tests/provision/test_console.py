@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.console import MOST_BYTES, end_of
+from provision.console import MOST_BYTES, end_of, telling
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,37 @@ def test_only_the_end() -> None:
     assert found is not None
     assert len(found) <= MOST_BYTES
     assert found.endswith("line 19998\nline 19999\n")
+
+
+UBUNTU = """\
+[    0.000000] Linux version 6.8.0-1030-oracle
+[    9.1] EXT4-fs (sda1): mounted filesystem
+[  OK  ] Started Journal Service.
+[FAILED] Failed to start ssh.service - OpenBSD Secure Shell server.
+[  OK  ] Reached target Multi-User System.
+cloud-init[1021]: Cloud-init v. 25.1 running 'modules:final'
+ci-info: +--------+------+---------+
+<14>#############################################################
+-----BEGIN SSH HOST KEY KEYS-----
+cloud-init[1188]: E: Unable to fetch some archives
+
+cloud-init[1188]: one
+cloud-init[1188]: two
+cloud-init[1188]: two
+cloud-init[1188]: finished
+node-0 login:
+"""
+
+
+def test_the_lines_that_tell_most() -> None:
+    assert telling(UBUNTU, 5) == (
+        "[FAILED] Failed to start ssh.service - OpenBSD Secure Shell server.",
+        "cloud-init[1188]: E: Unable to fetch some archives",
+        "cloud-init[1188]: one",
+        "cloud-init[1188]: two",
+        "cloud-init[1188]: finished",
+    )
+    assert telling("a\nb\n") == ("a", "b")
+    assert telling("") == ()
+    assert telling("\n".join(f"error {n}" for n in range(100))) == tuple(f"error {n}" for n in range(90, 100))
+    assert telling("\n".join(f"line {n}" for n in range(100))) == tuple(f"line {n}" for n in range(90, 100))

@@ -28,7 +28,6 @@ from provision.errors import (
     Unclear,
 )
 from provision.gang import Gang
-from provision.provider import quiet
 
 LATE_S = 40.0
 """How late lists can be, and still within what the cloud promises."""
@@ -58,6 +57,8 @@ class Scene:
     cluster: CloudCluster
     dead: bool = False
     saved: list[Saved] = field(default_factory=list)
+    network_hourly_usd: float = 0.0
+    said: list[str] = field(default_factory=list)
 
     @property
     def cloud(self) -> StubCloud:
@@ -75,7 +76,8 @@ class Scene:
         return sorted(launch.state for launch in self.folder.launches())
 
     def fill(self, count: int = 3) -> tuple[Instance, ...]:
-        cloud, offer = self.cloud, self.cloud.offer(self.cluster)
+        cloud = self.cloud
+        offer = replace(cloud.offer(self.cluster), network_hourly_usd=self.network_hourly_usd)
         journal = Journal(self.home / "journal.jsonl")
         ensure = JournaledEnsure(
             journal,
@@ -97,7 +99,7 @@ class Scene:
             public_key="ssh-ed25519 AAAA",
             journal=journal,
             clock=self.clouds.clock,
-            say=quiet,
+            say=self.said.append,
         ).fill(count)
 
     def kill_at(
@@ -336,6 +338,34 @@ def test_the_quota_ends_it_at_the_first_place(scene: Scene, late: bool) -> None:
     assert {request["zone"] for request in scene.world.sent} == {PLACES[0]}
     assert scene.world.living() == []
     scene.check_undone()
+
+
+@pytest.mark.parametrize("why", ["capacity", "quota", "no ground"])
+@pytest.mark.parametrize("billed", [True, False])
+def test_a_network_that_is_billed_is_told_of_where_no_machine_is_left(
+    scene: Scene, why: str, billed: bool
+) -> None:
+    scene.network_hourly_usd = 0.05 * billed
+    if why == "capacity":
+        scene.world.capacity = dict.fromkeys(PLACES, 0)
+    if why == "quota":
+        scene.world.quota = 0
+    if why == "no ground":
+        scene.world.on("prepare_place", Denied("No permission."))
+    with pytest.raises((NoCapacity, Denied)) as caught:
+        scene.fill()
+    assert why == "no ground" or "No machine is left of" in str(caught.value)
+    told = [line for line in scene.said if "is billed, about $0.05 an hour, until `gpuctl down" in line]
+    assert len(told) == billed
+
+
+def test_a_network_that_machines_use_is_not_told_of(scene: Scene) -> None:
+    scene.network_hourly_usd = 0.05
+    scene.fill(2)
+    scene.world.quota = 2
+    with pytest.raises(NoCapacity):
+        scene.fill(3)
+    assert not any("billed" in line for line in scene.said)
 
 
 # Launches that a process which died has left.

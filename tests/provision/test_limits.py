@@ -85,7 +85,7 @@ def test_cost_so_far():
     assert cost_so_far(4.0, [early, "yesterday"], NOW) is None
 
 
-def an_offer(*, billed_when_stopped: bool) -> Offer:
+def an_offer(*, billed_when_stopped: bool, network_hourly_usd: float = 0.0) -> Offer:
     return Offer(
         shape="VM.GPU.A10.2",
         gpus=2,
@@ -96,6 +96,7 @@ def an_offer(*, billed_when_stopped: bool) -> Offer:
         places=(),
         hourly_usd=4.0,
         billed_when_stopped=billed_when_stopped,
+        network_hourly_usd=network_hourly_usd,
     )
 
 
@@ -117,3 +118,20 @@ def test_the_end_is_told_with_a_command_that_looks_where_the_machines_are():
     assert f"or `{reap} eu-frankfurt-1`" in said
     aws = ending_sentence(Target(provider="aws", region="us-east-1"), an_offer(billed_when_stopped=False), at)
     assert aws == f"At {at} the machines shut down, which terminates them: nothing is billed after that."
+
+
+def test_the_end_of_a_private_cluster_tells_what_is_billed_after_it():
+    target = Target(provider="aws", region="us-east-1")
+    said = ending_sentence(target, an_offer(billed_when_stopped=False, network_hourly_usd=0.05), "2026-07-01")
+    assert said == (
+        "At 2026-07-01 the machines shut down, which terminates them. The private network's NAT gateway and its "
+        "address stay, and are billed, about $0.05 an hour, until `gpuctl down`, or `gpuctl reap --expired --yes "
+        "--provider aws --region us-east-1`, which cron can run."
+    )
+
+
+def test_the_network_counts_towards_the_limit():
+    refuse_over_max_cost(1.0, 3600, 1.05, network_hourly_usd=0.05)
+    with pytest.raises(RefusedPlan, match=r"1h at \$1\.05 an hour cost \$1\.05, more than --max-cost 1\."):
+        refuse_over_max_cost(1.0, 3600, 1.0, network_hourly_usd=0.05)
+    refuse_over_max_cost(0, None, 1.0, network_hourly_usd=0.05)

@@ -1,6 +1,7 @@
 """Nothing of a cluster stays, nothing of anybody else is touched, and what does stay is named."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -229,6 +230,101 @@ def test_a_private_part_that_stays_is_named_though_others_use_the_network(scene:
     removed = scene.down()
     assert [left.id for left in removed.leftovers] == [nat.id]
     assert removed.network_users == ("other",)
+
+
+@pytest.mark.parametrize("why", [Denied("No permission."), Blocked("Used.")], ids=["denied", "blocked"])
+def test_private_parts_go_though_a_part_of_the_cluster_stays(scene: Scene, why: CloudError) -> None:
+    """What may cost money does not wait for what is free."""
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    scene.world.on("delete", why, match=is_part(scene.nsg), times=1e9)
+    assert [left.id for left in scene.down().leftovers] == [scene.nsg.id]
+    assert nat not in scene.world.there()
+    assert not scene.touched() & {scene.vcn.id, scene.gateway.id, scene.subnet.id}
+    scene.world.calm()
+    assert scene.down() == Removed(leftovers=())
+    scene.check_empty()
+
+
+def test_private_parts_that_do_not_go_either_are_named(scene: Scene) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    scene.world.on(
+        "delete", Denied("No permission."), match=lambda p: p.id in (scene.nsg.id, nat.id), times=1e9
+    )
+    assert {left.id for left in scene.down().leftovers} == {scene.nsg.id, nat.id}
+
+
+def test_private_parts_stay_for_another_though_a_part_of_the_cluster_stays(scene: Scene) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    scene.world.add_part("nsg", THEIRS_PRIVATE)
+    scene.world.on("delete", Denied("No permission."), match=is_part(scene.nsg), times=1e9)
+    assert [left.id for left in scene.down().leftovers] == [scene.nsg.id]
+    assert nat in scene.world.there()
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_private_parts_are_named_with_a_machine_that_stays(scene: Scene, needed: bool) -> None:
+    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    if needed:
+        scene.world.add_part("nsg", THEIRS_PRIVATE)
+    scene.machines[0].immortal = True
+    told = {left.id: left.reason for left in scene.down().leftovers}
+    assert told.keys() == {scene.machines[0].id, scene.nsg.id} | ({nat.id} if not needed else set())
+    assert told[scene.nsg.id] == f"Instance {scene.machines[0].id} is still there."
+    assert nat in scene.world.there()
+
+
+def in_network(scene: Scene, part: Part, network: str) -> Part:
+    """The part, in a network of that id."""
+    placed = replace(part, network=network)
+    scene.world.parts[part.id].part = placed
+    return placed
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_cluster_in_another_network_keeps_nothing(scene: Scene, known: bool) -> None:
+    """A race has made two networks; of a cluster of which it is not known, all are kept."""
+    nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
+    other = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-2")
+    theirs = scene.world.add_part("nsg", THEIRS_PRIVATE)
+    scene.world.add_machine(THEIRS_PRIVATE, rank=0, age_s=900)
+    if known:
+        in_network(scene, theirs, "vcn-2")
+    assert scene.down() == Removed(leftovers=(), network_users=("other",))
+    there = {part.id for part in scene.world.there()}
+    assert other.id in there
+    assert (nat.id in there) == (not known)
+    assert scene.vcn.id in there, "it is not known where that one is"
+
+
+def test_what_is_freed_belongs_where_it_was(scene: Scene) -> None:
+    """An address has no network of its own: it is told while its gateway has it."""
+    nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
+    address = in_network(scene, scene.world.add_part("subnet", PRIVATE_NETWORK), "vcn-1")
+    in_network(scene, scene.world.add_part("nsg", THEIRS_PRIVATE), "vcn-2")
+    freed = replace(address, network=None)
+    scene.world.on(
+        "delete", lambda _: setattr(scene.world.parts[address.id], "part", freed), match=is_part(nat)
+    )
+    scene.down()
+    assert not {nat.id, address.id} & {part.id for part in scene.world.there()}
+
+
+@pytest.mark.parametrize("stays", ["nothing", "a part", "a user"])
+def test_the_end_of_the_network_is_told_under_its_lock(scene: Scene, stays: str) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        told.append("locked")
+        yield
+        told.append("free")
+
+    if stays == "a part":
+        scene.world.on("delete", Denied("No permission."), match=is_part(scene.vcn), times=1e9)
+    if stays == "a user":
+        scene.world.add_part("nsg", THEIRS)
+    scene.down(network=lock, network_gone=lambda: told.append("gone"))
+    assert told == (["locked", "gone", "free"] if stays == "nothing" else ["locked", "free"])
 
 
 def test_all_clusters_at_once(scene: Scene) -> None:

@@ -126,14 +126,21 @@ def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
         "a": facts(torch=None, clock_offset_s=9.0),
         "b": facts(active_runs=("R1",)),
     }
+    notes: list[str] = []
     with pytest.raises(PreflightFailed) as refused:
-        preflight.check(nodes, master=MASTER)
+        preflight.check(nodes, master=MASTER, note=notes.append)
     said = str(refused.value)
     assert said.startswith("The run can't start:\n  a: torch is not installed")
     assert "\n  b: the run R1 is still going on. Fix: wait for it" in said
     assert "clock" not in said
-    (note,) = preflight.check({"a": facts(clock_offset_s=9.0)}, master=MASTER)
-    assert note.problem == "the clock is off by +9.0 s"
+    (note,) = notes
+    assert note.startswith("a: the clock is off by +9.0 s. Fix: ")
+
+
+def test_check_tells_what_a_run_can_live_with() -> None:
+    notes: list[str] = []
+    preflight.check({"a": facts(clock_offset_s=9.0)}, master=MASTER, note=notes.append)
+    assert len(notes) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The node's side of environments: where uv comes from, Pythons of images, dpkg's lock, what is kept of a build."""
 
 import base64
-import fcntl
 import hashlib
 import json
 import platform
@@ -15,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from remote.node import env_dpkg, env_images, env_uv
+from remote.node import env_images, env_uv
 
 ROOT = Path(__file__).parents[2]
 NAME, DIGEST = env_uv.WHEELS.get((platform.system(), platform.machine()), ("", ""))
@@ -169,55 +168,6 @@ def test_the_torch_beside_an_interpreter(tmp_path: Path) -> None:
     assert env_images.torch_of(python) is None
     (tmp_path / "lib" / "python3.12" / "site-packages" / "torch-2.9.1+cu130.dist-info").mkdir(parents=True)
     assert env_images.torch_of(python) == "2.9.1+cu130"
-
-
-LOCKS = """\
-1: POSIX  ADVISORY  READ 900 fd:01:1311 128 128
-2: FLOCK  ADVISORY  WRITE 901 00:19:1048 0 EOF
-2: -> FLOCK  ADVISORY  WRITE 902 00:19:1048 0 EOF
-3: POSIX  ADVISORY  WRITE 4711 fd:01:131 0 EOF
-"""
-
-
-@pytest.mark.parametrize(
-    ("device", "inode", "pid"),
-    [((0xFD, 1), 131, 4711), ((0xFD, 1), 13, None), ((0xFD, 2), 131, None), ((0, 0x19), 1048, 901)],
-)
-def test_who_holds_a_lock(device: tuple[int, int], inode: int, pid: int | None) -> None:
-    assert env_dpkg.holder_in(LOCKS, *device, inode) == pid
-
-
-def shows_locks(folder: Path) -> bool:
-    """Whether the kernel tells who holds a lock on a file here."""
-    path = folder / "probe"
-    with path.open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        return env_dpkg.holder(path) is not None
-
-
-def test_dpkgs_lock_is_waited_for(tmp_path: Path) -> None:
-    if not shows_locks(tmp_path):
-        pytest.skip("needs /proc/locks with the locks of this file system (Linux, not in a sandbox)")
-    lock = tmp_path / "lock-frontend"
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
-    said: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holding:
-        assert holding.stdout is not None
-        assert holding.stdin is not None
-        holding.stdout.readline()
-        assert env_dpkg.holder(lock) == holding.pid
-        with pytest.raises(TimeoutError, match=rf"python\S* \(pid {holding.pid}\) has held dpkg's lock for"):
-            env_dpkg.wait_for_dpkg(0.1, said.append, lock)
-        waiting = threading.Thread(target=env_dpkg.wait_for_dpkg, args=(60, said.append, lock))
-        waiting.start()
-        holding.stdin.write("\n")
-        holding.stdin.close()
-        waiting.join(20)
-        assert not waiting.is_alive()
-    assert said[0].endswith(f"(pid {holding.pid}), which holds dpkg's lock")
-    env_dpkg.wait_for_dpkg(0, said.append, tmp_path / "no dpkg here")
 
 
 def test_a_record_counts_only_while_its_python_is_there(tmp_path: Path) -> None:

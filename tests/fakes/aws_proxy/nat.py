@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.fakes.aws_proxy import addresses, interfaces, lookup
-from tests.fakes.aws_proxy.errors import dry_run, invalid_value, missing, not_found
+from tests.fakes.aws_proxy.errors import ApiError, dry_run, invalid_value, missing, not_found
 from tests.fakes.aws_proxy.filters import matching, page
 from tests.fakes.aws_proxy.interface_plan import InterfacePlan
 from tests.fakes.aws_proxy.world import Thing, World, new_id, tags_for, utc_now
@@ -25,6 +25,8 @@ def create(world: World, region: str, params: Params) -> dict[str, Any]:
     if "AllocationId" not in params:
         raise missing("AllocationId")
     address = world.get("elastic-ip", region, params["AllocationId"])
+    if subnet.availability_zone in world.extra.nat_unavailable_zones:
+        raise ApiError("NotAvailableInZone", f"Nat Gateway is not available in {subnet.availability_zone}.")
     if params.get("DryRun"):
         raise dry_run()
     gateway = Thing(

@@ -45,6 +45,7 @@ def add_volta() -> None:
         }
         INSTANCE_TYPES[name] = INSTANCE_TYPES["g4dn.xlarge"] | {
             "InstanceType": name,
+            "Hypervisor": "xen",
             "VCpuInfo": {"DefaultVCpus": vcpus, "DefaultCores": vcpus // 2, "DefaultThreadsPerCore": 2},
             "MemoryInfo": {"SizeInMiB": memory_gib * 1024},
             "GpuInfo": {"Gpus": [gpu], "TotalGpuMemoryInMiB": gpus * 16384},

@@ -36,6 +36,8 @@ class Extra:
     """From the call until it is gone."""
     nat_failure: str = ""
     """`code: message` with which new NAT gateways fail instead of coming up."""
+    nat_unavailable_zones: list[str] = field(default_factory=list)
+    """Where AWS can make no NAT gateway."""
     reply_page_size: int | None = None
     """Instances in a reply that nobody asked to be smaller."""
     use_lag_s: float = 0.0

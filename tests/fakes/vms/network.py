@@ -21,7 +21,7 @@ SWITCH = Path(__file__).with_name("switch.py")
 LAPTOP = 1
 OUTSIDER = 200
 UPLINK = "uplink"
-END_LIMIT_S = 30
+END_LIMIT_S = 120
 RULES = """\
 table bridge vms {
   set dropped { type ipv4_addr . ipv4_addr; }

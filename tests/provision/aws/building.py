@@ -14,6 +14,7 @@ from provision.aws.cloud import AwsCloud
 from provision.cloud import CloudCluster, Ground, Instance, NewMachine, Offer, Place, Target
 from provision.ensure import JournaledEnsure
 from provision.errors import Blocked
+from provision.provider import Say, quiet
 from tests.fakes.client import FakeCloud, start_fake
 
 SPEED = 50.0
@@ -58,7 +59,7 @@ def a_cluster(shape: str = "g5.12xlarge", **changes: Any) -> CloudCluster:
 class User:
     """Somebody with a home of their own who uses the fake account."""
 
-    def __init__(self, home: Path, cloud: AwsCloud | None = None) -> None:
+    def __init__(self, home: Path, cloud: AwsCloud | None = None, *, say: Say = quiet) -> None:
         self.clock = FastClock()
         # botocore takes half a second to read what it knows of EC2.
         self.cloud = cloud or AwsCloud(Target(provider="aws"), clock=self.clock)
@@ -68,6 +69,7 @@ class User:
             Journal(home / "network.jsonl"),
             clock=self.clock,
             consistency_s=self.cloud.consistency_s,
+            say=say,
         )
 
     def ground(self, cluster: CloudCluster, offer: Offer, place: Place | None = None) -> Ground:

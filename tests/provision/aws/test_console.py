@@ -3,6 +3,7 @@
 import pytest
 
 from provision.errors import CloudError, Denied
+from tests.fakes.aws_proxy.images import SSM_UBUNTU
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running
 
@@ -27,7 +28,7 @@ def test_one_that_shows_nothing_yet(user: User, fake: FakeCloud) -> None:
 
 
 def test_types_that_keep_no_latest_output(user: User, fake: FakeCloud) -> None:
-    user.launch(a_cluster(shape="p3.2xlarge"), 1)
+    user.launch(a_cluster(shape="p3.2xlarge", image=SSM_UBUNTU), 1)
     (machine,) = running(user, 1)
     fake.forget_calls()
     assert user.cloud.console(machine.id) == f"cloud-init: {machine.id} is up\n"
@@ -47,9 +48,7 @@ def test_a_refusal_is_told_at_once(user: User, fake: FakeCloud) -> None:
 def test_a_storm_of_throttling_is_not_waited_out(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 1)
     (machine,) = running(user, 1)
-    fake.fault(
-        operation="GetConsoleOutput", times=0, kind="error", status=503, code="RequestLimitExceeded"
-    )
+    fake.fault(operation="GetConsoleOutput", times=0, kind="error", status=503, code="RequestLimitExceeded")
     began = user.clock.now()
     with pytest.raises(CloudError):
         user.cloud.console(machine.id)

@@ -1,6 +1,8 @@
 """Private subnets on AWS: a NAT gateway, its address and an endpoint for S3, made once and gone with the last."""
 
+import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ from clocks import StepClock
 
 from provision import errors, teardown
 from provision.aws import nat
+from provision.aws.cloud import AwsCloud
+from provision.aws.kinds import KINDS
 from provision.aws.making import Maker
-from provision.cloud import Place
+from provision.cloud import Ground, Place
+from provision.cloud_folder import NETWORK_LOCK_WAIT_S
 from provision.parallel import run_all, values
 from provision.provider import quiet
 from tests.fakes.client import FakeCloud
@@ -172,6 +177,191 @@ def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
     assert not fake.owned()
 
 
+def usable_gateways() -> list[Any]:
+    return [
+        g for g in boto3.client("ec2").describe_nat_gateways()["NatGateways"] if g["State"] == "available"
+    ]
+
+
+def way_out_of(ground: Ground) -> Any:
+    """The default route of the machines' subnet."""
+    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    return out
+
+
+def test_two_people_at_once_end_with_one_gateway(user: User, fake: FakeCloud, tmp_path: Path) -> None:
+    """One looked before the other's was there; machines use the other's by the time that the late one works."""
+    early, late = a_private("aaa"), a_private("bbb")
+    offer = user.cloud.offer(early)
+    public = a_cluster(name="ccc", id="c" * 16)
+    user.ground(public, offer)
+    said: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=said.append)
+    fake.fault(operation="AllocateAddress", nth=1, kind="hold_before")
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(other.ground, late, offer)
+        assert fake.held(wait_s=30)
+        ground = user.ground(early, offer)
+        (first,) = usable_gateways()
+        fake.release()
+        assert coming.result(timeout=30).ids["subnet"] == ground.ids["subnet"]
+    assert usable_gateways() == [first]
+    assert kinds(fake)["elastic-ip"] == 1, "the other one's address went with it"
+    out = way_out_of(ground)
+    assert (out["NatGatewayId"], out["State"]) == (first["NatGatewayId"], "active")
+    assert "another NAT gateway was made at the same time" in said[-1]
+    assert remove(user, early, late, public) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+@pytest.mark.parametrize("made", ["lower", "higher"])
+def test_of_two_that_nobody_uses_the_lower_one_stays(user: User, fake: FakeCloud, made: str) -> None:
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (first,) = usable_gateways()
+    a_second_gateway(first)
+    user.wait(lambda: len(usable_gateways()) == 2)
+    low, high = sorted(gateway["NatGatewayId"] for gateway in usable_gateways())
+    maker, own = user.cloud._maker, low if made == "lower" else high
+    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
+    assert nat.agree(maker, own, first["VpcId"], None, made=True, read=reader) == low
+    assert len(usable_gateways()) == kinds(fake)["elastic-ip"] == (2 if made == "lower" else 1)
+
+
+def a_second_gateway(first: Any) -> str:
+    """Another one of ours in the same VPC."""
+    ec2 = boto3.client("ec2")
+    tag: Any = [{"Key": "gpuctl", "Value": "@network"}, {"Key": "gpuctl-tier", "Value": "private"}]
+    address = ec2.allocate_address(TagSpecifications=[{"ResourceType": "elastic-ip", "Tags": tag}])
+    made = ec2.create_nat_gateway(
+        SubnetId=first["SubnetId"],
+        AllocationId=address["AllocationId"],
+        TagSpecifications=[{"ResourceType": "natgateway", "Tags": tag}],
+    )
+    return str(made["NatGateway"]["NatGatewayId"])
+
+
+def test_a_route_that_works_is_not_led_elsewhere(user: User, fake: FakeCloud) -> None:
+    """Whichever of two gateways is the lower one: machines have connections through the one that is used."""
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    (used,) = usable_gateways()
+    fake.settings(address_limit=50)
+    while min(g["NatGatewayId"] for g in usable_gateways()) == used["NatGatewayId"]:
+        a_second_gateway(used)
+        user.wait(lambda: "pending" not in state_of(fake, "natgateway"))
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == ground
+    assert operations(fake) == []
+    assert way_out_of(ground)["NatGatewayId"] == used["NatGatewayId"]
+
+
+def test_of_a_gateway_that_may_not_be_removed_it_is_told(fake: FakeCloud, tmp_path: Path) -> None:
+    said: list[str] = []
+    user = User(tmp_path / "one", say=said.append)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (used,) = usable_gateways()
+    made = a_second_gateway(used)
+    user.wait(lambda: len(usable_gateways()) == 2)
+    fake.settings(denied=["DeleteNatGateway"])
+    maker, vpc = user.cloud._maker, used["VpcId"]
+    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
+    table = {"Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": used["NatGatewayId"]}]}
+    assert nat.agree(maker, made, vpc, table, made=False, read=reader) == used["NatGatewayId"]
+    assert said[1:] == []
+    found = nat.agree(maker, made, vpc, table, made=True, read=reader, say=said.append)
+    assert found == used["NatGatewayId"]
+    assert f"removing {made}" in said[-2]
+    assert "is billed until the last private cluster is removed" in said[-1]
+
+
+def test_a_gateway_in_the_next_zone(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_unavailable_zones=["us-east-1a"])
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer, Place(zone="us-east-1a"))
+    (gateway,) = usable_gateways()
+    subnets = {
+        s["SubnetId"]: s["AvailabilityZone"] for s in boto3.client("ec2").describe_subnets()["Subnets"]
+    }
+    assert (subnets[ground.ids["subnet"]], subnets[gateway["SubnetId"]]) == ("us-east-1a", "us-east-1b")
+    assert way_out_of(ground)["State"] == "active"
+    assert kinds(fake)["elastic-ip"] == 1
+    fake.forget_calls()
+    assert user.ground(cluster, offer, Place(zone="us-east-1a")) == ground
+    assert operations(fake) == []
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_no_zone_has_a_gateway(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    fake.settings(nat_unavailable_zones=[place.zone for place in offer.places])
+    with pytest.raises(
+        errors.CloudError, match=r"NotAvailableInZone\).*another --region, or give --subnet-id"
+    ):
+        user.ground(cluster, offer)
+    assert kinds(fake)["elastic-ip"] == 1
+
+
+def test_a_strangers_part_in_a_private_subnet_keeps_no_gateway(user: User, fake: FakeCloud) -> None:
+    """What is billed goes though the security group is used by something that nobody removes."""
+    cluster = a_private()
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    made = ec2.create_network_interface(SubnetId=ground.ids["subnet"], Groups=[ground.ids["security_group"]])
+    removed = teardown.remove(user.cloud, {cluster.id}, clock=user.clock, say=quiet, blocked_timeout_s=20)
+    assert {left.kind for left in removed.leftovers} == {"security-group", "subnet", "route-table"}
+    assert usable_gateways() == []
+    assert "elastic-ip" not in kinds(fake)
+    ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterface"]["NetworkInterfaceId"])
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_a_private_cluster_in_another_vpc_keeps_no_gateway(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
+    """Two people made a VPC each: what one has goes with their clusters."""
+    mine, theirs = a_private("aaa"), a_private("bbb")
+    offer = user.cloud.offer(mine)
+    user.ground(mine, offer)
+    (first,) = usable_gateways()
+    hidden = [part for part in user.cloud.parts() if part.network == first["VpcId"]]
+    assert {part.kind for part in hidden} >= {
+        "vpc",
+        "nat-gateway",
+        "elastic-ip",
+        "internet-gateway",
+        "subnet",
+    }
+    ec2 = boto3.client("ec2")
+    shared = [part.id for part in hidden if part.kind != "security-group"]
+    network: Any = [{"Key": "gpuctl", "Value": "@network"}]
+    ec2.delete_tags(Resources=shared, Tags=network)
+    other = User(tmp_path / "other", user.cloud)
+    other.ground(theirs, offer)
+    ec2.create_tags(Resources=shared, Tags=network)
+    assert len(usable_gateways()) == 2
+    removed = remove(user, mine)
+    assert removed == teardown.Removed(leftovers=(), network_users=("bbb",))
+    assert kinds(fake) == GROUND + PRIVATE, "of mine there is nothing left, of theirs all"
+    assert [gateway["NatGatewayId"] for gateway in usable_gateways()] != [first["NatGatewayId"]]
+
+
+def test_a_gateway_that_is_being_deleted_is_told_as_that(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_gone_s=100)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (part,) = [part for part in user.cloud.parts() if part.kind == "nat-gateway"]
+    with pytest.raises(errors.Blocked, match="is being deleted, which can take 10 minutes"):
+        user.cloud.delete(part)
+
+
 def test_a_gateway_that_fails_is_told_and_replaced(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_failure="InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses.")
     cluster = a_private()
@@ -210,6 +400,34 @@ def test_a_gateway_that_never_comes_is_given_up(user: User) -> None:
     with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
         nat.wait_available(Maker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending])
     assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
+
+
+def test_the_wait_for_a_gateway_is_told(user: User) -> None:
+    clock = StepClock()
+    maker = Maker(user.cloud._api, clock, 5.0)
+    said: list[str] = []
+
+    def read() -> list[dict[str, str]]:
+        state = "available" if clock.time > 100 else "pending"
+        return [{"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": state}]
+
+    for _ in range(2):  # the second time it is there
+        nat.wait_available(maker, "nat-1", "vpc-1", read=read, say=said.append)
+    first, *more = said
+    assert first == "waiting for the NAT gateway nat-1, which takes AWS one to three minutes …"
+    assert len(more) == 3
+    assert all(re.fullmatch(r"waiting for the NAT gateway nat-1 … \(\d+ s\)", line) for line in more)
+
+
+def test_the_line_comes_from_what_makes_the_ground(
+    tmp_path: Path, account: AwsCloud, fake: FakeCloud
+) -> None:
+    fake.settings(nat_ready_s=5)
+    said: list[str] = []
+    user = User(tmp_path / "teller", account, say=said.append)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    assert [line.partition(" nat-")[0] for line in said] == ["waiting for the NAT gateway"]
 
 
 def test_a_gateway_that_somebody_removed_is_made_anew(user: User, fake: FakeCloud) -> None:
@@ -332,3 +550,9 @@ def test_permissions(user: User, fake: FakeCloud) -> None:
     assert "ec2:DescribeAddresses" in found["permissions to read"].fix
     public = {finding.what: finding for finding in user.cloud.check(a_cluster(), 2)}
     assert "Nat" not in public["permissions to change"].detail
+
+
+def test_who_waits_for_the_network_waits_longer_than_its_holder_takes() -> None:
+    up = 2 * nat.READY_TIMEOUT_S + 2 * nat.GONE_TIMEOUT_S
+    down = teardown.BLOCKED_TIMEOUT_S + max(kind.ends_within_s for kind in KINDS)
+    assert max(up, down) < NETWORK_LOCK_WAIT_S

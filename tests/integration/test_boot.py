@@ -1,0 +1,408 @@
+"""Machines that are slow to boot, or never do: what is waited for, what is said, and that nothing is lost."""
+
+import json
+import os
+import re
+import socket
+import socketserver
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from clouds import KINDS, CloudGpuctl, Kind, cloud_gpuctl
+from support import wait_for
+
+from gpuctl.options import App
+from gpuctl.workflow.reach import Boot, reach
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from provision import local_processes, local_state
+from provision.keys import new_key
+from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
+from provision.local_start import PROGRAM
+from remote import known_hosts, readiness
+from remote.connection import connect
+from remote.errors import NotReady
+from remote.facts import gather
+from remote.session import Node
+from tests.fakes.vms import Host, Net, lacking, vms
+
+pytestmark = pytest.mark.slow
+
+PORT = 22722
+"""Of the SSH servers of these tests; those of the fake clouds listen at another one."""
+BOOT_S = 12
+CONSOLE_CALL = {"oci": "CaptureConsoleHistory", "aws": "GetConsoleOutput"}
+
+
+class Mute(socketserver.BaseRequestHandler):
+    """An SSH server that says who it is, and nothing more."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"SSH-2.0-mute\r\n")
+        while self.request.recv(4096):
+            pass
+
+
+class MuteServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+@contextmanager
+def mute_server(address: str) -> Iterator[None]:
+    with MuteServer((address, PORT), Mute) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+
+
+def host_file(gpuctl: CloudGpuctl, machine: dict[str, Any], name: str) -> Path:
+    """A file of the machine's host, once the fake cloud has written it."""
+    found: list[Path] = wait_for(
+        lambda: list(gpuctl.home.parent.glob(f"fake-*/**/{machine['id']}/{name}")), what=name, deadline_s=20
+    )
+    return found[0]
+
+
+@contextmanager
+def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> Iterator[None]:
+    """The machine's own SSH server at the port of these tests, with other fields of its configuration."""
+    original = host_file(gpuctl, machine, "server.json")
+    config = json.loads(original.read_text()) | {"port": PORT} | changed
+    path = original.with_name("changed.json")
+    path.write_text(json.dumps(config))
+    mark = Mark(host=f"{machine['id']} changed", cluster=str(original.parents[1]))
+
+    def ours() -> list[psutil.Process]:
+        return [process for process, its in local_processes.marked().items() if its == mark]
+
+    try:
+        started = subprocess.run(
+            [sys.executable, "-P", str(PROGRAM), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=local_state.host_env(
+                os.environ,
+                home=Path(config["home"]),
+                marks={HOST_MARK: mark.host, CLUSTER_MARK: mark.cluster},
+            ),
+            timeout=30,
+            check=True,
+        )
+        assert started.stdout, "the server did not start"
+        yield
+    finally:
+        assert not local_processes.end(ours, grace_s=0.0)
+
+
+@contextmanager
+def launched(kind: Kind, folder: Path, count: int) -> Iterator[tuple[CloudGpuctl, list[dict[str, Any]]]]:
+    """gpuctl with machines that run, by the words of their provider; no SSH server is where it is to be."""
+    with cloud_gpuctl(kind, folder, hosts=True) as gpuctl:
+        spec = {
+            "shape": kind.shape,
+            "count": count,
+            "ssh_cidr": "127.0.0.1/32",
+            "python": sys.executable,
+            "network": {"ssh_port": PORT},
+        }
+        gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
+        made = gpuctl.ok("up", "-f", "cloud.yaml", "--yes", "--no-wait", "--json").json
+        gpuctl.cloud.forget_calls()
+        yield gpuctl, made["machines"]
+        gpuctl.cloud.clear_faults()
+        gpuctl.ok("down", "--yes")
+        assert gpuctl.cloud.owned() == []
+
+
+def up(*more: str) -> tuple[str, ...]:
+    return ("up", "-f", "cloud.yaml", "--yes", *more)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_stage_is_named_with_the_end_of_the_console(kind: Kind, tmp_path: Path) -> None:
+    with launched(kind, tmp_path, count=5) as (gpuctl, machines):
+        closed, silent, mute, refusing, good = machines
+        with host_file(gpuctl, closed, "server.log").open("a") as log:
+            filler = "[  OK  ] Reached a target.\r\n"
+            log.write(
+                f"{filler * 4000}[\x1b[0;1;31mFAILED\x1b[0m] Failed to start ssh.service\r\n{filler * 50}"
+            )
+        with ExitStack() as stack:
+            stack.enter_context(socket.create_server((silent["host"], PORT)))
+            stack.enter_context(mute_server(mute["host"]))
+            stack.enter_context(ssh_server(gpuctl, refusing, authorized_key=new_key().public))
+            stack.enter_context(ssh_server(gpuctl, good))
+            began = time.monotonic()
+            failed = gpuctl(*up("--boot-timeout", f"{BOOT_S}s", "--json"))
+            assert time.monotonic() - began < 6 * BOOT_S
+        assert failed.status == 1, failed.err
+        message = failed.json["error"]["message"]
+        head, *lines, end = message.splitlines()
+        assert head == "4 of 5 machines are not ready:"
+        for machine, stage in (
+            (closed, "no TCP connection: Connection refused"),
+            (silent, "the port answers, but SSH failed in its banner"),
+            (mute, "the port answers, but SSH failed in its key exchange"),
+            (refusing, "the host did not accept"),
+        ):
+            (line,) = [line for line in lines if line.startswith(f"  {machine['name']} (")]
+            assert stage in line
+            assert re.search(r"It was waited for \d+ s while it booted\.$", line)
+        assert re.fullmatch(
+            r"All 5 machines stay and are billed, for \$[\d.]+ an hour\. Ready: default-4\. `gpuctl up --cluster "
+            r"default` waits again \(--boot-timeout 30m: longer\), `gpuctl down --cluster default` removes them\.",
+            end,
+        )
+        assert "    [FAILED] Failed to start ssh.service\n" in message
+        assert "waiting for default-1 (" in failed.err, "the stage is shown while it is waited for"
+        folder = gpuctl.home / "clusters" / "default"
+        kept = sorted(folder.glob("console-*.log"))
+        assert [path.name for path in kept] == [f"console-default-{rank}.log" for rank in range(4)]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+        assert all("cloud-init" in path.read_text().lower() for path in kept[1:])
+        assert kept[0].stat().st_size <= 64 * 1024
+        assert kept[0].read_text().endswith("[  OK  ] Reached a target.\n")
+        assert all(str(path) in message for path in kept)
+        assert not any(part["kind"] == "consolehistory" for part in gpuctl.cloud.state()["resources"])
+        assert len(gpuctl.cloud.live_instances()) == 5, "they stay"
+
+        with ExitStack() as stack:
+            for machine in machines:
+                stack.enter_context(ssh_server(gpuctl, machine))
+            reached = gpuctl.ok(*up("--json"))
+        assert [machine["state"] for machine in reached.json["machines"]] == ["running"] * 5
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_console_that_can_not_be_had_hides_nothing(kind: Kind, tmp_path: Path) -> None:
+    with launched(kind, tmp_path, count=1) as (gpuctl, _):
+        refusal = {"oci": (404, "NotAuthorizedOrNotFound"), "aws": (403, "UnauthorizedOperation")}
+        status, code = refusal[kind.provider]
+        call = CONSOLE_CALL[kind.provider]
+        gpuctl.cloud.fault(
+            operation=call, times=0, kind="error", status=status, code=code, message="You may not."
+        )
+        failed = gpuctl(*up("--boot-timeout", "2s"))
+        assert failed.status == 1
+        first, second, third = failed.err[failed.err.index("error: ") :].splitlines()
+        assert "default-0 (" in first
+        assert "no TCP connection: Connection refused" in first
+        assert second.startswith("  Its console could not be read: ")
+        assert "You may not" in second
+        assert third.startswith("The machine stays and is billed, for $")
+        assert not list((gpuctl.home / "clusters" / "default").glob("console-*"))
+
+
+def test_another_host_key_is_no_matter_of_the_console(tmp_path: Path) -> None:
+    with launched(KINDS["aws"], tmp_path, count=1) as (gpuctl, (machine,)):
+        path = tmp_path / "another_key"
+        path.touch(mode=0o600)
+        path.write_text(new_key().private)
+        with ssh_server(gpuctl, machine, host_key=str(path)):
+            failed = gpuctl(*up())
+        assert failed.status == 1
+        assert "the host key has changed" in failed.err
+        assert "The machine stays and is billed" in failed.err
+        assert gpuctl.cloud.calls("GetConsoleOutput") == []
+
+
+def test_a_timeout_is_for_rented_machines(tmp_path: Path) -> None:
+    with cloud_gpuctl(KINDS["oci"], tmp_path) as gpuctl:
+        refused = gpuctl("up", "--provider", "local", "--boot-timeout", "10m")
+        assert refused.status == 2
+        assert "local has no --boot-timeout" in refused.err
+        for words in (("--boot-timeout", "10"), ("--boot-timeout", "10m", "--no-wait")):
+            refused = gpuctl(*gpuctl.up_words[:-3], "--yes", *words)
+            assert refused.status == 2, refused.err
+        assert gpuctl.cloud.calls(mutating=True) == []
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    if sentence := lacking():
+        pytest.skip(sentence)
+    with vms(tmp_path, count=1) as found:
+        yield found
+
+
+@pytest.fixture
+def machine(net: Net) -> Machine:
+    (host,) = net.hosts
+    return Machine(
+        name=host.name,
+        rank=0,
+        state="running",
+        host=host.address,
+        user=host.user,
+        private_ip=host.address,
+        gpus=None,
+        id=host.name,
+        key_file=host.key_file,
+        python=sys.executable,
+        host_key=host.host_key,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, machine: Machine) -> ClusterFolder:
+    made = ClusterFolder(tmp_path / "cluster")
+    made.make()
+    made.known_hosts_path.write_text(known_hosts.render([machine]))
+    return made
+
+
+@pytest.fixture
+def node(machine: Machine, folder: ClusterFolder) -> Iterator[Node]:
+    opened = connect(machine, folder.known_hosts_path)
+    yield opened
+    opened.close()
+
+
+def place(host: Host, program: str, text: str) -> None:
+    """Put a program into the host, before those of its system."""
+    path = f"/usr/local/bin/{program}"
+    host.root(f"cat > {path} <<'END'\n#!/bin/sh\n{text}\nEND\nchmod 755 {path}")
+
+
+SLOW_CLOUD_INIT = '[ "$*" = "status --wait" ] || exit 9\nuntil [ -e /run/finished ]; do sleep 0.1; done'
+ASKED = "/var/reboot-asked"
+
+
+def test_cloud_init_is_waited_for_and_what_it_complains_of_is_told(net: Net, node: Node) -> None:
+    (host,) = net.hosts
+    place(host, "cloud-init", f"{SLOW_CLOUD_INIT}\nexit 2")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(readiness.wait_for_cloud_init, node, deadline_s=60, say=lambda _: None)
+        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        assert not waiting.done()
+        host.root(
+            "mkdir -p /run/cloud-init; touch /run/finished;"
+            """echo '{"v1": {"errors": ["no such package"]}}' > /run/cloud-init/result.json"""
+        )
+        set_up = waiting.result(timeout=30)
+    assert set_up == readiness.SetUp(cloud_init="degraded", complaints=("no such package",))
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        (SLOW_CLOUD_INIT, r"^gpu-0: cloud-init has not ended within 2 s of the first login\."),
+        ("exit 1", r"^gpu-0: cloud-init failed\. `gpuctl exec"),
+    ],
+)
+def test_cloud_init_that_fails_or_does_not_end(net: Net, node: Node, program: str, sentence: str) -> None:
+    place(net.hosts[0], "cloud-init", program)
+    with pytest.raises(NotReady, match=sentence):
+        readiness.wait_for_cloud_init(node, deadline_s=2, say=lambda _: None)
+
+
+def logins(host: Host) -> int:
+    return host.root("cat /var/log/auth.log").stdout.count("Accepted publickey")
+
+
+def test_only_another_boot_id_is_another_boot(
+    net: Net, machine: Machine, folder: ClusterFolder, node: Node
+) -> None:
+    (host,) = net.hosts
+    place(host, "reboot", f"touch {ASKED}")
+    before = gather(node, ())
+    assert before.boot_id == host.boot_id
+    readiness.reboot(node)
+    wait_for(lambda: host.root(f"test -e {ASKED}", check=False).returncode == 0, what="the order")
+    node.close()
+    had = logins(host)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(
+            readiness.facts_after_reboot,
+            machine,
+            folder.known_hosts_path,
+            (),
+            boot_id=before.boot_id,
+            deadline_s=60,
+            say=lambda _: None,
+        )
+        # It looks twice at a machine that goes on as it was.
+        wait_for(lambda: logins(host) >= had + 2, what="the second look")
+        assert not waiting.done()
+        host.reboot()
+        after = waiting.result(timeout=60)
+    assert after.boot_id == host.boot_id != before.boot_id
+
+
+def test_a_machine_that_does_not_boot_again_is_told(
+    net: Net, machine: Machine, folder: ClusterFolder
+) -> None:
+    with pytest.raises(NotReady, match=r"^gpu-0: it was told to boot again 3 s ago and has not\."):
+        readiness.facts_after_reboot(
+            machine,
+            folder.known_hosts_path,
+            (),
+            boot_id=net.hosts[0].boot_id,
+            deadline_s=3,
+            say=lambda _: None,
+        )
+
+
+NVIDIA_SMI = """\
+if [ -e /tmp/updated-under-a-loaded-module ]; then
+    echo 'Failed to initialize NVML: Driver/library version mismatch'
+    exit 18
+fi
+echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"""
+GPU_ON_THE_BUS = """\
+mount -t tmpfs none /sys/bus/pci/devices && mkdir /sys/bus/pci/devices/0000:00:04.0
+cd /sys/bus/pci/devices/0000:00:04.0 && echo 0x10de > vendor && echo 0x030200 > class"""
+
+
+def test_all_stages_of_a_rented_machine(
+    net: Net, machine: Machine, folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cloud-init updates the driver, the module is the old one until the machine has booted again."""
+    (host,) = net.hosts
+    place(host, "cloud-init", SLOW_CLOUD_INIT)
+    place(host, "nvidia-smi", NVIDIA_SMI)
+    place(host, "reboot", f"touch {ASKED}")
+    # /tmp and the mount are gone after a boot; then the driver's word counts, whatever is on the bus.
+    host.root(f"touch /tmp/updated-under-a-loaded-module; {GPU_ON_THE_BUS}")
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None)
+    first = host.boot_id
+    with ThreadPoolExecutor(1) as pool:
+        reached = pool.submit(reach, App(), folder, [machine], boot=boot)
+        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        host.root("touch /run/finished")
+        wait_for(lambda: host.root(f"test -e {ASKED}", check=False).returncode == 0, what="the order")
+        assert not reached.done()
+        host.root(f"rm {ASKED}")
+        host.reboot()
+        assert reached.result(timeout=60) == (replace(machine, gpus=1),)
+    assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "one reboot"
+    assert host.boot_id != first
+    assert "gpu-0: the GPU driver waits for a reboot; rebooting once …" in capsys.readouterr().err
+
+
+def test_a_machine_that_boots_once_more_by_itself(net: Net, machine: Machine, folder: ClusterFolder) -> None:
+    (host,) = net.hosts
+    place(host, "cloud-init", f"[ -e /var/booted-again ] && exit 0\n{SLOW_CLOUD_INIT}")
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None)
+    with ThreadPoolExecutor(1) as pool:
+        reached = pool.submit(reach, App(), folder, [machine], boot=boot)
+        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        host.root("touch /var/booted-again")
+        host.reboot()
+        assert [one.state for one in reached.result(timeout=60)] == ["running"]

@@ -1,0 +1,93 @@
+"""gpuctl on VM-like hosts: what several tests need."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support import Done, Gpuctl, wait_for
+
+from tests.fakes.vms import Host, Net, vms
+
+ALLREDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", int(total), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+HELLO = "import os\nprint('hello of rank', os.environ['RANK'])\n"
+STEPS = """
+import os, sys, time
+print("begins", os.environ["RANK"], flush=True)
+limit = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < limit:
+    time.sleep(0.1)
+print("ends", flush=True)
+"""
+"""A script that takes as many seconds as it is told."""
+
+
+def up(gpuctl: Gpuctl, net: Net, *, python: str | None = sys.executable) -> None:
+    """The hosts as a cluster."""
+    hosts_file, known_hosts = net.inventory(python=python)
+    gpuctl.ok("up", "--provider", "hosts", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
+
+
+@contextmanager
+def cluster(
+    gpuctl: Gpuctl, folder: Path, *, python: str | None = sys.executable, **options: Any
+) -> Iterator[Net]:
+    """A cluster of fresh hosts, with the scripts of this module in the project."""
+    for name, text in {"allreduce.py": ALLREDUCE, "hello.py": HELLO, "steps.py": STEPS}.items():
+        gpuctl.script(name, text)
+    with vms(folder, **options) as net:
+        up(gpuctl, net, python=python)
+        yield net
+
+
+def runs_of(gpuctl: Gpuctl) -> list[Path]:
+    """The folders of all runs, oldest first."""
+    return sorted((gpuctl.home / "runs").glob("*"))
+
+
+def wait_for_ranks(gpuctl: Gpuctl, hosts: tuple[Host, ...], word: str = "begins") -> str:
+    """Blocks until the latest run's script has printed `word` on each host; the run's id."""
+
+    def at_work(host: Host) -> bool:
+        logs = f"/home/{host.user}/.gpuctl-node/runs/{run}/{host.name}/logs/rank-*.log"
+        return host.root(f"grep -q {word} {logs}", check=False).returncode == 0
+
+    run = wait_for(lambda: runs_of(gpuctl), what="a run")[-1].name
+    wait_for(lambda: all(map(at_work, hosts)), what=f"{word!r} of all ranks")
+    return str(run)
+
+
+def begin(gpuctl: Gpuctl, hosts: tuple[Host, ...], *words: str) -> "tuple[subprocess.Popen[str], str]":
+    """A `gpuctl train` that goes on, when all ranks are at work; with the run's id."""
+    before = len(runs_of(gpuctl))
+    process = gpuctl.start("train", "--json", *words)
+    wait_for(lambda: len(runs_of(gpuctl)) > before or process.poll() is not None, what="the run")
+    assert process.poll() is None, process.communicate()
+    return process, wait_for_ranks(gpuctl, hosts)
+
+
+def end_of(process: "subprocess.Popen[str]", *, timeout_s: float = 120) -> Done:
+    """How a command ended."""
+    out, err = process.communicate(timeout=timeout_s)
+    return Done(status=process.returncode, out=out, err=err)
+
+
+def log_of(gpuctl: Gpuctl, run: str, rank: int) -> str:
+    """What a rank wrote, as it came here."""
+    return (gpuctl.run_folder(run) / "logs" / f"rank-{rank}.log").read_text()
+
+
+def on_node(host: Host, run: str, name: str) -> Any:
+    """A JSON file of a run, as the node has it."""
+    return json.loads(host.root(f"cat /home/{host.user}/.gpuctl-node/runs/{run}/{host.name}/{name}").stdout)
