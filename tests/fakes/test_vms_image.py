@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.fakes.vms import Options
-from tests.fakes.vms.boot import Place, config
+from tests.fakes.vms.boot import Place, config, hidden
 from tests.fakes.vms.image import Accounts, File, Ground, Login, hosts_text, image, sshd_text
 
 
@@ -47,3 +47,8 @@ def test_ufw_is_enabled_at_the_first_boot_only() -> None:
     later = config(Options(firewall="ufw"), place, first=False)["steps"]
     assert [step["argv"] for step in first[-2:]] == [("ufw", "allow", "22/tcp"), ("ufw", "--force", "enable")]
     assert later == [*first[:-2], {"argv": ("/lib/ufw/ufw-init", "start"), "text": ""}]
+
+
+def test_what_lies_in_a_folder_of_the_host_s_own_is_shown_there() -> None:
+    paths = [Path("/srv/checkout"), Path("/tmp/checkout"), Path("/home/me/.venv"), Path("/tmpfiles")]
+    assert hidden(paths) == (Path("/tmp/checkout"), Path("/home/me/.venv"))

@@ -1,5 +1,6 @@
 """The steps of a host's boot, as argument lists for its PID 1. Nothing here runs anything."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from tests.fakes.vms.options import Options
 INTERFACE = "ens3"
 GATEWAY = 254
 """The last byte of the bridge's own address, which is the hosts' default route and leads nowhere."""
+
+OWN = ("/tmp", "/var/tmp", "/home", "/run", "/dev/shm")
+"""Folders of which a host has its own."""
 
 _BOUND = ("setpriv", "--bounding-set", "-sys_time,-sys_module,-sys_boot,-syslog", "--")
 """Root of a host may not set the clock, load modules or reboot: it would be this machine's."""
@@ -82,9 +86,9 @@ def enter_argv(pid: int) -> tuple[str, ...]:
     return ("nsenter", "--target", str(pid), *spaces, *_BOUND)
 
 
-def config(options: Options, place: Place, *, first: bool) -> dict[str, Any]:
-    """What PID 1 reads; `first`: whether the host has not booted before."""
-    steps = (*_wiring(options, place), *_mounts(options, place), *_firewall(options, first=first))
+def config(options: Options, place: Place, *, first: bool, shared: Sequence[Path] = ()) -> dict[str, Any]:
+    """What PID 1 reads; `first`: whether the host has not booted before. `shared`: folders that it sees as they are."""
+    steps = (*_wiring(options, place), *_mounts(options, place, shared), *_firewall(options, first=first))
     return {
         "steps": [asdict(step) for step in steps],
         "service": ["/usr/sbin/sshd", "-D", "-e"],
@@ -128,8 +132,21 @@ def _wiring(options: Options, place: Place) -> tuple[Step, ...]:
     return tuple(wiring)
 
 
-def _mounts(options: Options, place: Place) -> tuple[Step, ...]:
+def hidden(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Those of these folders that a host would not see, as they lie in one of its own."""
+    return tuple(path for path in folders if any(path.is_relative_to(own) for own in OWN))
+
+
+def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Step, ...]:
     root = place.root
+    binds: list[tuple[str, ...]] = []
+    for path in shared:
+        there = f"{root}{path}"
+        binds += [
+            ("mkdir", "--parents", there),
+            ("mount", "--bind", f"{path}", there),
+            ("mount", "-o", "remount,bind,ro", there),
+        ]
     layers = f"lowerdir=/,upperdir={place.upper},workdir={place.folder / 'work'},index=off"
     mounts = [
         ("mount", "-t", "overlay", "-o", layers, "overlay", f"{root}"),
@@ -148,12 +165,13 @@ def _mounts(options: Options, place: Place) -> tuple[Step, ...]:
         ("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/dev/shm"),
         ("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", f"{root}/run"),
         ("mount", "--bind", f"{place.boot_id}", f"{root}/proc/sys/kernel/random/boot_id"),
+        # As systemd-tmpfiles does at each boot; ahead of what is shown there of this machine's.
+        ("find", f"{root}/tmp", "-mindepth", "1", "-delete"),
+        *binds,
         ("pivot_root", f"{root}", f"{root}/mnt"),
         ("umount", "--lazy", "/mnt"),
         ("mkdir", "--mode=0755", "/run/sshd"),
         ("mkdir", "--mode=1777", "/run/lock"),
-        # As systemd-tmpfiles does at each boot.
-        ("find", "/tmp", "-mindepth", "1", "-delete"),
     ]
     if options.home_mb is not None:
         home, new = f"/home/{options.user}", "/run/home"

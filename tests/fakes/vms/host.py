@@ -17,6 +17,11 @@ from tests.fakes.vms.boot import Place
 from tests.fakes.vms.network import Switch, close, wait
 from tests.fakes.vms.options import Options
 
+PROGRAMS = tuple(
+    sorted({Path(__file__).resolve().parents[3], Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
+)
+"""This checkout and the Python that runs it: hosts have them at the same place, wherever that is."""
+
 INIT = Path(__file__).with_name("init.py")
 BOOT_LIMIT_S = 120
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -114,7 +119,8 @@ class Host:
             )
         self.running.append(Running(process=process))
         assert process.stdin is not None
-        process.stdin.write(json.dumps(boot.config(self.options, self.place, first=first)) + "\n")
+        config = boot.config(self.options, self.place, first=first, shared=boot.hidden(PROGRAMS))
+        process.stdin.write(json.dumps(config) + "\n")
         process.stdin.flush()
 
     def wait_for_boot(self) -> None:
