@@ -87,7 +87,7 @@ def enter_argv(pid: int) -> tuple[str, ...]:
 
 
 def config(options: Options, place: Place, *, first: bool, shared: Sequence[Path] = ()) -> dict[str, Any]:
-    """What PID 1 reads; `first`: whether the host has not booted before. `shared`: folders that it sees as they are."""
+    """What PID 1 reads; `first`: whether the host has not booted before. `shared`: folders that it has from here."""
     steps = (*_wiring(options, place), *_mounts(options, place, shared), *_firewall(options, first=first))
     return {
         "steps": [asdict(step) for step in steps],
