@@ -21,6 +21,8 @@ class RdmaDevice:
     """`mlx5_core`, `efa`, …"""
     interfaces: tuple[str, ...]
     """Network interfaces of the same hardware."""
+    addressed: bool
+    """Whether one of them has an IPv4 address, without which RoCE has no GID that leads anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,12 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         driver=Driver(**facts["driver"]),
         cloud=facts["cloud"],
         rdma=tuple(
-            RdmaDevice(name=one["name"], driver=one["driver"], interfaces=tuple(one["interfaces"]))
+            RdmaDevice(
+                name=one["name"],
+                driver=one["driver"],
+                interfaces=tuple(one["interfaces"]),
+                addressed=bool(one["addressed"]),
+            )
             for one in facts["rdma"]
         ),
         cpus=int(facts["cpus"]),

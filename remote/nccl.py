@@ -70,5 +70,8 @@ def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
 
 
 def cluster_network(devices: tuple[RdmaDevice, ...], interface: str) -> tuple[RdmaDevice, ...]:
-    """The devices that are not those of the interface which TCP goes over."""
-    return tuple(device for device in devices if interface not in device.interfaces)
+    """The devices that have an address and are not those of the interface which TCP goes over.
+
+    Bare metal has more ports than are in use: those without an address lead nowhere.
+    """
+    return tuple(device for device in devices if device.addressed and interface not in device.interfaces)

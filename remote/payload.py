@@ -15,7 +15,7 @@ digest, size = sys.argv[1], int(sys.argv[2])
 data = sys.stdin.buffer.read(size)
 root = os.path.expanduser("~/.gpuctl-node")
 home = os.path.join(root, "bin", digest)
-temporary = "%s.%d" % (home, os.getpid())
+temporary = "%s.%s" % (home, os.urandom(8).hex())
 try:
     if not os.path.isdir(home):
         import io, shutil, zipfile

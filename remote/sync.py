@@ -37,9 +37,16 @@ class Synced:
     """Files that rsync brought, of those sent."""
 
 
-def code_folder(root: Path) -> str:
-    """Where a project lives on a node: the same folder for the same path here, so that a second sync is small."""
-    digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
+EXPECTED = {"need": {"paths", "removed", "rsync", "root"}, "synced": {"root"}}
+"""What the node's frames hold at least."""
+
+
+def code_folder(root: Path, owner: str) -> str:
+    """Where a project lives on a node: the same folder for the same path here, so that a second sync is small.
+
+    `owner` is the cluster's: another cluster's nodes may have the same home, and a run that goes on there.
+    """
+    digest = hashlib.sha256(f"{root.resolve()}\0{owner}".encode()).hexdigest()[:8]
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in root.resolve().name)
     return f"~/.gpuctl-node/code/{name or 'root'}-{digest}"
 
@@ -145,6 +152,6 @@ def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
 
 def _expect(node: Node, answers: Iterator[frames.Frame], kind: str) -> dict[str, Any]:
     frame = next(answers, None)
-    if frame is None or frame[0].get("t") != kind:
+    if frame is None or frame[0].get("t") != kind or not EXPECTED[kind] <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
     return frame[0]

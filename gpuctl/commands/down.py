@@ -7,14 +7,20 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-def command(app: App) -> int:
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Machines that you brought: forget also those whose firewall can't be restored, and say which.",
+)
+def command(app: App, forget: bool) -> int:
     """Remove everything of the cluster. Nothing to remove is success, too.
 
-    A run that is going on is stopped first; that is asked about, or needs --yes. Results stay.
+    A run that is going on is stopped first; that is asked about, or needs --yes. Results stay. Machines that you
+    brought (provider hosts) are not touched but for our rules in their firewalls, which go.
     """
     from gpuctl.workflow.down import down
 
-    document = down(app)
+    document = down(app, forget=forget)
     if app.options.json:
         app.output.json(document)
     return 4 if document["leftovers"] else 0

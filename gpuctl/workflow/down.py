@@ -16,7 +16,7 @@ from gpuctl.workflow.up import provider_name
 from inventories.store import ClusterFolder, RunFolder
 
 
-def down(app: App) -> dict[str, Any]:
+def down(app: App, *, forget: bool = False) -> dict[str, Any]:
     """Stop what runs, remove the machines, forget the cluster; returns the document of `down --json`."""
     began = time.monotonic()
     folder = app.store.cluster(app.options.cluster)
@@ -40,6 +40,10 @@ def down(app: App) -> dict[str, Any]:
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
         opened = restore_firewalls(app, folder) if forgets else []
+        if opened and forget:
+            for one in opened:
+                app.output.error(f"{one.id}: forgotten, though {one.reason}")
+            opened = []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
@@ -52,6 +56,10 @@ def down(app: App) -> dict[str, Any]:
         if not leftovers:
             folder.remove()
     seconds = round(time.monotonic() - began, 3)
+    if opened:
+        app.output.error(
+            "Once they can be reached, `gpuctl down` again goes on; `gpuctl down --forget` gives them up."
+        )
     for leftover in leftovers:
         app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
     if not leftovers:

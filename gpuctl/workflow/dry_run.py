@@ -8,7 +8,14 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared
-from gpuctl.workflow.train import TrainRequest, launches_of, machines_of, plan_run, what_to_run
+from gpuctl.workflow.train import (
+    TrainRequest,
+    launches_of,
+    machines_of,
+    plan_run,
+    what_to_install,
+    what_to_run,
+)
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -23,7 +30,8 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
-    script, tree, destination = what_to_run(app, request)
+    script, tree, destination = what_to_run(app, request, inventory)
+    wanted = what_to_install(request, tree, machines, app.output.say)
     peers = tuple(machine.private_ip for machine in machines)
     with connected(folder, machines) as nodes:
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
@@ -31,11 +39,15 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
     launches = launches_of(run, script, prepared, request.env)
-    problems = preflight.findings(found, master=machines[0])
+    problems = preflight.findings(found, master=machines[0], needs_torch=wanted is None)
     say = app.output.say
     say(
         f"send {plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}"
     )
+    if wanted is not None:
+        say(
+            f"build an environment of {wanted.source} on each node, where it is not there, with its Python below"
+        )
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
     for name, launch in launches.items():
         say(f"\n{name}:")

@@ -1,8 +1,8 @@
 """The machines' own firewalls: opened to the cluster's other machines, and closed again where machines stay."""
 
 import ipaddress
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from remote.facts import Facts
     from remote.session import Node
 
-OPENED = "firewall"
-"""Event in a cluster's journal: the firewall of a node is about to be opened."""
+OPENED, CLOSED = "firewall", "firewall closed"
+"""Events in a cluster's journal: a machine's firewall is about to be opened for an owner; ours is out of it again."""
 RESTORE_TIMEOUT_S = 10.0
 
 
@@ -50,19 +50,17 @@ def open_firewall(
 
     if facts.firewall is None:
         return
-    # A name that does not resolve there lets nobody in, and is the preflight's to tell.
-    peers = [
-        address
-        for machine in inventory.machines
-        if machine.name != node.name and (address := facts.addresses.get(machine.private_ip))
-    ]
-    if not peers:
-        return
+    others = [machine.private_ip for machine in inventory.machines if machine.name != node.name]
+    peers = [address for other in others if (address := facts.addresses.get(other))]
+    if len(peers) < len(others):
+        return  # a name that does not resolve there is the preflight's to tell; what is open stays so
     owner = owner_of(inventory)
     plan = firewall.open_steps(facts.firewall, owner=owner, peers=peers)
     if plan.known and not plan.steps:
         return
-    folder.journal.append(OPENED, node=node.name)
+    if plan.known:
+        machine = node.machine
+        folder.journal.append(OPENED, node=node.name, host=machine.host, port=machine.port, owner=owner)
     try:
         done = firewall.ensure_open(node, facts.firewall, owner=owner, peers=peers)
     except NodeFailed as error:
@@ -73,35 +71,58 @@ def open_firewall(
 
 
 def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
-    """Take our rules from the machines that have some, all at once; returns those that still have them."""
+    """Take our rules from the machines that have some, all at once; returns those that may still have them.
+
+    The journal says which, also of machines and owners that are in the inventory no more.
+    """
     from remote.fanout import fan_out
 
-    opened = {str(entry["node"]) for entry in folder.journal.read() if entry["event"] == OPENED}
-    try:
-        inventory = folder.load()
-    except InventoryError as error:
-        return [Leftover(kind="firewall", id=name, reason=str(error)) for name in sorted(opened)]
-    machines = {machine.name: machine for machine in inventory.machines if machine.name in opened}
-    if not machines:
+    opened: dict[str, Mapping[str, Any]] = {}
+    for entry in folder.journal.read():
+        if entry["event"] in (OPENED, CLOSED):
+            key = f"{entry['host']}:{entry['port']} {entry['owner']}"
+            opened[key] = entry
+            if entry["event"] == CLOSED:
+                del opened[key]
+    if not opened:
         return []
+    try:
+        machines = {(machine.host, machine.port): machine for machine in folder.load().machines}
+    except InventoryError as error:
+        return [_left(entry, str(error)) for entry in opened.values()]
 
-    def restore(machine: Machine) -> str:
-        return _restore(machine, folder, owner_of(inventory))
+    def restore(entry: Mapping[str, Any]) -> str:
+        done = _restore(machines[entry["host"], entry["port"]], folder, entry["owner"])
+        folder.journal.append(CLOSED, **{name: entry[name] for name in ("node", "host", "port", "owner")})
+        return done
 
-    left = []
-    for outcome in fan_out(restore, machines):
+    here = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in machines}
+    left = [
+        _left(entry, "the machine is in the inventory no more")
+        for key, entry in opened.items()
+        if key not in here
+    ]
+    for outcome in fan_out(restore, here):
         if outcome.error is None:
-            app.output.say(f"{outcome.node}: firewall: {outcome.value}")
+            app.output.say(f"{opened[outcome.node]['node']}: firewall: {outcome.value}")
         else:
-            reason = f"it still lets the cluster's machines in: {outcome.error}"
-            left.append(Leftover(kind="firewall", id=outcome.node, reason=reason))
+            left.append(_left(opened[outcome.node], str(outcome.error)))
     return left
 
 
+def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
+    return Leftover(
+        kind="firewall",
+        id=str(entry["node"]),
+        reason=f"it may still let the cluster's machines in ({entry['host']}): {reason}",
+    )
+
+
 def _restore(machine: Machine, folder: ClusterFolder, owner: str) -> str:
-    """Take our rules from one machine; returns what was done."""
+    """Take an owner's rules from one machine, and look whether they are gone; returns what was done."""
     from remote import facts, firewall
     from remote.connection import connect
+    from remote.errors import NodeFailed
 
     node = connect(machine, folder.known_hosts_path, timeout_s=RESTORE_TIMEOUT_S)
     try:
@@ -109,7 +130,9 @@ def _restore(machine: Machine, folder: ClusterFolder, owner: str) -> str:
         assert found is not None, "it was asked for"
         plan = firewall.close_steps(found, owner=owner)
         if plan.steps or not plan.known:
-            firewall.apply(node, plan)
+            left = firewall.close_steps(firewall.apply(node, plan), owner=owner)
+            if left.steps or not left.known:
+                raise NodeFailed(f"{machine.name}: some of its rules are there still: {left.reason}.")
     finally:
         node.close()
     return plan.reason

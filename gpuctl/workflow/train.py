@@ -17,6 +17,7 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.firewall import owner_of
 from gpuctl.workflow.prepare import Prepared, prepare
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode
@@ -71,7 +72,7 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
-    script, tree, destination = what_to_run(app, request)
+    script, tree, destination = what_to_run(app, request, inventory)
     wanted = what_to_install(request, tree, machines, app.output.say)
     with open_view(app.output, logs=not request.built_in) as view, ExitStack() as preparing:
         # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
@@ -137,7 +138,7 @@ def _price(inventory: Inventory, machines: int) -> float | None:
     return inventory.hourly_usd * machines / len(inventory.machines)
 
 
-def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
+def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
     """The script, the files to send, and the folder on the nodes that takes them."""
     from remote.script import BUILT_IN_FOLDER, built_in, built_in_tree, user_script
     from remote.sync import code_folder
@@ -146,7 +147,7 @@ def what_to_run(app: App, request: TrainRequest) -> "tuple[Script, Tree, str]":
     if request.built_in:
         return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
     tree = read_tree(Path.cwd(), allow_large=app.options.yes)
-    return user_script(request.words, request.module, tree), tree, code_folder(tree.root)
+    return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
 
 
 def what_to_install(

@@ -80,7 +80,7 @@ class Filter:
 
     def blocked_at(self, peer: Address) -> int | None:
         """The index in the base chain of what may keep this peer out; its length: the policy. None: nothing."""
-        fate, index = _walk(self.chains, self.base, peer)
+        fate, index = _walk(self.chains, self.base, peer, {})
         if fate is _Fate.LET_IN or (fate is _Fate.THROUGH and self.accepts):
             return None
         return index
@@ -104,8 +104,22 @@ class Filter:
         )
 
 
-def _walk(chains: Mapping[str, tuple[Rule, ...]], name: str, peer: Address) -> tuple[_Fate, int]:
-    """What a chain does with a peer, and the index of the rule that does it."""
+def _walk(
+    chains: Mapping[str, tuple[Rule, ...]], name: str, peer: Address, known: dict[str, tuple[_Fate, int]]
+) -> tuple[_Fate, int]:
+    """What a chain does with a peer, and the index of the rule that does it. `known`: of the chains seen so far.
+
+    Kernels have no chains that lead back to themselves; a node that shows one is taken to keep peers out.
+    """
+    if name not in known:
+        known[name] = (_Fate.KEPT_OUT, 0)
+        known[name] = _fate(chains, name, peer, known)
+    return known[name]
+
+
+def _fate(
+    chains: Mapping[str, tuple[Rule, ...]], name: str, peer: Address, known: dict[str, tuple[_Fate, int]]
+) -> tuple[_Fate, int]:
     rules = chains.get(name, ())
     sure = True
     for index, rule in enumerate(rules):
@@ -122,7 +136,7 @@ def _walk(chains: Mapping[str, tuple[Rule, ...]], name: str, peer: Address) -> t
         elif rule.verdict is Verdict.BLOCK:
             fate = _Fate.KEPT_OUT
         else:
-            fate, _ = _walk(chains, rule.target, peer)
+            fate, _ = _walk(chains, rule.target, peer, known)
         if fate is _Fate.KEPT_OUT:
             return fate, index
         if match is Match.YES and (

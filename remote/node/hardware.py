@@ -1,6 +1,9 @@
 """What the node is made of, as the kernel shows it under /sys: whose machine it is, its RDMA devices."""
 
+import fcntl
 import os
+import socket
+import struct
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -42,4 +45,16 @@ def _device(path: Path) -> Dict[str, Any]:
     except OSError:
         interfaces = []  # EFA has none
     driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
-    return {"name": path.name, "driver": driver, "interfaces": interfaces}
+    addressed = any(_has_address(interface) for interface in interfaces)
+    return {"name": path.name, "driver": driver, "interfaces": interfaces, "addressed": addressed}
+
+
+def _has_address(interface: str) -> bool:
+    """Whether the interface has an IPv4 address (Linux)."""
+    siocgifaddr = 0x8915
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return False
+    return True

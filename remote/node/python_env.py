@@ -5,7 +5,9 @@ no `ready.json` is an unfinished one and is made anew. Homes may be shared: the 
 """
 
 import os
+import platform
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
@@ -37,13 +39,19 @@ def look(key: str) -> Dict[str, Any]:
 
 def _all_ready() -> List[Dict[str, Any]]:
     paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    found = [ready(path.parent.name) for path in paths]
+    found = [ready(str(read_json(path).get("key"))) for path in paths]
     return [record for record in found if record is not None]
+
+
+def home_of(key: str) -> Path:
+    """An environment's folder. Nodes of other hardware, or with another Python, may share this home."""
+    platform_name = "{}-py{}-{}".format(platform.machine(), *sys.version_info[:2])
+    return ENVIRONMENTS / "{}-{}".format(key, platform_name)
 
 
 def ready(key: str) -> Optional[Dict[str, Any]]:
     """The record of an environment that can be used; None: there is none, or its Python has gone."""
-    record = read_json(ENVIRONMENTS / key / "ready.json")
+    record = read_json(home_of(key) / "ready.json")
     usable = record.get("key") == key and os.access(str(record.get("python")), os.X_OK)
     return record if usable else None
 
@@ -63,7 +71,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         frames.write(output, {"t": "environment", "ready": record, "built": False})
         return
     caller = env_work.Caller(output, incoming, float(request["deadline_s"]))
-    with env_work.alone(ENVIRONMENTS / (key + ".lock"), caller):
+    with env_work.alone(home_of(key).with_suffix(".lock"), caller):
         record = ready(key)
         if record is not None:
             frames.write(output, {"t": "environment", "ready": record, "built": False})
@@ -92,7 +100,7 @@ class Failed(Exception):
 def build(key: str, request: Dict[str, Any], caller: env_work.Caller) -> Dict[str, Any]:
     """Make the environment from nothing and write its record. Raises Failed with uv's words, OSError, ValueError."""
     began = time.monotonic()
-    home = ENVIRONMENTS / key
+    home = home_of(key)
     if home.exists():
         caller.progress("removing an environment that was not finished")
         shutil.rmtree(str(home))

@@ -113,10 +113,11 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         if (run_dir / "stop").exists():
             raise Stopped
         exit_code = launcher.wait()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Told apart at once: the nodes' failures lead to each other's stop.
         stopped, not_ours = True, not (run_dir / "stop").exists()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if stopped:
         exit_code = _terminate(launcher, run_dir, float(spec.get("grace_s", 10)))
     _end_ranks(run_dir, signal.SIGKILL)
@@ -200,7 +201,10 @@ def tell_to_stop(run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     (run_dir / "stop").touch()
     if state(run_dir)["running"]:
-        os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
+        try:
+            os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
+        except ProcessLookupError:
+            return  # it ended between the two looks
 
 
 def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:

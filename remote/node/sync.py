@@ -10,6 +10,7 @@ it. Files, and links to files, are replaced by those of the same name; a folder 
     {"t": "sent"}                                                  →    ← {"t": "synced", "root"}
 """
 
+import errno
 import json
 import os
 import shutil
@@ -117,12 +118,18 @@ def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:
             continue  # the folder was replaced by a link: what it leads to was not brought
         if not (target.is_symlink() or target.is_file()):
             continue
-        target.unlink()
-        removed += 1
-        folder = target.parent
-        while folder != root and not os.listdir(str(folder)):
-            folder.rmdir()
-            folder = folder.parent
+        try:
+            target.unlink()
+            removed += 1
+            folder = target.parent
+            while folder != root and not os.listdir(str(folder)):
+                folder.rmdir()
+                folder = folder.parent
+        except FileNotFoundError:
+            continue  # a node that shares this home was faster
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
     return removed
 
 

@@ -19,6 +19,7 @@ BUILD_DEADLINE_S = 3600.0
 SILENCE_S = 60.0
 WHEELS_FOLDER = "~/.gpuctl-node/wheels"
 PREPARING = "preparing"
+PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+")
 NO_PYTHON = ("No interpreter found", "No download found", "python-build-standalone")
 """uv lacks a Python that suits, or can't fetch one."""
 CONSTRAINTS = "constraints.txt"
@@ -107,7 +108,8 @@ def ensure(
 
 def request(wanted: Wanted, backend: str | None, constraints: Sequence[str] = ()) -> dict[str, Any]:
     """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
-    pins = [line for line in constraints if " @ " not in line and not line.startswith("-")]
+    # They are another node's word: nothing but a name and a version is passed on.
+    pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(wanted.files)
     if pins and wanted.kind != "lock":
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import Gpuctl
-from vm_support import ALLREDUCE, log_of, up
+from vm_support import ALLREDUCE, cluster, log_of, up
 
 from tests.fakes.vms import Host, Net, lacking, vms
 
@@ -137,3 +137,30 @@ def test_other_firewalls_are_opened_and_closed_again(gpuctl: Gpuctl, tmp_path: P
         assert "sum 2" in log_of(gpuctl, done.json["run"], 0)
         assert closed_ports(net, net.hosts[0]) == list(PORTS)
         assert "the cluster's rules go" in gpuctl.ok("down", "--yes").err
+
+
+def test_a_firewall_that_can_not_be_closed_keeps_the_cluster(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with cluster(gpuctl, tmp_path, firewall="oci") as net:
+        gpuctl.ok("train", "hello.py")
+        net.hosts[1].power_off()
+        down = gpuctl("down", "--yes", "--json")
+        assert down.status == 4
+        assert [(left["kind"], left["id"]) for left in down.json["leftovers"]] == [("firewall", "gpu-1")]
+        assert "gpuctl down --forget" in down.err
+        assert len(gpuctl.ok("status", "--json").json["machines"]) == 2
+
+        net.hosts[1].power_on()
+        net.hosts[1].wait_for_boot()
+        again = gpuctl.ok("down", "--yes", "--json")
+        assert again.json["leftovers"] == []
+        assert "gpu-1: firewall: the cluster's rules go" in again.err
+        assert "gpu-0: firewall" not in again.err, "what is closed is not asked again"
+
+
+def test_a_machine_that_is_gone_can_be_forgotten(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with cluster(gpuctl, tmp_path, firewall="oci") as net:
+        gpuctl.ok("train", "hello.py")
+        net.hosts[0].power_off()
+        down = gpuctl.ok("down", "--yes", "--forget")
+        assert "gpu-0: forgotten, though it may still let the cluster's machines in" in down.err
+        assert not (gpuctl.home / "clusters" / "default").exists()

@@ -13,11 +13,11 @@ ENS3 = {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_SOCKET_FAMILY": "AF_INET", "GLOO_SO
 SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}
 
 
-def roce(number: int, *interfaces: str) -> RdmaDevice:
-    return RdmaDevice(name=f"mlx5_{number}", driver="mlx5_core", interfaces=interfaces)
+def roce(number: int, *interfaces: str, addressed: bool = True) -> RdmaDevice:
+    return RdmaDevice(name=f"mlx5_{number}", driver="mlx5_core", interfaces=interfaces, addressed=addressed)
 
 
-EFA = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=())
+EFA = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=(), addressed=False)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ EFA = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=())
             id="oci-a100",
         ),
         pytest.param(
-            "oci", "NVIDIA H100 80GB HBM3", (roce(0, "rdma0"), roce(2, "ens3")), 2,
+            "oci", "NVIDIA H100 80GB HBM3", (roce(0, "rdma0"), roce(2, "ens3"), roce(11, "ens9", addressed=False)), 2,
             {
                 **SOCKETS, "NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_SL": "0", "NCCL_IB_TC": "41",
                 "NCCL_IB_GID_INDEX": "3", "NCCL_IGNORE_CPU_AFFINITY": "1", "NCCL_IB_QPS_PER_CONNECTION": "1",
@@ -125,8 +125,8 @@ def test_rdma_devices_as_the_kernel_shows_them(tmp_path: Path) -> None:
         (tmp_path / "infiniband" / name).mkdir(parents=True)
         (tmp_path / "infiniband" / name / "device").symlink_to(device)
     assert hardware.rdma_devices(tmp_path / "infiniband") == [
-        {"name": "mlx5_0", "driver": "mlx5_core", "interfaces": ["rdma0"]},
-        {"name": "rdmap0s6", "driver": "efa", "interfaces": []},
+        {"name": "mlx5_0", "driver": "mlx5_core", "interfaces": ["rdma0"], "addressed": False},
+        {"name": "rdmap0s6", "driver": "efa", "interfaces": [], "addressed": False},
     ]
     assert hardware.rdma_devices(tmp_path / "none") == []
 

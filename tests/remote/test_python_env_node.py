@@ -180,7 +180,9 @@ def test_a_record_counts_only_while_its_python_is_there(tmp_path: Path) -> None:
         )
         return json.loads(done.stdout)["ready"]
 
-    home = tmp_path / ".gpuctl-node" / "envs" / "k"
+    home = (
+        tmp_path / ".gpuctl-node" / "envs" / "k-{}-py{}-{}".format(platform.machine(), *sys.version_info[:2])
+    )
     (home / "venv" / "bin").mkdir(parents=True)
     record = {"key": "k", "python": str(home / "venv" / "bin" / "python"), "bytes": 5}
     assert look() is None
