@@ -237,7 +237,7 @@ def fill_home(host: Host) -> None:
 def test_a_firewall_and_no_sudo(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2, firewall="oci", each={1: {"sudo": False}}) as net:
         said = refused(gpuctl, "allreduce.py")
-        assert "gpu-0: firewall: 1 peer to be let in" in said
+        assert "gpu-0: firewall: 1 peer let in (" in said
         assert "gpu-1: what the firewall does can't be read" in said
         assert "The run can't start:\n  gpu-1: gpu-0 can't reach it" in said
         assert "a firewall rejects it" in said

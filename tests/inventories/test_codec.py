@@ -71,7 +71,7 @@ def test_the_document_is_the_designed_one():
     document = codec.to_json(result(ended_at="x", train=TrainSummary(epoch_s=(1.0,), loss=(0.5,))))
     assert list(document) == [
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
-        "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir",
+        "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir", "usage",
     ]  # fmt: skip
     assert list(document["seconds"]) == [
         "total",
