@@ -1,6 +1,7 @@
 """Environments on real nodes, built by the real uv out of wheels that are made here: no network at all."""
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -256,7 +257,9 @@ def test_a_build_that_is_cut_off_leaves_nothing_and_the_next_one_recovers(
 
     thread = Thread(target=work)
     thread.start()
-    home = home_of(node) / ".gpuctl-node" / "envs" / key_of(wish, "cpu")
+    # The same interpreter runs the node's part, on the same machine.
+    place = "{}-{}-py{}-{}".format(key_of(wish, "cpu"), platform.machine(), *sys.version_info[:2])
+    home = home_of(node) / ".gpuctl-node" / "envs" / place
     wait_for(lambda: started.exists() or errors, what="the build's start")
     assert errors == []
     assert [p for p in processes_in(home) if p.name() == "uv"]
