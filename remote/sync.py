@@ -37,10 +37,6 @@ class Synced:
     """Files that rsync brought, of those sent."""
 
 
-EXPECTED = {"need": {"paths", "removed", "rsync", "root"}, "synced": {"root"}}
-"""What the node's frames hold at least."""
-
-
 def code_folder(root: Path, owner: str) -> str:
     """Where a project lives on a node: the same folder for the same path here, so that a second sync is small.
 
@@ -72,7 +68,7 @@ def sync(
     with node.converse("sync", {"root": destination, "follow_deletions": follow_deletions}) as talk:
         talk.send({"t": "manifest"}, tree.packed)
         answers = talk.frames()
-        need = _expect(node, answers, "need")
+        need = _expect(node, answers, "need", {"paths", "removed", "rsync", "root"})
         paths = _files(node, tree, need["paths"])
         sizes = {path: int(tree.entries[path][0]) for path in paths}
         progress = _Progress(total_bytes=sum(sizes.values()), say=say)
@@ -81,11 +77,11 @@ def sync(
         if ssh_config and need["rsync"] and worth_it and rsync.usable():
             _bring(rsync.Target.of(need, node.name, ssh_config), tree.root, large, progress)
             talk.send({"t": "look"})
-            paths = _files(node, tree, _expect(node, answers, "need")["paths"])
+            paths = _files(node, tree, _expect(node, answers, "need", {"paths"})["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
         _send(talk, tree.root, paths, progress)
         talk.send({"t": "sent"})
-        done = _expect(node, answers, "synced")
+        done = _expect(node, answers, "synced", {"root"})
         for _ in answers:
             raise BadAnswer(f"{node.name}: spoke on after the sync was over.")
     return Synced(
@@ -150,8 +146,9 @@ def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if len(tree.entries[path]) == 3]
 
 
-def _expect(node: Node, answers: Iterator[frames.Frame], kind: str) -> dict[str, Any]:
+def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> dict[str, Any]:
+    """The next frame. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
     frame = next(answers, None)
-    if frame is None or frame[0].get("t") != kind or not EXPECTED[kind] <= frame[0].keys():
+    if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
     return frame[0]

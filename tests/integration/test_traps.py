@@ -205,12 +205,12 @@ def with_relative_sleeps(host: Host) -> None:
 
 def with_other_torch(host: Host) -> None:
     host.root(
-        f"cd {PACKAGES} && mkdir /root/torch && mv {TORCH} /root/torch/ && mkdir torch-2.1.0+other.dist-info"
+        f"cd {PACKAGES} && mkdir /srv/torch && mv {TORCH} /srv/torch/ && mkdir torch-2.1.0+other.dist-info"
     )
 
 
 def with_own_torch(host: Host) -> None:
-    host.root(f"cd {PACKAGES} && rmdir torch-2.1.0+other.dist-info && mv /root/torch/{TORCH} .")
+    host.root(f"cd {PACKAGES} && rmdir torch-2.1.0+other.dist-info && mv /srv/torch/{TORCH} .")
 
 
 def test_a_full_disk(gpuctl: Gpuctl, tmp_path: Path) -> None:
