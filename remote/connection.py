@@ -6,7 +6,6 @@ import time
 from functools import cache
 from pathlib import Path
 
-import fabric
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
@@ -36,59 +35,52 @@ def connect(machine: Machine, known_hosts: Path, *, timeout_s: float = CONNECT_T
 
 def _connect(machine: Machine, known_hosts: Path, timeout_s: float) -> Node:
     """As `connect`, once. Raises HungUp, too."""
-    where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
     private_key = _private_key(machine.key_file) if machine.key_file else None
-    stream = open_tunnel(machine, timeout_s) if machine.jump else _tcp(machine, where, timeout_s)
+    stream = open_tunnel(machine, timeout_s) if machine.jump else _tcp(machine, timeout_s)
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
-        connection = _connection(machine, stream, private_key, timeout_s)
-        try:
-            _open(connection, machine, known_hosts, where)
-        except BaseException:
-            connection.client.close()
-            raise
+        transport = _log_in(client, machine, stream, private_key, known_hosts, timeout_s)
     except BaseException:
+        client.close()
         stream.close()
         raise
-    if isinstance(connection.transport, TunnelTransport):
-        connection.transport.watch()
+    if isinstance(transport, TunnelTransport):
+        transport.watch()
     else:
         # Something to be acknowledged every few seconds, so that TCP_USER_TIMEOUT notices a peer that is gone.
-        connection.transport.set_keepalive(KEEPALIVE_S)
-    return Node(machine, connection)
+        transport.set_keepalive(KEEPALIVE_S)
+    return Node(machine, client)
 
 
-def _connection(
-    machine: Machine, stream: socket.socket | Tunnel, private_key: paramiko.PKey | None, timeout_s: float
-) -> fabric.Connection:
-    """A connection over `stream` that is not open yet and trusts no host key."""
-    connection = fabric.Connection(
-        machine.host,
-        user=machine.user,
-        port=machine.port,
-        config=_config(),
-        connect_timeout=timeout_s,
-        connect_kwargs={
-            "sock": stream,
-            # A machine without a key of its own is one that the user reaches with theirs.
-            "pkey": private_key,
-            "allow_agent": machine.key_file is None,
-            "look_for_keys": machine.key_file is None,
-            "banner_timeout": timeout_s,
-            "auth_timeout": timeout_s,
-            "transport_factory": TunnelTransport if machine.jump else paramiko.Transport,
-        },
-    )
-    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    return connection
-
-
-def _open(connection: fabric.Connection, machine: Machine, known_hosts: Path, where: str) -> None:
-    """Open the connection to a host with the pinned key; what goes wrong becomes one of our errors."""
+def _log_in(
+    client: paramiko.SSHClient,
+    machine: Machine,
+    stream: socket.socket | Tunnel,
+    private_key: paramiko.PKey | None,
+    known_hosts: Path,
+    timeout_s: float,
+) -> paramiko.Transport:
+    """Connect over `stream` to a host with a pinned key, and log in; what goes wrong becomes one of our errors."""
+    where = _where(machine)
     pattern = host_pattern(machine.host, machine.port)
     try:
         for name, key in (_pinned_keys(known_hosts).lookup(pattern) or {}).items():
-            connection.client.get_host_keys().add(pattern, name, key)
-        connection.open()
+            client.get_host_keys().add(pattern, name, key)
+        client.connect(
+            machine.host,
+            machine.port,
+            username=machine.user,
+            sock=stream,  # type: ignore[arg-type]
+            # A machine without a key of its own is one that the user reaches with theirs.
+            pkey=private_key,
+            allow_agent=machine.key_file is None,
+            look_for_keys=machine.key_file is None,
+            timeout=timeout_s,
+            banner_timeout=timeout_s,
+            auth_timeout=timeout_s,
+            transport_factory=TunnelTransport if machine.jump else paramiko.Transport,  # type: ignore[arg-type]
+        )
     except paramiko.BadHostKeyException as error:
         raise HostKeyRejected(
             f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
@@ -114,15 +106,16 @@ def _open(connection: fabric.Connection, machine: Machine, known_hosts: Path, wh
         if hung_up(error):
             raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
         # Both stages are given up after the same time, and paramiko's words tell which only by chance.
-        transport = connection.client.get_transport()
+        transport = client.get_transport()
         stage = "key exchange" if transport is not None and transport.remote_version else "banner"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
+    opened = client.get_transport()
+    assert opened is not None
+    return opened
 
 
-@cache
-def _config() -> fabric.Config:
-    """Fabric's configuration without any file of the user's: made once, as each costs a millisecond."""
-    return fabric.Config(lazy=True, overrides={"load_ssh_configs": False})
+def _where(machine: Machine) -> str:
+    return f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
 
 
 @cache
@@ -149,8 +142,9 @@ def _read_keys(known_hosts: Path, _mtime_ns: int) -> paramiko.HostKeys:
     return paramiko.HostKeys(str(known_hosts))
 
 
-def _tcp(machine: Machine, where: str, timeout_s: float) -> socket.socket:
+def _tcp(machine: Machine, timeout_s: float) -> socket.socket:
     """A socket that is connected to the machine; what goes wrong becomes one of our errors."""
+    where = _where(machine)
     try:
         return open_tcp(machine.host, machine.port, timeout_s)
     except TimeoutError as error:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any, Self
 
-import fabric
 import paramiko
 
 from inventories.machine import Machine
@@ -37,10 +36,10 @@ class Completed:
 class Node:
     """An open connection to a machine."""
 
-    def __init__(self, machine: Machine, connection: fabric.Connection) -> None:
+    def __init__(self, machine: Machine, client: paramiko.SSHClient) -> None:
         self.machine = machine
         self.python = machine.python or "python3"
-        self._connection = connection
+        self._client = client
         self._booted = False
         self._heard = False
         self._lock = Lock()
@@ -52,7 +51,7 @@ class Node:
 
     def close(self) -> None:
         """Close the connection; what runs detached on the node goes on."""
-        self._connection.close()
+        self._client.close()
 
     def run(self, command: str, on_line: Callable[[str, bytes], None] | None = None) -> Completed:
         """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks.
@@ -112,7 +111,7 @@ class Node:
 
     def _open(self, command: str) -> paramiko.Channel:
         try:
-            transport = self._connection.transport
+            transport = self._client.get_transport()
             if transport is None:
                 raise ConnectionLost(f"{self.name}: the connection is closed.")
             channel: paramiko.Channel = transport.open_session(timeout=OPEN_TIMEOUT_S)

@@ -23,6 +23,8 @@ READY_TIMEOUT_S = 600.0
 GONE_TIMEOUT_S = 600.0
 TOLD_EVERY_S = 30.0
 USABLE = ("pending", "available")
+ADDRESS_TAKEN = "Resource.AlreadyAssociated"
+"""The code of a gateway that failed as another one has its address."""
 
 
 def ensure_nat(

@@ -11,7 +11,7 @@ from provision import tags
 from provision.aws import requests
 from provision.aws.access import ensure_group, ensure_key
 from provision.aws.making import Item, Maker, Read, lowest, named
-from provision.aws.nat import agree, ensure_endpoint, ensure_nat, usable, wait_available
+from provision.aws.nat import ADDRESS_TAKEN, agree, ensure_endpoint, ensure_nat, usable, wait_available
 from provision.aws.requests import filters, tagged, way_out
 from provision.aws.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.cloud import CloudCluster, Ensure, Ground, Offer, Place
@@ -127,19 +127,23 @@ def _private_subnet(
     The gateway stands in that zone, or in the next one where AWS can make it.
     """
     vpc = ids["vpc"]
-    nat, made = ensure_nat(
-        maker,
-        cluster,
-        vpc,
-        ensure,
-        found["nats"],
-        read=reads["nats"],
-        addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
-        public_subnets={
-            place.zone: partial(_public_subnet, maker, cluster, ids, [place], ensure, found, reads)
-            for place in places
-        },
-    )
+
+    def gateway(known: Sequence[Item]) -> tuple[str, bool]:
+        return ensure_nat(
+            maker,
+            cluster,
+            vpc,
+            ensure,
+            known,
+            read=reads["nats"],
+            addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
+            public_subnets={
+                place.zone: partial(_public_subnet, maker, cluster, ids, [place], ensure, found, reads)
+                for place in places
+            },
+        )
+
+    nat, made = gateway(found["nats"])
     tables, subnets = found["tables"], found["subnets"]
     table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
     subnet = ensure_subnet(
@@ -150,7 +154,15 @@ def _private_subnet(
         table, tables = str(had["RouteTableId"]), [had]
     ensure_endpoint(maker, cluster, vpc, table, ensure, found["endpoints"], read=reads["endpoints"])
     # All that does not need it is made while AWS brings it up.
-    working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
+    try:
+        working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
+    except CloudError as error:
+        if error.code != ADDRESS_TAKEN:
+            raise
+        # Another process, which made a VPC of its own, took the same free address: the next time it is not free.
+        ensure.say("another NAT gateway took the address at the same time: making one with its own …")
+        nat, made = gateway(reads["nats"]())
+        working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
     made = made and working == nat
     tables = reads["tables"]()
     now = named(tables, "RouteTableId", table)

@@ -16,7 +16,7 @@ from remote.errors import BadAnswer, NodeFailed
 from remote.firewall import firewalld, iptables, nftables, ufw
 from remote.firewall.iptables import File
 from remote.firewall.rules import Address, Filter, networks_of, short
-from remote.firewall.steps import Run, Step, Steps, Write
+from remote.firewall.steps import Run, Step, Steps, Write, places
 from remote.session import Node
 
 __all__ = [
@@ -128,8 +128,7 @@ def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Ste
     steps = _steps(facts, tag, addresses)
     count = f"{len(addresses)} peer{'' if len(addresses) == 1 else 's'}"
     if steps:
-        where = dict.fromkeys(step.path if isinstance(step, Write) else step.argv[0] for step in steps)
-        return Steps(steps=steps, reason=f"{count} to be let in by {', '.join(where)}")
+        return Steps(steps=steps, reason=f"{count} to be let in by {', '.join(places(steps))}")
     if all(each.blocked_at(_STRANGERS[version]) is None for each, version in _all_filters(facts)):
         return Steps(steps=(), reason="nothing filters incoming connections")
     return Steps(steps=(), reason=f"the firewall lets {count} in already")

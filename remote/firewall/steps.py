@@ -1,6 +1,7 @@
 """A step on a host's firewall: a value that can be printed for a person, and is exactly what is executed."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,11 @@ class Write:
 Step = Run | Write
 
 
+def places(steps: Iterable[Step]) -> tuple[str, ...]:
+    """The programs that are run and the files that are written, each once, in order."""
+    return tuple(dict.fromkeys(step.path if isinstance(step, Write) else step.argv[0] for step in steps))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """What is still to be done, in order; the reason says why, or why nothing is."""
@@ -56,9 +62,7 @@ class Steps:
     @property
     def where(self) -> tuple[str, ...]:
         """The programs that are run and the files that are written, each once."""
-        return tuple(
-            dict.fromkeys(step.path if isinstance(step, Write) else step.argv[0] for step in self.steps)
-        )
+        return places(self.steps)
 
     def shell(self) -> str:
         """All steps as a person types them."""

@@ -5,7 +5,6 @@ import platform
 import random
 import re
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -106,18 +105,7 @@ def interface_of(address: str) -> Optional[str]:
             if re.search(r"\binet {}\b".format(re.escape(address)), block):
                 return block.partition(":")[0]
         return None
-    import fcntl
-
-    siocgifaddr = 0x8915
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for name in names:
-            try:
-                answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
+    return next((name for name in names if hardware.ipv4_of(name) == address), None)
 
 
 def free_port(address: str) -> Optional[int]:

@@ -45,16 +45,16 @@ def _device(path: Path) -> Dict[str, Any]:
     except OSError:
         interfaces = []  # EFA has none
     driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
-    addressed = any(_has_address(interface) for interface in interfaces)
+    addressed = any(ipv4_of(interface) for interface in interfaces)
     return {"name": path.name, "driver": driver, "interfaces": interfaces, "addressed": addressed}
 
 
-def _has_address(interface: str) -> bool:
-    """Whether the interface has an IPv4 address (Linux)."""
+def ipv4_of(interface: str) -> Optional[str]:
+    """The interface's IPv4 address (Linux); None where it has none."""
     siocgifaddr = 0x8915
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", interface.encode()[:15]))
+            answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", interface.encode()[:15]))
         except OSError:
-            return False
-    return True
+            return None
+    return socket.inet_ntoa(answer[20:24])

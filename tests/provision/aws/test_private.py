@@ -177,6 +177,37 @@ def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
     assert not fake.owned()
 
 
+def test_an_address_that_somebody_takes_first(user: User, fake: FakeCloud, tmp_path: Path) -> None:
+    """A process that made a VPC of its own saw the address free, too: its gateway comes, and ours fails."""
+    cluster = a_private()
+    theirs = a_cluster(name="ccc", id="c" * 16)
+    ground = user.ground(theirs, user.cloud.offer(theirs))
+    said: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=said.append)
+    fake.fault(operation="CreateNatGateway", nth=1, kind="hold_before")
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(other.ground, cluster, user.cloud.offer(cluster))
+        assert fake.held(wait_s=30)
+        (address,) = boto3.client("ec2").describe_addresses()["Addresses"]
+        elsewhere = a_gateway_elsewhere(address["AllocationId"])
+        fake.release()
+        assert coming.result(timeout=30).ids["vpc"] == ground.ids["vpc"]
+    assert "took the address at the same time" in "".join(said)
+    assert {g["VpcId"] for g in usable_gateways()} == {elsewhere, ground.ids["vpc"]}
+    assert kinds(fake)["elastic-ip"] == 2
+
+
+def a_gateway_elsewhere(address: str) -> str:
+    """A NAT gateway in a VPC that is not ours. Returns the VPC's id."""
+    ec2 = boto3.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
+    internet = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=internet, VpcId=vpc)
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.99.0.0/24")["Subnet"]["SubnetId"]
+    ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address)
+    return vpc
+
+
 def usable_gateways() -> list[Any]:
     return [
         g for g in boto3.client("ec2").describe_nat_gateways()["NatGateways"] if g["State"] == "available"
