@@ -23,8 +23,9 @@ import sys
 import time
 import traceback
 
-from train.errors import PeerLost, TrainError
-from train.options import Options, parse
+from train.command_line import parse
+from train.errors import BadOptions, PeerLost, TrainError
+from train.options import Options
 
 PEER_LOST_GRACE_S = 1.0
 """A rank that fails takes the others with it. They end that much later, so that it is seen to have failed first."""
@@ -49,7 +50,7 @@ def main() -> int:
     try:
         return torchrun.record(_train)(options) or 0  # its own summary then shows the error, too
     except TrainError as error:
-        return _fail(str(error))
+        return _fail(str(error), status=2 if isinstance(error, BadOptions) else 1)
     except Exception:  # noqa: BLE001  # shown as Python would show it; what differs is how the process ends, below
         traceback.print_exc()
         return 1
@@ -67,9 +68,9 @@ def _train(options: Options) -> int:
     return 0
 
 
-def _fail(sentence: str) -> int:
+def _fail(sentence: str, status: int = 1) -> int:
     print(f"error: {sentence}", file=sys.stderr, flush=True)
-    return 1
+    return status
 
 
 if __name__ == "__main__":

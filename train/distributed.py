@@ -99,6 +99,24 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def meet(name: str, place: Place, *, timeout_s: float) -> None:
+    """Wait until every rank has called it with that name, which may take longer than a collective operation may.
+
+    Raises NoPeers.
+    """
+    if place.world_size == 1:
+        return
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no other way to it
+    store.set(f"{name}/{place.rank}", "")
+    try:
+        store.wait([f"{name}/{rank}" for rank in range(place.world_size)], timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise NoPeers(
+            f"Rank {place.rank} waited {timeout_s:g} s for the other ranks' {name} ({_brief(error)}). Look at the "
+            "logs of the ranks that are still at it."
+        ) from error
+
+
 @contextmanager
 def process_group(place: Place, device: torch.device, *, timeout_s: float) -> Iterator[None]:
     """The ranks together: nccl between GPUs, gloo between CPUs, nothing for a single process.

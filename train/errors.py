@@ -1,8 +1,11 @@
 """The errors of this package.
 
 TrainError
-├── MissingData      the dataset is not on this machine, and we don't download it
-├── BadEnvironment   the launcher's variables are incomplete, or this host has too few GPUs
+├── MissingData      the dataset is not on this machine
+├── BadData          the dataset is there and can't be used
+├── BadOptions       options that don't fit the data, the model or the ranks; exit status 2
+├── BadCheckpoint    the checkpoint is of another model, or can't be read
+├── BadEnvironment   the launcher's variables are incomplete, this host has too few GPUs, or a package is missing
 ├── NoPeers          the other ranks did not arrive in time
 ├── PeerLost         another rank failed or fell silent: the cause is there, not here
 └── NotWritten       the model or the metrics could not be written
@@ -19,8 +22,20 @@ class MissingData(TrainError):
     """The dataset is not on this machine."""
 
 
+class BadData(TrainError):
+    """The dataset is there and can't be used."""
+
+
+class BadOptions(TrainError):
+    """The options don't fit the data, the model or the ranks."""
+
+
+class BadCheckpoint(TrainError):
+    """The checkpoint is of another model, or can't be read."""
+
+
 class BadEnvironment(TrainError):
-    """The launcher's variables are incomplete, or this host has too few GPUs."""
+    """The launcher's variables are incomplete, this host has too few GPUs, or a package is missing."""
 
 
 class NoPeers(TrainError):

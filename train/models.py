@@ -1,40 +1,142 @@
-"""The networks. Each is built for images of a given shape and a number of classes."""
+"""The networks: two small ones of our own, and torchvision's classification networks by their names."""
 
+import difflib
 import math
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import nn
 
-from train.options import Model
+from train.errors import BadOptions
+from train.options import OUR_MODELS, Options
+from train.vision import torchvision
 
 ImageShape = tuple[int, int, int]
 """Channels, height, width."""
 
+WITHOUT_AUXILIARY = {"aux_logits": False, "init_weights": True}
+KEYWORDS: dict[str, dict[str, Any]] = {"googlenet": WITHOUT_AUXILIARY, "inception_v3": WITHOUT_AUXILIARY}
+"""These two would give several outputs in training."""
+
+
+def build(options: Options, shape: ImageShape, classes: int) -> nn.Module:
+    """The network for images of that shape, with random weights from torch's generator.
+
+    Raises BadOptions for a name, a `--stem` or an image size that it can't have, BadEnvironment without torchvision.
+    """
+    ours: dict[str, Callable[[ImageShape, int], nn.Module]] = {"cnn": cnn, "mlp": mlp}
+    if options.model in ours:
+        if options.stem != "imagenet":
+            raise BadOptions(f"--stem is for residual networks, not for {options.model}: leave it out.")
+        return ours[options.model](shape, classes)
+    model = _of_torchvision(options.model, classes)
+    if options.stem == "cifar":
+        _small_stem(model, options.model)
+    if shape[0] != 3:
+        _take_channels(model, shape[0])
+    _try(model, options.model, shape)
+    return model
+
 
 def mlp(image: ImageShape, classes: int) -> nn.Module:
-    """Fully connected: every pixel, 128 hidden units, the classes."""
+    """Fully connected: every pixel, 128 and 64 hidden units, the classes."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(image), 128),
         nn.ReLU(),
-        nn.Linear(128, classes),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
     )
 
 
 def cnn(image: ImageShape, classes: int) -> nn.Module:
-    """Two 3x3 convolutions, a 2x2 max-pooling, 128 hidden units, the classes."""
+    """Two 3x3 convolutions, each with a 2x2 max-pooling, 128 hidden units, the classes."""
     channels, height, width = image
+    if min(height, width) < 4:
+        raise BadOptions(
+            f"cnn halves images twice and can't take {_size(image)}: give images of at least 4x4, or --model mlp."
+        )
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
         nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * (height // 2) * (width // 2), 128),
+        nn.Linear(64 * (height // 4) * (width // 4), 128),
         nn.ReLU(),
         nn.Linear(128, classes),
     )
 
 
-MODELS: dict[Model, Callable[[ImageShape, int], nn.Module]] = {"cnn": cnn, "mlp": mlp}
+def _of_torchvision(name: str, classes: int) -> nn.Module:
+    models = torchvision().models
+    known = models.list_models(module=models)  # those that give a score for each class
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), [*OUR_MODELS, *known], n=3)
+        meant = (
+            f"Did you mean {' or '.join(near)}?"
+            if near
+            else f"Give {', '.join(OUR_MODELS)}, or one of these."
+        )
+        raise BadOptions(f"{name} is not one of torchvision's classification networks. {meant}")
+    model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **KEYWORDS.get(name, {}))
+    return model
+
+
+def _small_stem(model: nn.Module, name: str) -> None:
+    """A 3x3 convolution in place of the 7x7 one with stride 2, and no pooling after it."""
+    first = getattr(model, "conv1", None)
+    if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
+        raise BadOptions(f"--stem is for residual networks, not for {name}: leave it out.")
+    model.conv1 = _convolution(3, first.out_channels, kernel_size=3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+
+
+def _take_channels(model: nn.Module, channels: int) -> None:
+    """Have the first convolution take another number of channels than 3."""
+    name, first = next((name, part) for name, part in model.named_modules() if isinstance(part, nn.Conv2d))
+    parent, _, last = name.rpartition(".")
+    new = _convolution(
+        channels,
+        first.out_channels,
+        kernel_size=first.kernel_size,
+        stride=first.stride,
+        padding=first.padding,
+        bias=first.bias is not None,
+    )
+    setattr(model.get_submodule(parent), last, new)
+
+
+def _convolution(channels: int, out_channels: int, **how: Any) -> nn.Conv2d:  # noqa: ANN401 - torch's own
+    """With first weights as torchvision's residual networks have them."""
+    layer = nn.Conv2d(channels, out_channels, **how)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def _try(model: nn.Module, name: str, shape: ImageShape) -> None:
+    """One sentence now, in place of torch's own in the first step, if the network can't take such images.
+
+    Goes through the network without computing anything: on the device `meta` tensors only have a shape.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    weightless = {name: tensor.to("meta") for name, tensor in state.items()}
+    model.eval()
+    try:
+        torch.func.functional_call(model, weightless, (torch.empty(1, *shape, device="meta"),))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise BadOptions(
+            f"{name} can't take {_size(shape)} ({str(error).splitlines()[0]}). Give larger images, such as "
+            "--image-size 224 with --dataset folder, or another --model."
+        ) from error
+    finally:
+        model.train()
+
+
+def _size(image: ImageShape) -> str:
+    channels, height, width = image
+    return f"images of {height}x{width} with {channels} channel{'s' if channels > 1 else ''}"

@@ -1,205 +1,91 @@
-"""The job's command line, as a value. Imports nothing heavy: a mistyped option fails before torch is loaded."""
+"""What to train and how, as a value. Imports nothing heavy; `train/command_line.py` reads it from a command line."""
 
-import argparse
-import difflib
-import math
-import os
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import IO, Literal, NoReturn, get_args
+from dataclasses import dataclass
+from typing import Literal
 
-Model = Literal["cnn", "mlp"]
-Dataset = Literal["digits"]
-Optimizer = Literal["adam", "sgd"]
+DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder"]
+Stem = Literal["imagenet", "cifar"]
+Augmentation = Literal["auto", "none", "flip", "crop"]
+Optimizer = Literal["adam", "adamw", "sgd"]
+Schedule = Literal["constant", "cosine", "step", "plateau"]
+LrScaling = Literal["none", "linear", "sqrt"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Compression = Literal["none", "half", "powersgd"]
+Loop = Literal["fast", "plain"]
 Device = Literal["auto", "cpu", "cuda"]
 
-DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "sgd": 0.05}
+DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
+DEFAULT_BATCH = 64
+OUR_MODELS = ("cnn", "mlp", "resnet18")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What to train and how; the same on every rank."""
 
-    model: Model = "cnn"
-    dataset: Dataset = "digits"
+    model: str = "cnn"
+    """`cnn`, `mlp`, `resnet18`, or any other network of torchvision by its name there."""
+    stem: Stem = "imagenet"
+    """The first layers of a residual network: 7x7 with stride 2 and pooling, or 3x3 for small images."""
+    dataset: DatasetName = "digits"
+    data_dir: str | None = None
+    """Where datasets lie on the node. None: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data."""
+    download: bool = True
+    """Whether a dataset that is not there may be downloaded."""
+    synthetic: tuple[int, int, int, int, int] = (10_000, 3, 32, 32, 10)
+    """Training images, channels, height, width, classes."""
+    image_size: int = 224
+    """Height and width that images of a folder are brought to."""
+    validation: float | None = None
+    """Fraction of the training images that is not trained on; None: what the dataset brings, else a fifth."""
+    augmentation: Augmentation = "auto"
+    """`flip`: mirrored at random; `crop`: that, and shifted by up to 4 pixels. auto: `flip` where it keeps labels."""
+
     epochs: int = 10
-    batch_size: int = 64
-    """Samples a step and rank: a step of all ranks together takes this times their number."""
+    batch_size: int | None = None
+    """Samples a step and rank: a step of all ranks together takes this times their number. None: `DEFAULT_BATCH`, or
+    all that a rank has where that is less."""
+    global_batch_size: int | None = None
+    """Samples a step of all ranks together, in place of `batch_size`."""
+    accumulate: int = 1
+    """Parts that a rank's batch is computed in, one after the other."""
     optimizer: Optimizer = "adam"
     lr: float = DEFAULT_LR["adam"]
+    weight_decay: float = 0.0
+    schedule: Schedule = "constant"
+    warmup_epochs: float = 0.0
+    """The learning rate rises linearly over the first so many epochs."""
+    lr_scaling: LrScaling = "none"
+    """How the learning rate grows with the ranks: it is for the batch of one."""
+    grow_batch: bool = False
+    """With `plateau`: the batch grows where the learning rate would fall."""
+    clip: float | None = None
+    """The largest norm of all gradients together."""
+    label_smoothing: float = 0.0
+    precision: Precision = "fp32"
     seed: int = 0
+
+    loop: Loop = "fast"
+    compile: bool = False
+    compression: Compression = "none"
+    """Of the gradients on the network."""
+    bucket_mb: float = 25.0
+    """Gradients that are averaged at once, MiB."""
+
+    checkpoint_every: float | None = None
+    """Epochs between two checkpoints; 0: none. None: at the ends of epochs, `train.checkpoint.APART_S` apart."""
+    keep_checkpoints: int = 2
+
+    metrics: tuple[str, ...] = ("accuracy",)
+    """Of torchmetrics, for the validation and test images."""
+    tensorboard: bool = True
     log_every: int = 10
     """Steps between two step lines in the metrics file."""
+    save: bool = True
+    """Whether rank 0 writes the trained model."""
+
     device: Device = "auto"
     threads: int | None = None
     """CPU threads of this rank; None: as many as `train.distributed.cpu_threads` finds fair."""
     timeout_s: float = 120.0
     """Deadline of the rendezvous and of each collective operation."""
-    save: bool = True
-    """Whether rank 0 writes the trained model."""
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from a command line (`sys.argv` unless given). Exits: 2 on bad input, 0 after `--help`."""
-    parser = _parser()
-    found, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parser.error(_not_an_option(unknown[0]))
-    if found.lr is None:
-        found.lr = DEFAULT_LR[found.optimizer]
-    return Options(**vars(found))
-
-
-class _Parser(argparse.ArgumentParser):
-    """Shows usage and help on rank 0 alone.
-
-    An error's sentence is shown by every rank: the first rank to end stops the others, and its log must say why.
-    """
-
-    def print_usage(self, file: IO[str] | None = None) -> None:  # type: ignore[override]
-        if os.environ.get("RANK", "0") == "0":
-            super().print_usage(file)
-
-    def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]
-        if os.environ.get("RANK", "0") == "0":
-            super().print_help(file)
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(2, f"error: {message}\n")
-
-
-def _parser() -> _Parser:
-    default = Options()
-    parser = _Parser(
-        prog="python -m train",
-        description="Data-parallel training on small real images. Under torchrun every rank trains on its share of "
-        "the images and the ranks average their gradients (DistributedDataParallel); without torchrun it is one "
-        "plain process.",
-        epilog="Rank 0 writes artifacts/model.pt in $GPUCTL_RUN_DIR, or in the current folder if that is not set. "
-        "Every rank appends JSON lines to the file $GPUCTL_METRICS, if that is set.",
-        allow_abbrev=False,
-    )
-    what = parser.add_argument_group("what to train")
-    what.add_argument(
-        "--model",
-        choices=get_args(Model),
-        default=default.model,
-        help="a small convolutional network or a fully connected one (default: %(default)s)",
-    )
-    what.add_argument(
-        "--dataset",
-        choices=get_args(Dataset),
-        default=default.dataset,
-        help="digits: the 1,797 handwritten digits that scikit-learn carries (default: %(default)s)",
-    )
-    how = parser.add_argument_group("how to train")
-    how.add_argument(
-        "--epochs",
-        type=_whole_number(1),
-        default=default.epochs,
-        metavar="N",
-        help="passes over the training images (default: %(default)s)",
-    )
-    how.add_argument(
-        "--batch-size",
-        type=_whole_number(1),
-        default=default.batch_size,
-        metavar="N",
-        help="images a step on each rank, so that N ranks take N times as many (default: %(default)s)",
-    )
-    how.add_argument(
-        "--optimizer", choices=get_args(Optimizer), default=default.optimizer, help="(default: %(default)s)"
-    )
-    how.add_argument(
-        "--lr",
-        type=_positive_number(at_most=1e6),
-        metavar="X",
-        help="learning rate (default: "
-        + ", ".join(f"{lr:g} for {name}" for name, lr in DEFAULT_LR.items())
-        + ")",
-    )
-    how.add_argument(
-        "--seed",
-        type=_whole_number(0),
-        default=default.seed,
-        metavar="N",
-        help="of the first weights and of the order of the images: on CPUs, two runs with the same seed, ranks and "
-        "threads have the same losses to the last bit (default: %(default)s)",
-    )
-    where = parser.add_argument_group("where to run")
-    where.add_argument(
-        "--device",
-        choices=get_args(Device),
-        default=default.device,
-        help="auto: GPUs if this host has any (default: %(default)s)",
-    )
-    where.add_argument(
-        "--threads",
-        type=_whole_number(1),
-        metavar="N",
-        help="CPU threads a rank (default: $OMP_NUM_THREADS, else this machine's cores divided by the ranks on it)",
-    )
-    where.add_argument(
-        "--timeout-s",
-        type=_positive_number(at_most=86_400),
-        default=default.timeout_s,
-        metavar="S",
-        help="give up when the other ranks are silent for that many seconds (default: %(default)g)",
-    )
-    out = parser.add_argument_group("what comes out")
-    out.add_argument(
-        "--log-every",
-        type=_whole_number(1),
-        default=default.log_every,
-        metavar="N",
-        help="steps between two lines in the metrics file (default: %(default)s)",
-    )
-    out.add_argument(
-        "--save",
-        action=argparse.BooleanOptionalAction,
-        default=default.save,
-        help="write the trained model (default: --save)",
-    )
-    return parser
-
-
-def _whole_number(at_least: int, at_most: int = 2**31 - 1) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = None
-        if number is None or not at_least <= number <= at_most:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} can't be used: give a whole number from {at_least} to {at_most}."
-            )
-        return number
-
-    return read
-
-
-def _positive_number(at_most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 < number <= at_most:  # also refuses nan
-            raise argparse.ArgumentTypeError(
-                f"{text!r} can't be used: give a number above 0, at most {at_most:g}."
-            )
-        return number
-
-    return read
-
-
-def _not_an_option(argument: str) -> str:
-    """The sentence for something that the parser does not know."""
-    name = argument.split("=")[0]
-    near = difflib.get_close_matches(
-        name, [f"--{field.name.replace('_', '-')}" for field in fields(Options)], n=1
-    )
-    meant = f"Did you mean {near[0]}? " if near else ""
-    return f"{name} is not an option of this job. {meant}All options: python -m train --help"

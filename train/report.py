@@ -3,15 +3,18 @@
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy": "ddp" | "single",
-     "epochs", "steps_per_epoch", "batch_size"}
+     "epochs", "steps_per_epoch", "batch_size", "precision", "loop", "parameters", "gradient_bytes"}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
-    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s"}             on rank 0 only
+    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s", "lr",
+     "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
     {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
-     "share": {"compute", "communication", "data"}}
+     "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
 
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this step on this
 rank, its `samples` those that this rank has seen so far; the losses, accuracies and speeds of `epoch` and `end` are
-those of all ranks together. What the times mean is in `train/timing.py`. A number that is not finite is null.
+those of all ranks together. `accuracy` is that of the validation images, after the last epoch that of the test images
+where there are any. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it
+depends on the step). What the times mean is in `train/timing.py`. A number that is not finite is null.
 """
 
 import json
@@ -29,7 +32,7 @@ from train.errors import NotWritten
 from train.options import Options
 from train.timing import StepTime, Timing
 
-Json = str | int | float | dict[str, float] | None
+Json = str | int | float | dict[str, float] | dict[str, float | None] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +45,27 @@ class Epoch:
     samples: int
     loss: float
     """Mean over the samples, each at the step that took it."""
-    accuracy: float
-    """On the held-out images after the epoch, 0 .. 1."""
+    lr: float
+    """Of its last step."""
+    training: dict[str, float]
+    """Metrics of the training images, each as the weights were when it was taken."""
+    validation: dict[str, float]
+    """Metrics of the validation images after the epoch."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the validation images, 0 .. 1; None where nobody asked for it."""
+        return self.validation.get("accuracy")
+
+    def scalars(self) -> dict[str, float]:
+        """What can be drawn, by tag."""
+        return {
+            "loss": self.loss,
+            "lr": self.lr,
+            "samples_per_s": self.samples_per_s,
+            **{f"training/{name}": value for name, value in self.training.items()},
+            **{f"validation/{name}": value for name, value in self.validation.items()},
+        }
 
     @property
     def samples_per_s(self) -> float:
@@ -77,7 +99,15 @@ class Report:
         if self._file:
             self._file.close()
 
-    def start(self, device: torch.device, *, steps_per_epoch: int) -> None:
+    def start(
+        self,
+        device: torch.device,
+        *,
+        steps_per_epoch: int,
+        batch_size: int,
+        parameters: int,
+        gradient_bytes: int | None,
+    ) -> None:
         """The first line, when all ranks have met."""
         options, place = self._options, self._place
         strategy = "ddp" if place.world_size > 1 else "single"
@@ -91,12 +121,16 @@ class Report:
             strategy=strategy,
             epochs=options.epochs,
             steps_per_epoch=steps_per_epoch,
-            batch_size=options.batch_size,
+            batch_size=batch_size,
+            precision=options.precision,
+            loop=options.loop,
+            parameters=parameters,
+            gradient_bytes=gradient_bytes,
         )
         self.say(
-            f"{options.model} on {options.dataset}  world size {place.world_size} ({strategy}, {device.type})  "
-            f"epochs {options.epochs} of {steps_per_epoch} steps  batch {options.batch_size} a rank  "
-            f"CPU threads {torch.get_num_threads()} a rank"
+            f"{options.model} ({parameters:,} weights) on {options.dataset}  world size {place.world_size} "
+            f"({strategy}, {device.type})  epochs {options.epochs} of {steps_per_epoch} steps  batch {batch_size} a "
+            f"rank  CPU threads {torch.get_num_threads()} a rank"
         )
 
     def step(self, step: int, *, epoch: int, loss: float, samples: int, step_time: StepTime) -> None:
@@ -123,20 +157,25 @@ class Report:
             loss=epoch.loss,
             accuracy=epoch.accuracy,
             samples_per_s=epoch.samples_per_s,
+            lr=epoch.lr,
+            training=_finite(epoch.training),
+            validation=_finite(epoch.validation),
         )
+        judged = {name: value for name, value in epoch.validation.items() if name != "loss"}
         self.say(
-            f"epoch {epoch.number}/{self._options.epochs}  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.4f}  "
+            f"epoch {epoch.number}/{self._options.epochs}  loss {epoch.loss:.4f}  {_words(judged)}  "
             f"{epoch.samples_per_s:,.0f} images/s  {epoch.seconds:.2f} s"
         )
 
-    def end(self, epochs: Sequence[Epoch], timing: Timing) -> None:
-        """The last line, after the last epoch."""
+    def end(self, epochs: Sequence[Epoch], timing: Timing, *, test: dict[str, float] | None) -> None:
+        """The last line, after the last epoch. `test`: the metrics of the test images."""
         last = epochs[-1]
+        judged = last.validation if test is None else test
         samples_per_s = sum(epoch.samples for epoch in epochs) / sum(epoch.seconds for epoch in epochs)
         self._record(
             event="end",
             loss=last.loss,
-            accuracy=last.accuracy,
+            accuracy=judged.get("accuracy"),
             samples_per_s=samples_per_s,
             step_ms={"p50": round(timing.p50_ms, 3), "p95": round(timing.p95_ms, 3)},
             share={
@@ -144,10 +183,12 @@ class Report:
                 "communication": timing.communication_share,
                 "data": timing.data_share,
             },
+            test=None if test is None else _finite(test),
         )
+        shown = _words({name: value for name, value in judged.items() if name != "loss"})
         self.say(
-            f"accuracy {last.accuracy:.4f}, {samples_per_s:,.0f} images/s, {timing.p50_ms:.1f} ms a step "
-            f"(p95 {timing.p95_ms:.1f}): {timing.compute_share:.0%} compute, "
+            f"{shown}{' on the test images' if test else ''}, {samples_per_s:,.0f} images/s, "
+            f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f}): {timing.compute_share:.0%} compute, "
             f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
         )
 
@@ -178,3 +219,11 @@ class Report:
             f"The metrics file {self._path} can't be written: {error.strerror}. Make room or give access there, "
             "or name another file in GPUCTL_METRICS."
         )
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _words(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in values.items())

@@ -12,13 +12,11 @@ On a CPU the clock is the host's. On a GPU the marks are CUDA events in its stre
 """
 
 import time
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn.parallel import DistributedDataParallel
 
 Mark = float | torch.cuda.Event
 """A moment: seconds of the host's clock, or an event in the GPU's stream."""
@@ -59,7 +57,7 @@ class StepTimer:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: dict[str, Mark] = {}
-        self._unread: list[dict[str, Mark]] = []
+        self._unread: deque[dict[str, Mark]] = deque()
         self._steps: list[StepTime] = []
 
     def start(self) -> None:
@@ -84,12 +82,22 @@ class StepTimer:
         self._unread.append(self._marks)
 
     @property
+    def count(self) -> int:
+        """Steps that were taken."""
+        return len(self._steps) + len(self._unread)
+
+    def over(self) -> int:
+        """How many steps are over by now. Waits for none."""
+        while self._unread and _is_over(self._unread[0]["end"]):
+            self._steps.append(_step_time(self._unread.popleft()))
+        return len(self._steps)
+
+    @property
     def steps(self) -> list[StepTime]:
         """All steps so far. On a GPU, waits until the last of them is over."""
         if self._unread and self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._steps += [_step_time(marks) for marks in self._unread]
-        self._unread = []
+        self.over()
         return self._steps
 
     def _now(self) -> Mark:
@@ -98,21 +106,6 @@ class StepTimer:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
-
-
-def time_averaging(model: DistributedDataParallel, timer: StepTimer) -> None:
-    """Have `timer` told when the last gradient is computed. The averaging itself stays DDP's own."""
-
-    def hook(
-        group: dist.ProcessGroup,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not declare it as its export
-    ) -> torch.futures.Future[torch.Tensor]:
-        # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
-        if bucket.is_last():
-            timer.gradients_ready()
-        return allreduce_hook(group, bucket)
-
-    model.register_comm_hook(dist.group.WORLD, hook)
 
 
 def summarize(steps: list[StepTime]) -> Timing:
@@ -138,6 +131,10 @@ def _step_time(marks: dict[str, Mark]) -> StepTime:
         compute_ms=_ms(marks["data"], own) + _ms(marks["averaged"], marks["end"]),
         communication_ms=_ms(own, marks["averaged"]),
     )
+
+
+def _is_over(mark: Mark) -> bool:
+    return not isinstance(mark, torch.cuda.Event) or bool(mark.query())  # type: ignore[no-untyped-call]
 
 
 def _ms(begin: Mark, end: Mark) -> float:

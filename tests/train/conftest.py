@@ -100,3 +100,22 @@ def run(start, free_port) -> Callable[..., Ran]:
         return Ran(status=process.returncode, out=out, err=err, run_dir=run_dir)
 
     return ran
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a script that is the job, but for a change to it; `here` is True on rank 1 only."""
+
+    def make(change: str) -> Path:
+        path = tmp_path / "changed.py"
+        path.write_text(
+            "import os, runpy, time\n"
+            "import torch\n"
+            "from train.timing import StepTimer\n"
+            "here = os.environ.get('RANK') == '1'\n"
+            f"{change}\n"
+            "runpy.run_module('train', run_name='__main__', alter_sys=True)\n"
+        )
+        return path
+
+    return make

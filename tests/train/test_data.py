@@ -1,3 +1,5 @@
+"""What all data sets have in common, and the two that need no files: digits and synthetic."""
+
 import sys
 
 import numpy as np
@@ -5,105 +7,169 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from train.data import DIGITS_MEAN, DIGITS_STD, TrainingBatches, digits, shard, split
-from train.errors import MissingData
+from train.data import load
+from train.data.images import Images, check_memory, divided, held_out, labelled
+from train.distributed import Place
+from train.errors import BadData, BadOptions, MissingData
+from train.options import Options
+
+ALONE = Place()
 
 
 @pytest.fixture(scope="module")
-def images():
-    return digits()
+def digits():
+    return load(Options(), ALONE)
 
 
-@pytest.fixture(scope="module")
-def numbered():
-    """Ten images whose label is their number."""
-    return torch.utils.data.TensorDataset(torch.zeros(10, 1, 2, 2), torch.arange(10))
-
-
-def test_the_digits_are_those_of_scikit_learn(images):
+def test_the_digits_are_those_of_scikit_learn(digits):
     theirs = load_digits()
-    assert np.allclose(images.images[:, 0].numpy() * DIGITS_STD + DIGITS_MEAN, theirs.images, atol=1e-5)
-    assert np.array_equal(images.labels.numpy(), theirs.target)
-    assert images.shape == (1, 8, 8)
-    assert images.classes == 10
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    found = torch.cat([digits.validation.images, digits.training.images])
+    labels = torch.cat([digits.validation.labels, digits.training.labels])
+    assert np.array_equal(found[:, 0].numpy(), theirs.images[order])
+    assert np.array_equal(labels.numpy(), theirs.target[order])
+    assert (digits.shape, digits.classes, digits.test, digits.flips) == ((1, 8, 8), 10, None, False)
+    assert (found.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert len(digits.validation) == 359
 
 
-def test_the_digits_are_normalised(images):
-    assert images.images.mean().item() == pytest.approx(0, abs=1e-3)
-    assert images.images.std().item() == pytest.approx(1, abs=1e-3)
+def test_every_class_is_among_the_validation_images(digits):
+    assert set(digits.validation.labels.tolist()) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(), Options(dataset="synthetic", synthetic=(2000, 3, 16, 16, 10))],
+    ids=lambda o: o.dataset,
+)
+def test_mean_and_std_are_those_of_the_pixels(options):
+    dataset = load(options, ALONE)
+    pixels = torch.cat([dataset.training.images, dataset.validation.images]) / 255
+    assert len(dataset.mean) == len(dataset.std) == dataset.shape[0]
+    assert pixels.mean().item() == pytest.approx(dataset.mean[0], rel=0.05)
+    assert pixels.std().item() == pytest.approx(dataset.std[0], rel=0.05)
 
 
 def test_without_scikit_learn_a_sentence_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # Python's own way to say that there is none
     with pytest.raises(MissingData, match="pip install scikit-learn"):
-        digits()
+        load(Options(), ALONE)
 
 
-def test_without_its_file_the_digits_are_asked_of_scikit_learn_itself(images, monkeypatch, tmp_path):
+def test_without_its_file_the_digits_are_asked_of_scikit_learn_itself(digits, monkeypatch, tmp_path):
     (tmp_path / "datasets").mkdir()
-    spec = sys.modules["sklearn"].__spec__
-    monkeypatch.setattr(spec, "origin", str(tmp_path / "__init__.py"))
-    assert torch.equal(digits().images, images.images)
+    monkeypatch.setattr(sys.modules["sklearn"].__spec__, "origin", str(tmp_path / "__init__.py"))
+    again = load(Options(), ALONE)
+    assert torch.equal(again.training.images, digits.training.images)
+    assert torch.equal(again.training.labels, digits.training.labels)
 
 
-def test_the_split_is_disjoint_complete_and_always_the_same(images):
-    numbers = torch.arange(len(images.labels), dtype=torch.float32).reshape(-1, 1, 1, 1)
-    training, held_out = split(type(images)(images=numbers, labels=images.labels, classes=10))
-    seen = [set(part.tensors[0].flatten().int().tolist()) for part in (training, held_out)]
-    assert not seen[0] & seen[1]
-    assert seen[0] | seen[1] == set(range(1797))
-    assert len(held_out) == 359
+@pytest.mark.parametrize(("fraction", "out"), [(None, 359), (0.1, 180), (0.5, 898)])
+def test_the_fraction_that_is_held_out_can_be_chosen(fraction, out):
+    dataset = load(Options(validation=fraction), ALONE)
+    assert (len(dataset.validation), len(dataset.training)) == (out, 1797 - out)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.0001, 0.9999])
+def test_a_fraction_that_leaves_nothing_of_one_part_is_refused(fraction):
+    with pytest.raises(BadOptions, match="Of 1797 training images, --validation"):
+        load(Options(validation=fraction), ALONE)
+
+
+def test_what_is_held_out_is_disjoint_complete_and_always_the_same():
+    training, out = held_out(1000, 0.2)
+    assert sorted(torch.cat([training, out]).tolist()) == list(range(1000))
     torch.manual_seed(99)
-    assert torch.equal(split(images)[1].tensors[1], held_out.tensors[1])
+    assert torch.equal(held_out(1000, 0.2)[1], out)
 
 
-def test_every_class_is_held_out(images):
-    assert set(split(images)[1].tensors[1].tolist()) == set(range(10))
+def numbered(count):
+    return Images(images=torch.zeros(count, 1, 2, 2, dtype=torch.uint8), labels=torch.arange(count))
 
 
-def batches_of(dataset, *, rank, world_size, epoch=1, batch_size=3, seed=0):
-    batches = TrainingBatches(dataset, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
-    found = [labels.tolist() for _, labels in batches.epoch(epoch)]
-    assert len(found) == len(batches)
-    return found
+@pytest.mark.parametrize(
+    ("own", "fraction", "sizes"),
+    [
+        (None, None, (80, 20, None)),
+        (None, 0.4, (60, 40, None)),
+        (7, None, (100, 7, None)),
+        (7, 0.0, (100, 7, None)),
+        (7, 0.3, (70, 30, 7)),
+    ],
+)
+def test_own_images_validate_or_are_the_test(own, fraction, sizes):
+    parts = divided(numbered(100), None if own is None else numbered(own), fraction)
+    assert tuple(part and len(part) for part in parts) == sizes
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_all_ranks_together_take_every_image_each_epoch(numbered, world_size):
-    for epoch in (1, 2, 3):
-        parts = [
-            batches_of(numbered, rank=rank, world_size=world_size, epoch=epoch) for rank in range(world_size)
-        ]
-        taken = [number for part in parts for batch in part for number in batch]
-        assert set(taken) == set(range(10))
-        repeated = -10 % world_size
-        assert len(taken) == 10 + repeated
-        assert len({tuple(map(len, part)) for part in parts}) == 1  # the same steps on every rank
+def test_labels_have_to_be_classes_and_as_many_as_the_images(tmp_path):
+    images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+
+    def check(labels, images=images):
+        return labelled(images, torch.tensor(labels), classes=10, path=tmp_path / "file")
+
+    assert check([0, 9, 3]).labels.tolist() == [0, 9, 3]
+    for labels, sentence in [
+        ([0, 10, 3], "has the label 10, and labels are 0 to 9"),
+        ([-1, 0, 3], "has the label -1"),
+        ([0, 1], "has 2 labels for 3 images"),
+    ]:
+        with pytest.raises(BadData, match=sentence) as raised:
+            check(labels)
+        assert str(tmp_path / "file") in str(raised.value)
+    with pytest.raises(BadData, match="holds no images"):
+        check([], images[:0])
 
 
-def test_the_last_smaller_batch_is_kept(numbered):
-    assert [len(batch) for batch in batches_of(numbered, rank=0, world_size=1)] == [3, 3, 3, 1]
+def test_more_than_all_ranks_of_the_machine_can_hold_is_refused():
+    half = {"count": 1000, "shape": (3, 10, 10), "memory": 600_000}
+    check_memory("x", place=Place(local_world_size=2), **half)
+    with pytest.raises(BadData) as raised:
+        check_memory("x", place=Place(local_world_size=3), **half)
+    assert str(raised.value) == (
+        "The 1,000 images of x take 0.0 GB at 3x10x10 on each of 3 ranks, and this machine has 0.0 GB of memory: "
+        "use fewer or smaller images."
+    )
+    with pytest.raises(
+        BadData, match=r"The 1,200,000,000 images of --synthetic take 3,[0-9,.]+ GB at 3x32x32, and"
+    ):
+        load(Options(dataset="synthetic", synthetic=(1_000_000_000, 3, 32, 32, 10)), ALONE)
 
 
-def test_the_order_follows_from_seed_and_epoch(numbered):
-    def order(**of):
-        return batches_of(numbered, rank=0, world_size=1, **of)
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [((100, 3, 32, 32, 10), (3, 32, 32)), ((1, 1, 1, 1, 1), (1, 1, 1)), ((40, 2, 5, 7, 1000), (2, 5, 7))],
+)
+def test_synthetic_images_are_as_many_and_as_large_as_wanted(sizes, shape):
+    dataset = load(Options(dataset="synthetic", synthetic=sizes), ALONE)
+    assert dataset.shape == shape
+    assert (len(dataset.training), len(dataset.validation)) == (sizes[0], max(1, sizes[0] // 5))
+    assert dataset.classes == sizes[4]
+    labels = torch.cat([dataset.training.labels, dataset.validation.labels])
+    assert 0 <= labels.min() <= labels.max() < sizes[4]
+    assert dataset.training.images.dtype == torch.uint8
 
-    assert order(epoch=1) == order(epoch=1)
-    assert order(epoch=1) != order(epoch=2)
-    assert order(seed=0) != order(seed=1)
+
+def test_synthetic_images_follow_from_the_seed():
+    def images(seed):
+        torch.manual_seed(99)
+        return load(
+            Options(dataset="synthetic", synthetic=(50, 1, 8, 8, 10), seed=seed), ALONE
+        ).training.images
+
+    assert torch.equal(images(1), images(1))
+    assert not torch.equal(images(1), images(2))
 
 
-def test_a_step_of_all_ranks_takes_the_images_that_one_rank_would(numbered):
-    one = batches_of(numbered, rank=0, world_size=1, batch_size=4)
-    two = [batches_of(numbered, rank=rank, world_size=2, batch_size=2) for rank in (0, 1)]
-    assert [set(batch) for batch in one] == [set(first + second) for first, second in zip(*two, strict=True)]
+def test_synthetic_images_can_be_told_apart_also_when_mirrored():
+    dataset = load(Options(dataset="synthetic", synthetic=(1000, 3, 32, 32, 10)), ALONE)
+    assert dataset.flips
+    pixels, labels = dataset.training.images.flatten(1).float(), dataset.training.labels
+    means = torch.stack([pixels[labels == label].mean(0) for label in range(10)])
 
+    def accuracy(images):
+        nearest = torch.cdist(images.flatten(1).float(), means).argmin(1)
+        return (nearest == dataset.validation.labels).float().mean().item()
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 11])
-def test_every_held_out_image_is_counted_on_exactly_one_rank(numbered, world_size):
-    parts = [
-        shard(numbered, rank=rank, world_size=world_size).tensors[1].tolist() for rank in range(world_size)
-    ]
-    assert sorted(number for part in parts for number in part) == list(range(10))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert accuracy(dataset.validation.images) > 0.99
+    assert accuracy(dataset.validation.images.flip(-1)) > 0.99

@@ -13,13 +13,22 @@ from train.timing import StepTime
 
 RANK_1 = Place(rank=1, world_size=2, local_rank=1, local_world_size=2)
 STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5)
-EPOCH = Epoch(number=1, seconds=2.0, samples=100, loss=0.5, accuracy=0.9)
+EPOCH = Epoch(
+    number=1,
+    seconds=2.0,
+    samples=100,
+    loss=0.5,
+    lr=0.01,
+    training={"loss": 0.5, "accuracy": 0.8},
+    validation={"loss": float("nan"), "accuracy": 0.9},
+)
+START = {"steps_per_epoch": 12, "batch_size": 64, "parameters": 53_002, "gradient_bytes": None}
 
 
 def test_lines_can_be_followed_while_the_job_runs(tmp_path):
     path = tmp_path / "not" / "yet" / "metrics.jsonl"
     with Report(path=path, place=RANK_1, options=Options()) as report:
-        report.start(torch.device("cpu"), steps_per_epoch=12)
+        report.start(torch.device("cpu"), **START)
         report.step(10, epoch=1, loss=0.25, samples=640, step_time=STEP_TIME)
         start, step = (json.loads(line) for line in path.read_text().splitlines())
     assert start["event"] == "start"
@@ -56,15 +65,18 @@ def test_only_rank_0_tells_of_an_epoch_and_prints(tmp_path, capsys):
     for place in (Place(world_size=2), RANK_1):
         with Report(path=tmp_path / f"{place.rank}", place=place, options=Options()) as report:
             report.epoch(EPOCH)
-    assert json.loads((tmp_path / "0").read_text())["samples_per_s"] == 50
+    told = json.loads((tmp_path / "0").read_text())
+    assert (told["samples_per_s"], told["accuracy"]) == (50, 0.9)
+    assert told["validation"] == {"loss": None, "accuracy": 0.9}
+    assert EPOCH.scalars()["training/accuracy"] == 0.8
     assert (tmp_path / "1").read_text() == ""
     assert capsys.readouterr().out == "epoch 1/10  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
 
 
 def test_without_a_file_there_is_only_the_console(capsys):
     with Report(path=None, place=Place(), options=Options()) as report:
-        report.start(torch.device("cpu"), steps_per_epoch=23)
-    assert capsys.readouterr().out.startswith("cnn on digits  world size 1 (single, cpu)  epochs 10")
+        report.start(torch.device("cpu"), **START)
+    assert capsys.readouterr().out.startswith("cnn (53,002 weights) on digits  world size 1 (single, cpu)")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")

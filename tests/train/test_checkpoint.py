@@ -1,0 +1,91 @@
+import json
+import os
+import pickle
+
+import pytest
+import torch
+
+from train import checkpoint
+from train.errors import BadCheckpoint, NotWritten
+
+
+def save(folder, step, keep=2, **state):
+    return checkpoint.save(folder, {"weights": torch.ones(3), **state}, step=step, keep=keep, epoch=1.0)
+
+
+def test_the_newest_ones_are_kept_and_found(tmp_path):
+    for step in (9, 10, 1_000_000):
+        path = save(tmp_path, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-000010.json",
+        "step-000010.pt",
+        "step-1000000.json",
+        "step-1000000.pt",
+    ]
+    assert checkpoint.newest(tmp_path) == path
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert (about["file"], about["step"], about["epoch"]) == ("step-1000000.pt", 1_000_000, 1.0)
+    assert about["bytes"] == path.stat().st_size
+    assert torch.equal(checkpoint.load(path)["weights"], torch.ones(3))
+
+
+def test_none(tmp_path):
+    assert checkpoint.newest(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("harm", ["torn", "other", "no-json", "torn-json", "list"])
+def test_what_is_not_whole_does_not_exist(tmp_path, harm):
+    good, bad = save(tmp_path, 1), save(tmp_path, 2)
+    told = bad.with_suffix(".json")
+    if harm == "torn":
+        bad.write_bytes(bad.read_bytes()[:-1])
+    elif harm == "other":
+        bad.write_bytes(good.read_bytes()[::-1])
+    elif harm == "no-json":
+        told.unlink()
+    else:
+        told.write_text('{"file": ' if harm == "torn-json" else "[]")
+    assert checkpoint.newest(tmp_path) == good
+
+
+def test_a_full_disk_leaves_the_old_ones(tmp_path):
+    folder = tmp_path / "checkpoints"
+    good = save(folder, 1)
+    folder.joinpath("step-000002.pt.part").mkdir()  # nothing can be written under that name
+    with pytest.raises(
+        NotWritten, match=r"step-000002\.pt can't be written: Is a directory.*--checkpoint-every 0"
+    ):
+        save(folder, 2)
+    assert checkpoint.newest(folder) == good
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch was-here",)
+
+
+def test_a_hostile_checkpoint_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "step-000001.pt"
+    torch.save({"weights": Hostile()}, path)
+    with pytest.raises(BadCheckpoint, match=r"can't be read .* Nothing in it was run"):
+        checkpoint.load(path)
+    path.write_bytes(pickle.dumps(Hostile(), protocol=2))
+    with pytest.raises(BadCheckpoint, match=r"can't be read .* Nothing in it was run"):
+        checkpoint.load(path)
+    assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"no checkpoint"])
+def test_what_is_no_checkpoint(tmp_path, content):
+    path = tmp_path / "step-000001.pt"
+    path.write_bytes(content)
+    with pytest.raises(BadCheckpoint, match=r"step-000001\.pt can't be read"):
+        checkpoint.load(path)
+
+
+def test_something_else_of_torchs(tmp_path):
+    path = tmp_path / "step-000001.pt"
+    torch.save(torch.ones(2), path)
+    with pytest.raises(BadCheckpoint, match="is not one of this job"):
+        checkpoint.load(path)

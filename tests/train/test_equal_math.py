@@ -1,0 +1,197 @@
+"""The same numbers on every way: fast or plain, one rank or two, at once or in parts, through or interrupted."""
+
+import json
+import re
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+EXACT = "torch.set_default_dtype(torch.float64)"
+SMALL = (
+    *("--dataset", "synthetic", "--synthetic", "320,3,12,12,4", "--augmentation", "crop"),
+    *("--epochs", "2", "--log-every", "1", "--device", "cpu", "--threads", "1", "--no-tensorboard"),
+)
+"""Five steps of 64 images an epoch, and every kind of chance."""
+
+
+def losses(run_dir, rank=0):
+    """The rank's loss at each step; of steps that were taken twice, the last."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "step" in line and line["rank"] == rank}
+
+
+def epochs(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return {line["epoch"]: line for line in lines if line.get("event") == "epoch"}
+
+
+def model(run_dir):
+    return torch.load(run_dir / "artifacts" / "model.pt", weights_only=True)
+
+
+def same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    assert list(one.values()) == pytest.approx(list(other.values()), **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "exact", "tolerance"),
+    [
+        ("cnn", None, False, 2e-3),
+        ("cnn", 2, False, 2e-3),
+        # Where batches are normalised, what rounding does grows from step to step.
+        ("resnet18", None, True, 1e-6),
+    ],
+)
+def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, ranks, exact, tolerance):
+    args = (*SMALL, "--model", kind, "--batch-size", "32" if ranks else "64", "--lr", "0.001")
+    script = changed(EXACT) if exact else None
+    done = [
+        run(*args, "--loop", loop, ranks=ranks, script=script, run_dir=tmp_path / loop)
+        for loop in ("fast", "plain")
+    ]
+    assert [one.status for one in done] == [0, 0], done[0].err + done[1].err
+    for rank in range(ranks or 1):
+        fast, plain = (losses(one.run_dir, rank) for one in done)
+        assert len(fast) == 10
+        same(fast, plain, rel=tolerance)
+
+
+def test_two_ranks_train_as_one_with_twice_the_batch(run, changed, tmp_path):
+    args = (*SMALL, "--clip", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
+    two = run(*args, "--batch-size", "32", ranks=2, script=changed(EXACT), run_dir=tmp_path / "two")
+    one = run(*args, "--global-batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "one")
+    assert (two.status, one.status) == (0, 0), two.err + one.err
+    first, second = (losses(two.run_dir, rank) for rank in (0, 1))
+    mean = {step: (first[step] + second[step]) / 2 for step in first}
+    assert len(mean) == 10
+    same(mean, losses(one.run_dir), rel=1e-9)
+    for ours, theirs in zip(epochs(two.run_dir).values(), epochs(one.run_dir).values(), strict=True):
+        for name in ("loss", "accuracy"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-9)
+        assert ours["validation"] == pytest.approx(theirs["validation"], rel=1e-9)
+
+
+def test_a_batch_in_parts_is_the_same_batch(run, changed, tmp_path):
+    whole = run(*SMALL, "--batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "whole")
+    parts = run(
+        *SMALL, "--batch-size", "64", "--accumulate", "3", script=changed(EXACT), run_dir=tmp_path / "parts"
+    )
+    assert (whole.status, parts.status) == (0, 0), whole.err + parts.err
+    same(losses(parts.run_dir), losses(whole.run_dir), rel=1e-9)
+
+
+def test_gradients_of_half_precision_train_nearly_the_same(run, tmp_path):
+    args = (*SMALL, "--batch-size", "32", "--lr", "0.001")
+    whole, half = (
+        run(*args, "--compression", how, ranks=2, run_dir=tmp_path / how) for how in ("none", "half")
+    )
+    assert (whole.status, half.status) == (0, 0), whole.err + half.err
+    assert losses(half.run_dir) != losses(whole.run_dir)
+    same(losses(half.run_dir), losses(whole.run_dir), rel=0.02)
+
+
+def dies(step, *, here="True"):
+    """A change to the job: it ends as if the machine did, in the middle of that step."""
+    return (
+        f"{EXACT}\nend = StepTimer.end\ndef last(timer):\n    end(timer)\n"
+        f"    if {here} and timer.count == {step}: os.kill(os.getpid(), 9)\nStepTimer.end = last"
+    )
+
+
+@pytest.mark.parametrize("step", [3, 5, 6, 9])
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path, ranks, step):
+    """It goes on from its last checkpoint; not a bit of the weights and of the steps' losses is another."""
+    args = (*SMALL, "--global-batch-size", "64", "--checkpoint-every", "0.4", "--optimizer", "adamw")
+    killed = run(
+        *args,
+        ranks=ranks,
+        script=changed(dies(step, here="here" if ranks else "True")),
+        run_dir=tmp_path / "killed",
+    )
+    assert killed.status != 0
+    assert max(losses(killed.run_dir)) in (step - 1, step)
+    again = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "killed")
+    whole = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "whole")
+    assert (again.status, whole.status) == (0, 0), again.err + whole.err
+    assert "going on from step-" in again.out
+    for rank in range(ranks or 1):
+        assert losses(again.run_dir, rank) == losses(whole.run_dir, rank)
+    for ours, theirs in zip(epochs(again.run_dir).values(), epochs(whole.run_dir).values(), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12), "it is added up in another order"
+        assert (ours["accuracy"], ours["validation"]) == (theirs["accuracy"], theirs["validation"])
+    ours, theirs = model(again.run_dir), model(whole.run_dir)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_it_goes_on_with_another_number_of_ranks(run, changed, tmp_path):
+    args = (*SMALL, "--global-batch-size", "64", "--checkpoint-every", "0.2")
+    killed = run(*args, script=changed(dies(4)), run_dir=tmp_path / "killed")
+    assert killed.status != 0
+    again = run(*args, ranks=2, script=changed(EXACT), run_dir=tmp_path / "killed")
+    whole = run(*args, script=changed(EXACT), run_dir=tmp_path / "whole")
+    assert (again.status, whole.status) == (0, 0), again.err + whole.err
+    first, second = losses(again.run_dir, 0), losses(again.run_dir, 1)
+    assert min(second) == 4, "it went on after the third step"
+    mean = {step: (first[step] + second.get(step, first[step])) / 2 for step in first}
+    same(mean, losses(whole.run_dir), rel=1e-9)
+    for ours, theirs in zip(epochs(again.run_dir).values(), epochs(whole.run_dir).values(), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "sentence"),
+    [
+        (
+            ("--model", "mlp"),
+            1,
+            "is of another job: it has model cnn; this one model mlp. Give the options of that",
+        ),
+        (("--seed", "5"), 1, "is of another job: it has seed 0; this one seed 5."),
+        ((), 2, "Nothing is left to train: the checkpoint .* is of the end of epoch 2, and --epochs is 2."),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_a_sentence(run, tmp_path, args, status, sentence):
+    first = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
+    assert first.status == 0, first.err
+    before = sorted((tmp_path / "checkpoints").iterdir())
+    done = run(*SMALL, *args, run_dir=tmp_path)
+    assert done.status == status
+    assert "Traceback" not in done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert re.search(sentence, line), line
+    assert sorted((tmp_path / "checkpoints").iterdir()) == before, "nothing is lost"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (
+            ("--batch-size", "321"),
+            "A batch of 321 images a rank is more than there are: 320 training images for 1 rank.",
+        ),
+        (("--accumulate", "65"), "A batch of 64 images can't be computed in 65 parts."),
+    ],
+)
+def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
+    done = run(*SMALL, *args, run_dir=tmp_path)
+    assert done.status == 2
+    assert f"error: {sentence}" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_the_ranks_cant_do_is_a_sentence(run, tmp_path):
+    for args, sentence in (
+        (
+            ("--global-batch-size", "33"),
+            "--global-batch-size 33 can't be divided among 2 ranks. Give a multiple of 2.",
+        ),
+        (("--compression", "powersgd"), "PowerSGD does not run on CPUs"),
+    ):
+        done = run(*SMALL, *args, ranks=2, run_dir=tmp_path)
+        assert done.status == 1, "torchrun's own"
+        assert f"error: {sentence}" in done.err

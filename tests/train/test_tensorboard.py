@@ -1,0 +1,121 @@
+"""Event files, read back as TensorBoard reads them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from train.distributed import Place
+from train.errors import NotWritten
+from train.tensorboard import Writer, open_writer
+
+
+def curves(folder):
+    """{tag: [(step, value), …]} of all event files in the folder."""
+    read = EventAccumulator(str(folder)).Reload()
+    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path, capsys):
+    folder = tmp_path / "artifacts" / "tensorboard"
+    began = time.time()
+    with open_writer(folder, Place()) as writer:
+        for epoch, loss in enumerate([0.5, 0.25, 0.125], 1):
+            writer.scalar("loss/training", loss, epoch)
+        writer.scalar("accuracy/validation", 0.75, 3)
+    assert curves(folder) == {
+        "loss/training": [(1, 0.5), (2, 0.25), (3, 0.125)],
+        "accuracy/validation": [(3, 0.75)],
+    }
+    (first, *_) = EventAccumulator(str(folder)).Reload().Scalars("loss/training")
+    assert began <= first.wall_time <= time.time()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_point_can_be_read_as_soon_as_it_is_written(tmp_path: Path):
+    with open_writer(tmp_path, Place()) as writer:
+        writer.scalar("loss", 1.0, 1)
+        assert curves(tmp_path) == {"loss": [(1, 1.0)]}
+        writer.scalar("loss", 0.5, 2)
+        assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 0.5)]}
+
+
+def test_a_run_that_goes_on_adds_to_the_curves(tmp_path: Path, start, node):
+    script = tmp_path / "write.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from train.distributed import Place\n"
+        "from train.tensorboard import open_writer\n"
+        "open_writer(Path(sys.argv[1]), Place()).scalar('loss', float(sys.argv[3]), int(sys.argv[2]))\n"
+        "import os; os._exit(9)\n"
+    )
+    folder = tmp_path / "curves"
+    for step, loss in (("1", "1.0"), ("2", "0.5")):
+        with start(str(script), str(folder), step, loss, run_dir=tmp_path) as process:
+            assert process.wait(timeout=60) == 9, "killed, as it were, without closing"
+    assert len(list(folder.iterdir())) == 2
+    assert curves(folder) == {"loss": [(1, 1.0), (2, 0.5)]}
+
+
+@pytest.mark.parametrize(
+    ("place", "wanted"), [(Place(rank=1, world_size=2, local_rank=0), True), (Place(), False)]
+)
+def test_other_ranks_write_nothing_nor_does_rank_0_where_it_is_not_wanted(place, wanted, tmp_path: Path):
+    with open_writer(tmp_path / "tensorboard", place, wanted=wanted) as writer:
+        writer.scalar("loss", 1.0, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package_nothing_is_written_and_one_line_says_so(tmp_path: Path):
+    program = (
+        "import sys; sys.modules['tensorboard'] = None\n"
+        "from pathlib import Path\n"
+        "from train.distributed import Place\n"
+        "from train.tensorboard import open_writer\n"
+        "with open_writer(Path('curves'), Place()) as writer: writer.scalar('loss', 1.0, 1)\n"
+        "with open_writer(Path('curves'), Place(rank=1, world_size=2)) as writer: writer.scalar('loss', 1.0, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("no curves for TensorBoard: its package can't be used here (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path):
+    writer = open_writer(tmp_path, Place())
+    writer.close()
+    writer.close()
+
+
+def test_a_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path):
+    (tmp_path / "artifacts").write_text("a file")
+    with pytest.raises(
+        NotWritten, match=r"^TensorBoard's file .*artifacts/tensorboard/events\S+ can't be written: "
+    ):
+        open_writer(tmp_path / "artifacts" / "tensorboard", Place())
+
+
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full"
+)
+def test_a_full_disk_is_one_sentence():
+    with pytest.raises(NotWritten) as caught:
+        Writer(Path("/dev/full"))
+    assert str(caught.value) == (
+        "TensorBoard's file /dev/full can't be written: No space left on device. Make room or give access there, or "
+        "train with --no-tensorboard."
+    )

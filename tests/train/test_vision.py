@@ -1,0 +1,106 @@
+"""torchvision beside a torch that it was not built for, and beside one that it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import PIL
+import pytest
+import torch
+
+from train.errors import BadEnvironment
+from train.vision import torchvision
+
+
+def python(script, *, path=None):
+    environ = os.environ | ({"PYTHONPATH": os.pathsep.join([str(path), str(Path.cwd())])} if path else {})
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False, env=environ
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(
+    "+cpu" not in torch.__version__, reason="only beside a CPU-only torch, torchvision's wheel fails"
+)
+def test_torchvision_is_imported_where_python_alone_can_not():
+    alone = python("import torchvision")
+    assert "operator torchvision::nms does not exist" in alone
+    ours = python(
+        "from train.vision import torchvision; vision = torchvision(); import torchvision.transforms.v2\n"
+        "assert vision is torchvision is not None; print(vision.models.resnet18(num_classes=3).fc.out_features)"
+    )
+    assert ours == "3\n"
+
+
+def test_nothing_stands_in_for_the_operators():
+    boxes = torch.zeros(2, 4)
+    vision = torchvision()
+    if vision.extension._has_ops():
+        pytest.skip("this torchvision has its own")
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        vision.ops.nms(boxes, torch.zeros(2), 0.5)
+
+
+def test_a_second_call_gives_the_same_module():
+    torchvision.cache_clear()
+    assert torchvision() is torchvision() is sys.modules["torchvision"]
+
+
+LOADABLE = next(Path(PIL.__file__).parent.glob("_imagingmorph*.so"), None)
+TELL = "import torch; declared = [hasattr(torch.ops.torchvision, name) for name in ('nms', 'qnms')]"
+SHOW = "from train.vision import torchvision; print(torchvision().declared)"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Another torchvision, by its `__init__.py` and its compiled library."""
+
+    def made(content, library=None):
+        folder = tmp_path / "torchvision"
+        folder.mkdir()
+        (folder / "__init__.py").write_text(content)
+        if library is not None:
+            (folder / "_C.so").write_bytes(library)
+        return tmp_path
+
+    return made
+
+
+@pytest.mark.skipif(LOADABLE is None, reason="there is no shared library to take as torchvision's")
+def test_a_library_that_loads_is_left_alone(own):
+    assert python(SHOW, path=own(TELL, LOADABLE.read_bytes())) == "[False, False]\n"
+
+
+@pytest.mark.parametrize("library", [None, b"built for another machine"])
+def test_where_the_library_does_not_load_the_names_are_there_at_the_import(own, library):
+    assert python(SHOW, path=own(TELL, library)) == "[True, True]\n"
+
+
+def test_names_that_are_declared_already_are_left_as_they_are(own):
+    script = (
+        "import torch; library = torch.library.Library('torchvision', 'FRAGMENT')\n"
+        "library.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
+    )
+    assert python(script + SHOW, path=own(TELL)) == "[True, True]\n"
+
+
+def test_a_torchvision_that_does_not_fit_is_a_sentence(own):
+    script = (
+        "from train.errors import BadEnvironment; from train.vision import torchvision\n"
+        "try: torchvision()\nexcept BadEnvironment as error: print(error)"
+    )
+    assert python(
+        script, path=own("raise RuntimeError('operator torchvision::new does not exist\\nmore')")
+    ) == (
+        f"torchvision can't be imported beside torch {torch.__version__} (operator torchvision::new does not exist). "
+        "Install the version that belongs to it: python -m pip install --upgrade torch torchvision\n"
+    )
+
+
+def test_without_torchvision_a_sentence_names_it(monkeypatch):
+    torchvision.cache_clear()
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's own way to say that there is none
+    with pytest.raises(BadEnvironment, match="pip install torchvision"):
+        torchvision()

@@ -1,0 +1,86 @@
+"""MNIST's 70,000 handwritten digits, from the four IDX files as torchvision lays them out, plain or .gz."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from train.data.download import data_folder, obtain
+from train.data.images import REPLACE, Dataset, Images, divided, labelled
+from train.distributed import Place
+from train.errors import BadData, MissingData
+from train.options import Options
+from train.vision import torchvision
+
+FOLDER = "MNIST/raw"
+FILES = tuple(
+    f"{FOLDER}/{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+UNSIGNED_BYTE = 0x08
+"""IDX's code of it."""
+
+
+def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
+    """Its 10,000 test images validate, or are the test with `--validation`."""
+    folder = data_folder(options)
+    obtain("mnist", folder, missing=_missing, download=_download, allowed=options.download)
+    own_training, own_test = (_part(folder / FOLDER, part) for part in ("train", "t10k"))
+    if own_training.images.shape[1:] != own_test.images.shape[1:]:
+        raise BadData(f"The training and test images in {folder / FOLDER} differ in size. Replace them.")
+    training, validation, test = divided(own_training, own_test, options.validation)
+    return Dataset(
+        name="mnist",
+        training=training,
+        validation=validation,
+        test=test,
+        classes=10,
+        mean=(0.1307,),
+        std=(0.3081,),
+        flips=False,
+    )
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in FILES if not any(path.exists() for path in _either(folder / name))]
+
+
+def _either(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(path.name + ".gz")
+
+
+def _download(folder: Path) -> None:
+    torchvision().datasets.MNIST(str(folder), train=False, download=True)
+
+
+def _part(folder: Path, part: str) -> Images:
+    images = read_idx(folder / f"{part}-images-idx3-ubyte", dimensions=3)
+    path = folder / f"{part}-labels-idx1-ubyte"
+    return labelled(images.unsqueeze(1), read_idx(path, dimensions=1), classes=10, path=path)
+
+
+def read_idx(path: Path, *, dimensions: int) -> Tensor:
+    """The unsigned bytes of an IDX file of so many dimensions, from `path` or else `path`.gz; else BadData.
+
+    The format: two zero bytes, the type, the number of dimensions, the dimensions as 4 bytes each, most significant
+    first, then the values.
+    """
+    path = next((path for path in _either(path) if path.exists()), path)
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingData(f"{path} is gone. Start again.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"{path} can't be read: {error}. {REPLACE}") from error
+    begin = 4 + 4 * dimensions
+    shape = np.frombuffer(content[4:begin], dtype=">u4").tolist() if len(content) >= begin else []
+    if not shape or content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
+        raise BadData(f"{path} is not an IDX file of bytes in {dimensions} dimensions. {REPLACE}")
+    if len(content) - begin != math.prod(shape):
+        raise BadData(
+            f"{path} holds {len(content) - begin:,} values where its header says {math.prod(shape):,}. {REPLACE}"
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=begin).reshape(shape)

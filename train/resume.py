@@ -1,0 +1,126 @@
+"""Going on where a run was interrupted, to the same end: what a checkpoint holds, and how the ranks share it.
+
+Rank 0 writes and reads the files; the other ranks tell it what they alone know, and are told what it read. So only
+rank 0's node has to have the checkpoint, and the ranks may be more or fewer than those that wrote it.
+"""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from train import checkpoint
+from train.errors import BadCheckpoint, BadOptions
+
+if TYPE_CHECKING:
+    from train.trainer import Trainer
+
+State = dict[str, Any]
+
+
+class Checkpoints:
+    """Writes them when it is time, and goes on from the newest."""
+
+    def __init__(self, trainer: "Trainer", folder: Path) -> None:
+        self._trainer = trainer
+        self._folder = folder
+        self._saved = (time.monotonic(), 0.0)
+        """When the last one was written, or the job began, and epochs that had passed then."""
+
+    def due(self) -> bool:
+        """Whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides."""
+        every = self._trainer.options.checkpoint_every
+        seconds, epochs = self._saved
+        if every is None:
+            at_end = self._trainer.progress.consumed == self._trainer.images
+            return at_end and time.monotonic() - seconds >= checkpoint.APART_S
+        return every > 0 and math.floor(self._passed() / every + 1e-9) > math.floor(epochs / every + 1e-9)
+
+    def save(self) -> None:
+        """Every rank calls it at the same step."""
+        trainer, place = self._trainer, self._trainer.place
+        self._saved = (time.monotonic(), self._passed())
+        state = trainer.state()
+        if place.world_size > 1:
+            sums = torch.stack([state["loss_sum"], torch.full_like(state["loss_sum"], state["taken"])])
+            dist.all_reduce(sums)
+            state["loss_sum"], state["taken"] = sums[0], int(sums[1])
+            rng: list[Any] = [None] * place.world_size
+            dist.all_gather_object(rng, state["rng"][0])
+            state["rng"] = rng
+        if place.rank != 0:
+            return
+        checkpoint.save(
+            self._folder,
+            {"of": trainer.identity(), **state},
+            step=state["steps"],
+            keep=trainer.options.keep_checkpoints,
+            epoch=state["epoch"],
+            samples=state["samples"],
+            world_size=place.world_size,
+        )
+
+    def resume(self) -> str | None:
+        """Go on from the newest checkpoint, if there is one; its name. Raises BadCheckpoint, BadOptions."""
+        trainer, place = self._trainer, self._trainer.place
+        found: list[Any] = [None]
+        if place.rank == 0:
+            newest = checkpoint.newest(self._folder)
+            found = [None if newest is None else (newest.name, checkpoint.load(newest))]
+        if place.world_size > 1:
+            dist.broadcast_object_list(found, 0)
+        if found[0] is None:
+            return None
+        name, state = found[0]
+        path = self._folder / name
+        try:
+            _check_identity(state["of"], trainer.identity(), path)
+            trainer.take_over(state)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise BadCheckpoint(
+                f"The checkpoint {path} is not one of this job ({reason}). Remove it to begin anew."
+            ) from error
+        progress = trainer.progress
+        if progress.epoch > trainer.options.epochs:
+            raise BadOptions(
+                f"Nothing is left to train: the checkpoint {path} is of the end of epoch {progress.epoch - 1}, and "
+                f"--epochs is {trainer.options.epochs}. Give more epochs, or remove it to begin anew."
+            )
+        self._saved = (time.monotonic(), self._passed())
+        return str(name)
+
+    def _passed(self) -> float:
+        """Epochs, with a fraction."""
+        progress = self._trainer.progress
+        return progress.epoch - 1 + progress.consumed / self._trainer.images
+
+
+def rng_state(device: torch.device) -> dict[str, Tensor]:
+    """This rank's random numbers to come."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_rng_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Go on with the random numbers of `rng_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _check_identity(theirs: State, ours: State, path: Path) -> None:
+    different = [name for name, value in ours.items() if theirs.get(name) != value]
+    if different:
+        was = ", ".join(f"{name} {theirs.get(name)}" for name in different)
+        now = ", ".join(f"{name} {ours[name]}" for name in different)
+        raise BadCheckpoint(
+            f"The checkpoint {path} is of another job: it has {was}; this one {now}. Give the options of that job, "
+            "or remove the checkpoint to begin anew."
+        )

@@ -1,0 +1,84 @@
+"""One training step: forward, backward, the averaged gradients, the weights."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from train.errors import BadOptions
+from train.options import Options, Precision
+from train.timing import StepTimer
+
+AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Step:
+    """Takes a batch, changes the weights. Nothing in it waits for the device."""
+
+    def __init__(
+        self, options: Options, model: nn.Module, optimizer: torch.optim.Optimizer, timer: StepTimer
+    ) -> None:
+        """`model` is what averages the gradients, where there are several ranks."""
+        self._options = options
+        self._model = model
+        self._forward: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
+        self._optimizer = optimizer
+        self._timer = timer
+        self._weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self._device = self._weights[0].device
+        # Gradients of half precision lose what is small: the loss is scaled up, and they are scaled back.
+        self.scaler = torch.amp.GradScaler(self._device.type, enabled=options.precision == "fp16")
+
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss of the batch, and the logits [b, classes]; neither has a gradient."""
+        self._optimizer.zero_grad()
+        parts = list(
+            zip(images.chunk(self._options.accumulate), labels.chunk(self._options.accumulate), strict=True)
+        )
+        losses, logits = [], []
+        for number, (part, truth) in enumerate(parts, 1):
+            # The gradients are averaged over the ranks once, with the last part.
+            with self._alone() if number < len(parts) else nullcontext():
+                with self.autocast():
+                    guessed = self._guess(part)
+                    loss = cross_entropy(guessed, truth, label_smoothing=self._options.label_smoothing)
+                    loss = loss * (len(truth) / len(labels)) if len(parts) > 1 else loss
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+            logits.append(guessed.detach())
+        self._timer.backward_done()
+        if self._options.clip is not None:
+            self.scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._weights, self._options.clip)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+        if len(parts) == 1:
+            return losses[0], logits[0]
+        return torch.stack(losses).sum(), torch.cat(logits)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The arithmetic of the chosen precision."""
+        return autocast(self._options.precision, self._device)
+
+    def _guess(self, images: Tensor) -> Tensor:
+        try:
+            return self._forward(images)  # type: ignore[no-any-return]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise BadOptions(
+                f"{self._options.model} normalises over the batch, and can't be trained on a single image, which "
+                "is what is left for the last batch or part of an epoch. Give another --batch-size, or larger images."
+            ) from error
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Gradients stay with this rank."""
+        return self._model.no_sync() if isinstance(self._model, DistributedDataParallel) else nullcontext()
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """The arithmetic of a precision on a device."""
+    half = AUTOCAST.get(precision)
+    return torch.autocast(device.type, half) if half else nullcontext()

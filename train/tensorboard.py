@@ -1,0 +1,93 @@
+"""Curves for TensorBoard. Imports nothing of it until there is something to write."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from train.distributed import Place
+from train.errors import NotWritten
+
+
+class Writer:
+    """An event file that curves are added to; without one, nothing is written. A context manager.
+
+    Each point is written whole and at once: the file can be followed while the job runs, and a job that is killed
+    leaves all of its points. (SummaryWriter's thread would keep them for two minutes.)
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Makes the file. None: no file. Raises NotWritten."""
+        self._path = path
+        self._records: Any = None
+        if path is None:
+            return
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._records = RecordWriter(path.open("wb"))
+        except OSError as error:
+            raise self._not_written(error) from error
+        self._write(file_version="brain.Event:2")
+
+    def __enter__(self) -> "Writer":  # noqa: PYI034  # typing.Self needs a newer Python than the nodes may have
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Add a point to the curve `tag`. Raises NotWritten."""
+        if self._records is None:
+            return
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._write(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]))
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        if self._records is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # only what could not be written before, and was told, can be left
+                self._records.close()
+            self._records = None
+
+    def _write(self, **what: Any) -> None:  # noqa: ANN401 - the fields of TensorBoard's own message
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        try:
+            self._records.write(Event(wall_time=time.time(), **what).SerializeToString())
+            self._records.flush()
+        except OSError as error:
+            self.close()
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> NotWritten:
+        return NotWritten(
+            f"TensorBoard's file {self._path} can't be written: {error.strerror}. Make room or give access there, or "
+            "train with --no-tensorboard."
+        )
+
+
+def open_writer(
+    folder: Path, place: Place, *, wanted: bool = True, say: Callable[[str], object] = print
+) -> Writer:
+    """A writer into a new event file in `folder`, on rank 0; on other ranks, and unless `wanted`, one without a file.
+
+    Also one without a file where the package is missing or broken, which is then said in a line. Raises NotWritten.
+    """
+    if not wanted or place.rank != 0:
+        return Writer(None)
+    try:
+        import tensorboard.compat.proto.event_pb2
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except (ImportError, TypeError) as error:  # TypeError: an old tensorboard beside a newer protobuf
+        say(f"no curves for TensorBoard: its package can't be used here ({str(error).splitlines()[0]})")
+        return Writer(None)
+    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+    return Writer(folder / name)

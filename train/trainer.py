@@ -1,0 +1,293 @@
+"""The model, the data and the epochs of one rank."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from train import data
+from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share, judged
+from train.communication import gradient_bytes, parallel
+from train.data import Images
+from train.distributed import Place, meet
+from train.errors import BadOptions
+from train.metrics import MetricsManager
+from train.models import build
+from train.optim import learning_rate, optimizer_for, set_lr
+from train.options import DEFAULT_BATCH, Augmentation, Options
+from train.plateau import Plateau
+from train.progress import Progress, StepLog
+from train.report import Epoch, Report
+from train.resume import Checkpoints, rng_state, set_rng_state
+from train.sampling import rank_samples
+from train.step import Step, autocast
+from train.timing import StepTimer
+
+JUDGED_AT_ONCE = 1024
+"""Images a forward pass that is not trained on."""
+DATA_TIMEOUT_S = 1800.0
+"""Until every rank has its data: some nodes may have to download them first."""
+RESIDENT_SHARE = 0.5
+"""Of a GPU's free memory, at most, for the images."""
+PATIENCE, FACTOR = 2, 0.5
+"""Of the schedule `plateau`: epochs without a better validation loss, and what the learning rate then falls to."""
+
+
+class Trainer:
+    """What one rank needs for its epochs."""
+
+    def __init__(
+        self, options: Options, place: Place, device: torch.device, report: Report, checkpoints: Path
+    ) -> None:
+        self.options = options
+        self.place = place
+        self._device = device
+        self._report = report
+        fast = options.loop == "fast"
+
+        self._data = data.load(options, place)
+        meet("data", place, timeout_s=DATA_TIMEOUT_S)
+        self.images = len(self._data.training)
+        """To train on, of all ranks."""
+        self._most = rank_samples(self.images, place.world_size)
+        self._batch_size = batch_size_of(options, self.images, place.world_size)
+        self._normalize = Normalize(self._data.mean, self._data.std, device)
+        self._batches = self._training_batches(fast=fast)
+        self._metrics = {
+            name: MetricsManager(options.metrics, self._data.classes, device)
+            for name in ("training", "validation", "test")
+        }
+
+        torch.manual_seed(options.seed)
+        self.timer = StepTimer(device)
+        self.model = build(options, self._data.shape, self._data.classes).to(device)
+        """The bare model, without any wrapper."""
+        # Convolutions are up to twice as fast with the channels innermost.
+        self._format = torch.channels_last if fast else torch.contiguous_format
+        self.model.to(memory_format=self._format)  # type: ignore[call-overload]
+        self._optimizer = optimizer_for(options, self.model.parameters(), fused=fast)
+        self._step = Step(options, self._averaging(), self._optimizer, self.timer)
+        self._rate = learning_rate(options, place.world_size)
+        self._plateau = Plateau(
+            patience=PATIENCE,
+            factor=FACTOR,
+            grow_batch=options.grow_batch,
+            batch_size=self._batch_size,
+            max_batch_size=self._most,
+        )
+        self.progress = Progress(device)
+        self._log = StepLog(report, self.timer, device, options.log_every)
+        self._checkpoints = Checkpoints(self, checkpoints)
+
+    def start(self) -> None:
+        """Tell what is trained, and go on from a checkpoint if there is one."""
+        self._report.start(
+            self._device,
+            steps_per_epoch=self._steps(self._batch_size, 0),
+            batch_size=self._batch_size,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            gradient_bytes=gradient_bytes(self.model, self.options.compression),
+        )
+        resumed = self._checkpoints.resume()
+        if resumed:
+            progress = self.progress
+            self._report.say(
+                f"going on from {resumed}: epoch {progress.epoch}, {progress.consumed / self.images:.0%} of it done, "
+                f"step {progress.steps}"
+            )
+
+    def take_epoch(self) -> Epoch:
+        """Take every training image of this rank that is left in this epoch once, then evaluate."""
+        progress = self.progress
+        progress.begin()
+        loss, samples, due = self._train()
+        seconds = progress.seconds()
+        training = self._metrics["training"].compute()
+        validation = self._judge("validation", self._data.validation)
+        if self.options.schedule == "plateau":
+            self._plateau.after_epoch(validation["loss"])
+        epoch = Epoch(
+            number=progress.epoch,
+            seconds=seconds,
+            samples=samples,
+            loss=loss,
+            lr=float(self._optimizer.param_groups[0]["lr"]),
+            training=training,
+            validation=validation,
+        )
+        progress.next_epoch()
+        if due:
+            self._checkpoints.save()
+        return epoch
+
+    def test(self) -> dict[str, float] | None:
+        """The metrics of the test images; None where there are none beside those of the validation."""
+        return self._judge("test", self._data.test) if self._data.test else None
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint and the job that goes on from it have to agree on."""
+        return {
+            "model": self.options.model,
+            "stem": self.options.stem,
+            "dataset": self._data.name,
+            "images": self.images,
+            "shape": list(self._data.shape),
+            "classes": self._data.classes,
+            "optimizer": self.options.optimizer,
+            "seed": self.options.seed,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that decides how the run goes on, as this rank has it."""
+        progress = self.progress
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._step.scaler.state_dict(),
+            "plateau": dict(self._plateau.state_dict()),
+            "rng": [rng_state(self._device)],
+            "epoch": progress.epoch,
+            "consumed": progress.consumed,
+            "steps": progress.steps,
+            "samples": progress.samples * self.place.world_size,
+            "taken": progress.taken,
+            "loss_sum": progress.loss_sum.clone(),
+            "seconds": progress.seconds(),
+        }
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on where the `state` of all ranks together was; they may have been more or fewer."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._step.scaler.load_state_dict(state["scaler"])
+        self._plateau.load_state_dict(state["plateau"])
+        progress, rank = self.progress, self.place.rank
+        progress.epoch, progress.consumed, progress.steps = state["epoch"], state["consumed"], state["steps"]
+        progress.samples = state["samples"] // self.place.world_size
+        progress.taken = state["taken"] if rank == 0 else 0
+        progress.loss_sum.fill_(float(state["loss_sum"]) if rank == 0 else 0.0)
+        progress.went(state["seconds"])
+        if rank < len(state["rng"]):
+            set_rng_state(state["rng"][rank], self._device)
+        else:
+            torch.manual_seed(self.options.seed + 1_000_003 * rank + progress.steps)
+
+    def _training_batches(self, *, fast: bool) -> Batches:
+        options, place, images = self.options, self.place, self._data.training
+        auto: Augmentation = "flip" if self._data.flips else "none"
+        which = Share(
+            seed=options.seed,
+            rank=place.rank,
+            world_size=place.world_size,
+            augmentation=auto if options.augmentation == "auto" else options.augmentation,
+        )
+        size = images.images.numel()
+        fits = self._device.type != "cuda" or size < RESIDENT_SHARE * torch.cuda.mem_get_info(self._device)[0]
+        if fast and fits:
+            return ResidentBatches(images, self._normalize, which, self._device)
+        if fast:
+            self._report.say(
+                f"the images ({size / 1e9:.1f} GB) are more than the GPU's memory takes, and are loaded one by one"
+            )
+        normalize = Normalize(self._data.mean, self._data.std, torch.device("cpu"))
+        return LoadedBatches(images, normalize, which, self._device)
+
+    def _averaging(self) -> nn.Module:
+        """The model, whose gradients are averaged over the ranks where there are several."""
+        if self.place.world_size == 1:
+            return self.model
+        return parallel(
+            self.model,
+            self._device,
+            compression=self.options.compression,
+            bucket_mb=self.options.bucket_mb,
+            steps=self.options.epochs * self._steps(self._batch_size, 0),
+            on_ready=self.timer.gradients_ready,
+        )
+
+    def _steps(self, batch_size: int, consumed: int) -> int:
+        """That are left in an epoch."""
+        return math.ceil(rank_samples(self.images, self.place.world_size, consumed) / batch_size)
+
+    def _train(self) -> tuple[float, int, bool]:
+        """Mean loss and number of samples, of all ranks, and whether a checkpoint is due at the epoch's end.
+
+        When it returns, all ranks have taken their steps.
+        """
+        self.model.train()
+        progress, world_size, factors = self.progress, self.place.world_size, self._plateau.factors
+        size = min(round(self._batch_size * factors.batch_size), self._most)
+        batches = self._batches.epoch(progress.epoch, size, progress.consumed)
+        for _ in range(self._steps(size, progress.consumed)):
+            self.timer.start()
+            images, labels = next(batches)
+            images = images.contiguous(memory_format=self._format)
+            self.timer.data_ready()
+            consumed = min(self.images, progress.consumed + len(labels) * world_size)
+            middle = (progress.consumed + consumed) / 2
+            set_lr(self._optimizer, self._rate.at(progress.epoch - 1 + middle / self.images) * factors.lr)
+            loss, logits = self._step(images, labels)
+            self.timer.end()
+            loss_sum = loss.double() * len(labels)
+            self._metrics["training"].update(logits, labels, loss_sum)
+            progress.took(len(labels), loss_sum, consumed=consumed)
+            self._log.took(progress, loss)
+            if consumed < self.images and self._checkpoints.due():
+                self._checkpoints.save()
+        self._log.finish()
+        counted = [progress.taken, self.place.rank == 0 and self._checkpoints.due()]
+        totals = torch.cat([progress.loss_sum[None], torch.tensor(counted).to(progress.loss_sum)])
+        if world_size > 1:
+            dist.all_reduce(totals)
+        loss_of_all, samples, due = totals.tolist()
+        return loss_of_all / samples, int(samples), due > 0
+
+    @torch.inference_mode()
+    def _judge(self, name: str, images: Images) -> dict[str, float]:
+        """The metrics of images that are not trained on; every rank counts in its part."""
+        self.model.eval()
+        place = self.place
+        if place.world_size > 1:
+            for buffer in self.model.buffers():  # running statistics: rank 0's are those that are kept
+                dist.broadcast(buffer, 0)
+        parts = judged(
+            images,
+            self._normalize,
+            self._device,
+            rank=place.rank,
+            world_size=place.world_size,
+            at_once=JUDGED_AT_ONCE,
+        )
+        for part, labels in parts:
+            with autocast(self.options.precision, self._device):
+                logits = self.model(part.contiguous(memory_format=self._format))
+            loss_sum = cross_entropy(logits.double(), labels, reduction="sum")
+            self._metrics[name].update(logits, labels, loss_sum)
+        return self._metrics[name].compute()
+
+
+def batch_size_of(options: Options, images: int, world_size: int) -> int:
+    """A rank's batch. Raises BadOptions for one that is more than there is, or that can't be divided."""
+    most = rank_samples(images, world_size)
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    if options.global_batch_size is None:
+        size = min(DEFAULT_BATCH, most) if options.batch_size is None else options.batch_size
+    elif options.global_batch_size % world_size:
+        raise BadOptions(
+            f"--global-batch-size {options.global_batch_size} can't be divided among {ranks}. Give a multiple of "
+            f"{world_size}."
+        )
+    else:
+        size = options.global_batch_size // world_size
+    if size > most:
+        raise BadOptions(
+            f"A batch of {size:,} images a rank is more than there are: {images:,} training images for {ranks}. Give "
+            f"at most {most:,} a rank."
+        )
+    if options.accumulate > size:
+        raise BadOptions(f"A batch of {size} images can't be computed in {options.accumulate} parts.")
+    return size
