@@ -84,6 +84,7 @@ def summarise(
         cost_usd=_cost_usd(run.hourly_usd, seconds.total),
         dir=str(dir),
         usage=usage,
+        resumed_from=run.resumed_from,
     )
 
 

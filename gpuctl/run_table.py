@@ -265,6 +265,8 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", width=LABEL_WIDTH)
     grid.add_column(overflow="fold")
+    if result.resumed_from:
+        grid.add_row("resumed", f"from run {result.resumed_from}")
     grid.add_row("cost", text.dollars(result.cost_usd))
     grid.add_row("files", result.dir)
     if artifacts:

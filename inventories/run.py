@@ -25,6 +25,22 @@ class RunNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a person asked for, as far as a run that goes on from this one takes it over."""
+
+    project: str | None = None
+    """The folder on this computer whose files were sent. None: the built-in job's own."""
+    nnodes: int | None = None
+    nproc_per_node: int | None = None
+    env: tuple[str, ...] = ()
+    """Names only: a value may be a secret."""
+    python: str | None = None
+    pip: tuple[str, ...] = ()
+    requirements: str | None = None
+    wheels: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """What was launched: written before the launch, enough to follow, stop and collect the run later."""
 
@@ -43,6 +59,15 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     """The phases that were over when the record was written: connect, prepare, preflight, launch."""
     hourly_usd: float | None = None
+    resumed_from: str | None = None
+    """The run that this one goes on from: it found that one's checkpoints, if there were any."""
+    options: RunOptions | None = None
+    """None: not known, the record is of an older gpuctl."""
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it ran the built-in job."""
+        return self.script == "built-in" and (self.options is None or self.options.project is None)
 
     @property
     def world_size(self) -> int:
@@ -192,6 +217,8 @@ class Result:
     """The run's folder on this computer."""
     usage: RunUse | None = None
     """None: not known."""
+    resumed_from: str | None = None
+    """The run that this one goes on from. None: it started from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)

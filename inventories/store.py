@@ -1,7 +1,7 @@
 """What gpuctl keeps on this computer, under `$GPUCTL_HOME`: clusters and runs.
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/id_ed25519  known_hosts  ssh_config
-    runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/
+    runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
 gpuctl is refused with the way to rebuild it.
@@ -175,6 +175,11 @@ class RunFolder:
     def artifacts_path(self) -> Path:
         """Folder of what the ranks left in their `artifacts/`."""
         return self.path / "artifacts"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Folder of the checkpoints that came back; there only where they were small enough."""
+        return self.path / "checkpoints"
 
     def save_run(self, run: "Run") -> None:
         """Replace the record of what was launched, atomically."""

@@ -20,7 +20,8 @@ from remote.intake import Intake
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
-
+MAX_CHECKPOINT_BYTES = 64 * 1000**2
+"""Checkpoints that are brought back with a run's end, which is to take seconds; larger ones stay on the node."""
 
 MAX_METRICS_LINE_BYTES = 65_536
 
@@ -53,6 +54,13 @@ class Replica:
     def records(self) -> list[str]:
         """The paths of the node's rank records."""
         return sorted(self._records)
+
+    def keep_checkpoints(self) -> None:
+        """Put the checkpoints that the node has sent, all of them by now, into the run's folder."""
+        brought = self.intake.root / "checkpoints"
+        if brought.is_dir():
+            shutil.rmtree(self._folder.checkpoints_path, ignore_errors=True)
+            brought.rename(self._folder.checkpoints_path)
 
     def _size(self, path: str) -> int:
         target = self._folder.path / path

@@ -1,5 +1,7 @@
 """`pull`: a file or folder of a node comes here, as plain files within one folder."""
 
+from typing import Any
+
 from remote.errors import BadAnswer
 from remote.intake import Intake
 from remote.session import Node
@@ -10,10 +12,15 @@ def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[
 
     Raises NodeFailed where there is no such file.
     """
+    return take_in(node, "send", {"path": source, "max_bytes": max_bytes}, intake)
+
+
+def take_in(node: Node, command: str, request: dict[str, Any], intake: Intake) -> list[str]:
+    """Take in the files that a command of the node's part sends; returns what was left out, with the reason."""
     skipped: list[str] = []
     done = False
     try:
-        with node.converse("send", {"path": source, "max_bytes": max_bytes}) as talk:
+        with node.converse(command, request) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
                 if kind == "chunk":

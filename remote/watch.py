@@ -19,7 +19,7 @@ from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
 from remote.fanout import fan_out
 from remote.observer import Lines, Observer
-from remote.replica import MAX_ARTIFACT_BYTES, Replica, save_node_record
+from remote.replica import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
 from remote.session import Node
 
 SILENCE_S = 15.0
@@ -88,7 +88,8 @@ class Watch:
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
         self.interrupts = 0
-        """How often a person pressed Ctrl-C."""
+        """How often a person pressed Ctrl-C, also after the run had ended."""
+        self._interrupts_handled = 0
 
     def go(
         self,
@@ -122,6 +123,7 @@ class Watch:
 
     def interrupt(self) -> None:
         """Ctrl-C, from a signal handler: the first stops the run; a later one leaves, once all nodes were told."""
+        self.interrupts += 1
         self._events.put(_Event(kind="interrupted"))
 
     def _handle(self, event: _Event) -> None:
@@ -165,9 +167,9 @@ class Watch:
             self._stop_others(name)
 
     def _interrupted(self) -> None:
-        self.interrupts += 1
+        self._interrupts_handled += 1
         waiting = set(self._parts) - set(self.records) - self._told
-        if self.interrupts == 1:
+        if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
             for name in self._parts:
                 self._stop(name)
@@ -279,6 +281,10 @@ class Watch:
             "records": replica.records(),
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
+            # A later run looks for them where this one's first node left them.
+            "checkpoints": {"whole": self._run.built_in, "max_bytes": MAX_CHECKPOINT_BYTES}
+            if self._parts[name].rank == 0
+            else None,
             "launch": launch,
         }
         lines = Lines(self._observer, name)
@@ -314,6 +320,7 @@ class Watch:
             self._observer.note(f"{name}: the file {path!r} was refused: {why}.")
         if not done:
             raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
+        replica.keep_checkpoints()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
     def _end(self, name: str, state: Mapping[str, Any]) -> bool:

@@ -1,6 +1,5 @@
 """`gpuctl train`: run a script, a module or the built-in job on the cluster."""
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -9,9 +8,13 @@ from click.shell_completion import CompletionItem
 
 from gpuctl.errors import Usage
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
+from gpuctl.variables import variable
 
-OURS = frozenset({"--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach"})
-"""Options that people put at the end, where they are the script's."""
+OURS = frozenset({
+    "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
+    "--max-restarts",
+})  # fmt: skip
+"""Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 
 
 @click.command(cls=ScriptCommand, context_settings=TAIL)
@@ -22,7 +25,6 @@ OURS = frozenset({"--cluster", "--json", "--yes", "--verbose", "--nnodes", "--np
 @click.option("--nnodes", type=int, metavar="N", help="Nodes that take part (default: all).")
 @click.option(
     "--nproc-per-node",
-    default="auto",
     metavar="auto|N",
     help="Processes a node (default: one a GPU, else one).",
 )
@@ -53,6 +55,21 @@ OURS = frozenset({"--cluster", "--json", "--yes", "--verbose", "--nnodes", "--np
     help="Folder of wheels to install from, for nodes with no way out.",
 )
 @click.option("--skip-preflight", is_flag=True, help="Start even where the preflight would refuse.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on from the checkpoints of the latest run that left any. A switch: what follows it is the script.",
+)
+@click.option(
+    "--resume-from", metavar="RUN", help="Go on from this run's checkpoints (its first letters are enough)."
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0, 1000),
+    default=0,
+    metavar="N",
+    help="Where a run fails, start another from its checkpoints on the nodes that answer, at most N times (0).",
+)
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be run and set on each node.")
 @click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
 @click.argument(
@@ -66,7 +83,7 @@ def command(
     app: App,
     mode: Literal["torchrun"],
     nnodes: int | None,
-    nproc_per_node: str,
+    nproc_per_node: str | None,
     detach: bool,
     env: tuple[str, ...],
     python: str | None,
@@ -74,6 +91,9 @@ def command(
     requirements: Path | None,
     wheels: Path | None,
     skip_preflight: bool,
+    resume: bool,
+    resume_from: str | None,
+    max_restarts: int,
     dry_run: bool,
     module: str | None,
     words: tuple[str, ...],
@@ -95,17 +115,24 @@ def command(
     What the project's uv.lock, requirements.txt or pyproject.toml lists is installed by uv into an environment on
     the nodes, once; with --python, or an interpreter in the inventory, that is used as it is.
 
+    --resume and --resume-from start a new run that finds the earlier one's checkpoints in its own
+    $GPUCTL_RUN_DIR/checkpoints, on its first node: the built-in job goes on from the last whole one, a script gets
+    all that it has written there. The earlier script, arguments and options are used where none are typed; options
+    after -- are put after its arguments. --max-restarts does the same by itself where a run fails: a rank that died,
+    a node that was lost. Never after Ctrl-C or gpuctl stop.
+
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """
     from gpuctl.workflow import dry_run as dry
-    from gpuctl.workflow.train import TrainRequest, built_in_help, train
+    from gpuctl.workflow.request import TrainRequest, built_in_help
+    from gpuctl.workflow.restarts import train_to_the_end
 
     request = TrainRequest(
         mode=mode,
         nnodes=nnodes,
         nproc_per_node=_nproc(nproc_per_node),
         detach=detach,
-        env=dict(_variable(word) for word in env),
+        env=dict(variable(word) for word in env),
         python=python,
         pip=pip,
         requirements=requirements,
@@ -113,6 +140,9 @@ def command(
         skip_preflight=skip_preflight,
         module=module,
         words=words,
+        resume=resume,
+        resume_from=resume_from,
+        max_restarts=max_restarts,
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
@@ -126,7 +156,7 @@ def command(
         if app.options.json:
             app.output.json(document)
         return 0
-    result, interrupted = train(app, request)
+    result, interrupted = train_to_the_end(app, request)
     if app.options.json:
         app.output.json(result)
     elif result.status == "running":
@@ -140,22 +170,9 @@ def command(
     return 0 if result.status in ("succeeded", "running") else 1
 
 
-def _nproc(text: str) -> int | None:
-    if text == "auto":
-        return None
+def _nproc(text: str | None) -> int | Literal["auto"] | None:
+    if text is None or text == "auto":
+        return None if text is None else "auto"
     if not text.isdigit() or not 1 <= int(text) <= 1024:
         raise Usage(f"--nproc-per-node {text} is not possible: give auto, or a number from 1 to 1024.")
     return int(text)
-
-
-def _variable(word: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not name.replace("_", "a").isalnum() or name[:1].isdigit():
-        raise Usage(
-            f"--env {word!r} has no valid name: write --env NAME=VALUE, or --env NAME for its value here."
-        )
-    if equals:
-        return name, value
-    if name not in os.environ:
-        raise Usage(f"--env {name}: there is no such variable here; write --env {name}=VALUE.")
-    return name, os.environ[name]

@@ -6,16 +6,12 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
+from gpuctl.workflow.checkpoints import goes_on
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared
-from gpuctl.workflow.train import (
-    TrainRequest,
-    launches_of,
-    machines_of,
-    plan_run,
-    what_to_install,
-    what_to_run,
-)
+from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
+from gpuctl.workflow.resume import resolve
+from gpuctl.workflow.train import launches_of, plan_run
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -27,6 +23,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     from remote.fanout import fan_out, values
     from remote.tree import human_bytes
 
+    request, earlier = resolve(app, request)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
@@ -39,7 +36,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
     launches = launches_of(run, script, prepared, request.env)
-    problems = preflight.findings(found, master=machines[0], needs_torch=wanted is None)
+    problems = preflight.findings(found, master=machines[0], needs_torch=wanted is None, wished=request.env)
     say = app.output.say
     say(
         f"send {plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}"
@@ -48,6 +45,8 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         say(
             f"build an environment of {wanted.source} on each node, where it is not there, with its Python below"
         )
+    if earlier is not None:
+        say(goes_on(earlier, run))
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
     for name, launch in launches.items():
         say(f"\n{name}:")
@@ -61,6 +60,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         "cluster": inventory.cluster,
         "mode": run.mode,
         "script": run.script,
+        "resumed_from": earlier.run.run if earlier else None,
         "nnodes": len(run.nodes),
         "world_size": run.world_size,
         "files": len(tree.entries),

@@ -1,73 +1,50 @@
 """`train`: ready nodes → a run → its result."""
 
+import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Failed
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.view import View, open_view
+from gpuctl.view import open_view
+from gpuctl.workflow.checkpoints import Earlier, place
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.firewall import owner_of
 from gpuctl.workflow.prepare import Prepared, prepare
+from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode
+from inventories.store import ClusterFolder, RunFolder
+from remote.observer import Observer
 
 if TYPE_CHECKING:
-    from inventories.store import RunFolder
     from remote.facts import Facts
-    from remote.python_env.requirements import Wanted
     from remote.script import Script
     from remote.session import Node
-    from remote.tree import Tree
     from remote.watch import Watch
 
-
-LAUNCHER = ("torch",)
-"""What starts the ranks; a requirement of every environment that is not locked."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainRequest:
-    """What a person asked `gpuctl train` for."""
-
-    mode: Literal["torchrun"] = "torchrun"
-    nnodes: int | None = None
-    """None: all machines."""
-    nproc_per_node: int | None = None
-    """None: one a GPU, or one where there is none."""
-    detach: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
-    python: str | None = None
-    pip: tuple[str, ...] = ()
-    """Requirements for the ranks' environment."""
-    requirements: Path | None = None
-    wheels: Path | None = None
-    """Folder of wheels to install from, instead of an index."""
-    skip_preflight: bool = False
-    module: str | None = None
-    words: tuple[str, ...] = ()
-    """The script and its arguments, or the built-in job's options."""
-
-    @property
-    def built_in(self) -> bool:
-        """True: no script was named."""
-        return self.module is None and (not self.words or self.words[0].startswith("-"))
+__all__ = [
+    "TrainRequest",
+    "check_nodes",
+    "interrupts_go_to",
+    "launches_of",
+    "plan_run",
+    "see_through",
+    "train",
+]
 
 
-def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
-    """Run it. Returns the result, and whether a person interrupted it."""
-    from remote.watch import Watch
+def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tuple[Result, bool]:
+    """One run, which goes on from an earlier one's checkpoints where one is given.
 
+    Returns the result, and whether a person interrupted it.
+    """
     began, started_at = time.monotonic(), datetime.now(UTC)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
@@ -86,27 +63,69 @@ def train(app: App, request: TrainRequest) -> tuple[Result, bool]:
             seconds["prepare"] = time.monotonic() - mark
             mark = time.monotonic()
             view.phase("preflight", "trying every connection, checking what would fail later")
-            _preflight(view, nodes, prepared, machines[0], skip=request.skip_preflight)
+            check_nodes(view, nodes, prepared, machines[0], skip=request.skip_preflight, wished=request.env)
             seconds["preflight"] = time.monotonic() - mark
             run_folder = app.store.new_run(started_at)
             run = plan_run(
                 run_folder.id, inventory, request, script, machines, prepared.facts, started_at, seconds
             )
-            launches = launches_of(run, script, prepared, request.env)
-            watch = Watch(
-                run,
-                run_folder,
-                {name: node.machine for name, node in nodes.items()},
-                folder.known_hosts_path,
-                view,
-                gang=True,
-                nodes=nodes,
-            )
-            with interrupts_go_to(watch):
-                run_folder.save_run(run)
-                return _launch(
-                    view, run_folder, run, watch, launches, preparing, detach=request.detach, began=began
+            if earlier is not None:
+                mark = time.monotonic()
+                try:
+                    place(view, app.store, folder, nodes, earlier, run)
+                except BaseException:
+                    shutil.rmtree(run_folder.path, ignore_errors=True)  # nothing was launched
+                    raise
+                placed_s = seconds["prepare"] + time.monotonic() - mark
+                run = replace(
+                    run,
+                    resumed_from=earlier.run.run,
+                    seconds={**run.seconds, "prepare": round(placed_s, 3)},
                 )
+            return see_through(
+                view,
+                folder,
+                run_folder,
+                run,
+                nodes,
+                launches_of(run, script, prepared, request.env),
+                detach=request.detach,
+                began=began,
+                on_started=preparing.close,
+            )
+
+
+class Stage(Observer, Protocol):
+    """Who is told how a run goes, and which phase it is in."""
+
+    def phase(self, name: str, text: str) -> None:
+        """Begin a phase."""
+
+
+def see_through(
+    view: Stage,
+    cluster: ClusterFolder,
+    folder: RunFolder,
+    run: Run,
+    nodes: "Mapping[str, Node]",
+    launches: Mapping[str, dict[str, Any]],
+    *,
+    began: float,
+    detach: bool = False,
+    on_started: Callable[[], None] = lambda: None,
+) -> tuple[Result, bool]:
+    """Start a planned run on its nodes, which are ready, and see it to its end unless `detach`.
+
+    `nodes` are those of the run; their connections stay open. `began`: monotonic time since which its total is
+    counted. Returns the result, and whether a person interrupted it.
+    """
+    from remote.watch import Watch
+
+    machines = {name: node.machine for name, node in nodes.items()}
+    watch = Watch(run, folder, machines, cluster.known_hosts_path, view, gang=True, nodes=nodes)
+    with interrupts_go_to(watch):
+        folder.save_run(run)
+        return _launch(view, folder, run, watch, launches, on_started, detach=detach, began=began)
 
 
 @contextmanager
@@ -119,18 +138,6 @@ def interrupts_go_to(watch: "Watch") -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
-    """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
-    count = len(inventory.machines) if request.nnodes is None else request.nnodes
-    if not 1 <= count <= len(inventory.machines):
-        raise Usage(
-            f"--nnodes {count} is not possible: the cluster {inventory.cluster} has "
-            f"{plural(len(inventory.machines), 'node')}. Add some with: gpuctl up --count {max(count, 1)}"
-        )
-    chosen = sorted(inventory.machines, key=lambda machine: machine.rank)[:count]
-    return [replace(m, python=request.python) for m in chosen] if request.python else chosen
-
-
 def _price(inventory: Inventory, machines: int) -> float | None:
     """USD an hour of the machines that take part: their share of the cluster's price."""
     if inventory.hourly_usd is None:
@@ -138,53 +145,19 @@ def _price(inventory: Inventory, machines: int) -> float | None:
     return inventory.hourly_usd * machines / len(inventory.machines)
 
 
-def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
-    """The script, the files to send, and the folder on the nodes that takes them."""
-    from remote.script import BUILT_IN_FOLDER, built_in, built_in_tree, user_script
-    from remote.sync import code_folder
-    from remote.tree import read_tree
-
-    if request.built_in:
-        return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
-    tree = read_tree(Path.cwd(), allow_large=app.options.yes)
-    return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
-
-
-def what_to_install(
-    request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
-) -> "Wanted | None":
-    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
-    from remote.python_env.requirements import wanted
-
-    named = bool(request.pip or request.requirements or request.wheels)
-    if request.python and named:
-        raise Usage(
-            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
-            "--requirements and --wheels."
-        )
-    own = [machine for machine in machines if machine.python]
-    if not named and own:
-        listed = None if request.built_in or request.python else wanted(tree.root)
-        if listed is not None:
-            say(
-                f"{listed.source} is not installed: {own[0].name} uses {own[0].python} as it is. `--requirements "
-                f"{listed.source}` builds an environment with what it lists."
-            )
-        return None
-    return wanted(
-        tree.root,
-        pip=request.pip,
-        requirements=request.requirements,
-        wheels=request.wheels,
-        built_in=request.built_in,
-        always=LAUNCHER,
-    )
-
-
-def _preflight(
-    view: View, nodes: "Mapping[str, Node]", prepared: Prepared, master: Machine, *, skip: bool
+def check_nodes(
+    view: Stage,
+    nodes: "Mapping[str, Node]",
+    prepared: Prepared,
+    master: Machine,
+    *,
+    skip: bool = False,
+    wished: Collection[str] = (),
 ) -> None:
-    """Raises PreflightFailed; `skip`: only where nothing could be started at all."""
+    """The preflight. Raises PreflightFailed.
+
+    `skip`: only where nothing could be started at all. `wished`: names of the variables that a person sets.
+    """
     from remote import preflight
     from remote.probe import probe
 
@@ -194,16 +167,7 @@ def _preflight(
         view.note("the preflight is skipped, as you said")
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
-    preflight.check(facts, probes, master=master, note=view.note)
-
-
-def built_in_help() -> int:
-    """Print the built-in job's own options, on this computer: its parser needs no torch."""
-    from remote.script import built_in_tree
-
-    return subprocess.run(
-        [sys.executable, "-m", "train", "--help"], cwd=built_in_tree().root, check=False
-    ).returncode
+    preflight.check(facts, probes, master=master, note=view.note, wished=wished)
 
 
 def plan_run(
@@ -221,7 +185,8 @@ def plan_run(
     first_rank = 0
     for rank, machine in enumerate(machines):
         fact = facts[machine.name]
-        nproc = request.nproc_per_node or len(fact.gpus) or 1
+        asked = request.nproc_per_node
+        nproc = asked if isinstance(asked, int) else len(fact.gpus) or 1
         parts.append(
             RunNode(
                 name=machine.name,
@@ -247,6 +212,7 @@ def plan_run(
         started_at=started_at.isoformat(timespec="milliseconds"),
         seconds={name: round(value, 3) for name, value in seconds.items()},
         hourly_usd=_price(inventory, len(machines)),
+        options=request.options(),
     )
 
 
@@ -273,12 +239,12 @@ def launches_of(
 
 
 def _launch(
-    view: View,
-    folder: "RunFolder",
+    view: Stage,
+    folder: RunFolder,
     run: Run,
     watch: "Watch",
     launches: Mapping[str, dict[str, Any]],
-    preparing: ExitStack,
+    on_started: Callable[[], None],
     *,
     detach: bool,
     began: float,
@@ -290,7 +256,7 @@ def _launch(
     mark = time.monotonic()
 
     def started() -> None:
-        preparing.close()
+        on_started()
         if not detach:
             view.phase("train", f"{run.script}: {ranks} at work")
 

@@ -18,8 +18,12 @@ ANSWERING = {
     "ready": "ready",
     "stop": "runner",
     "follow": "follow",
-    "send": "follow",
+    "send": "sending",
     "usage": "usage",
+    "checkpoints": "checkpoints",
+    "place": "checkpoints",
+    "discard": "checkpoints",
+    "send_checkpoints": "checkpoints",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {"sync": "sync", "probe": "probe", "environment": "python_env"}

@@ -1,13 +1,13 @@
 """The files of a run, sent as they grow: logs, metrics, usage, rank records, and at the end its artifacts."""
 
-import hashlib
 import os
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
-from remote.node import frames, process, runner, usage_log
-from remote.node.files import is_regular, walk_files
+from remote.node import checkpoints, frames, process, runner, usage_log
+from remote.node.files import is_regular
+from remote.node.sending import send_tree
 
 POLL_S = 0.2
 """How often growing files are looked at; the end of the run is noticed at once."""
@@ -19,8 +19,8 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
-    sent; wait, max_artifact_bytes. A `launch` in it is started first, so that a run begins and is followed in one
-    round trip.
+    sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints` (whole, max_bytes). A
+    `launch` in it is started first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
     if launch:
@@ -53,6 +53,9 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     frames.write(output, {"t": "end", "state": state})
     if not state["running"]:
         send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
+        if request["checkpoints"]:
+            failed = state.get("exit_code") != 0
+            checkpoints.send_if_small(run_dir, output, failed=failed, **request["checkpoints"])
     frames.write(output, {"t": "done"})
 
 
@@ -94,54 +97,3 @@ def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int
             frames.write(output, {"t": "record", "path": path}, (run_dir / path).read_bytes())
             sent += 1
     return sent
-
-
-def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None:
-    """Send every plain file below `root` (or `root` itself); name what is left out and why."""
-    if root.is_file() and not root.is_symlink():
-        files = [(root.name, root.lstat())]
-        root = root.parent
-    else:
-        files = list(walk_files(root))
-    total = 0
-    for name, status in files:
-        path = "{}/{}".format(prefix, name) if prefix else name
-        if not is_regular(status):
-            frames.write(output, {"t": "skipped", "path": path, "reason": "not a plain file"})
-        elif total + status.st_size > max_bytes:
-            reason = "over the limit of {} bytes".format(max_bytes)
-            frames.write(output, {"t": "skipped", "path": path, "reason": reason})
-        else:
-            total += status.st_size
-            _send_file(root / name, path, output)
-
-
-def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
-    """One file in chunks; the last frame of it carries size and SHA-256, so that a cut file is never kept."""
-    digest, offset = hashlib.sha256(), 0
-    try:
-        handle = os.open(str(file_path), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        frames.write(output, {"t": "skipped", "path": path, "reason": error.strerror or str(error)})
-        return
-    with os.fdopen(handle, "rb") as file:
-        while True:
-            body = file.read(frames.CHUNK_BYTES)
-            if not body:
-                break
-            digest.update(body)
-            frames.write(output, {"t": "chunk", "path": path, "offset": offset}, body)
-            offset += len(body)
-        mode = os.fstat(file.fileno()).st_mode & 0o777
-    header = {"t": "complete", "path": path, "bytes": offset, "sha256": digest.hexdigest(), "mode": mode}
-    frames.write(output, header)
-
-
-def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`send`: a file or folder of the node, for `gpuctl pull`."""
-    # The person named this one, so it is followed if it is a link; links within it are not.
-    path = Path(os.path.realpath(os.path.expanduser(request["path"])))
-    if not path.exists():
-        raise FileNotFoundError("no such file or folder: {}".format(path))
-    send_tree(path, "", int(request["max_bytes"]), output)
-    frames.write(output, {"t": "done"})

@@ -22,8 +22,17 @@ LOW_DISK_BYTES = 1024 * 1024
 NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's folder in which it finds what an earlier run has left, and leaves its own."""
+
+
 class Stopped(Exception):
     """The runner was told to stop."""
+
+
+def placed_for(run_dir: Path) -> Path:
+    """Where the checkpoints lie that a run is to find, until its launch makes the run's folder and moves them in."""
+    return run_dir.with_name("{}.{}".format(run_dir.name, CHECKPOINTS))
 
 
 def launch(spec: Dict[str, Any]) -> None:
@@ -52,6 +61,11 @@ def _start(spec: Dict[str, Any], run_dir: Path) -> None:
     """Fork the runner and wait until its launcher runs."""
     for name in ("logs", "metrics", "ranks", "artifacts"):
         (run_dir / name).mkdir(mode=0o700)
+    placed = placed_for(run_dir)
+    if placed.is_dir():
+        placed.rename(run_dir / CHECKPOINTS)
+    else:
+        (run_dir / CHECKPOINTS).mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
     if os.fork() == 0:

@@ -72,6 +72,7 @@ def test_the_document_is_the_designed_one():
     assert list(document) == [
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
         "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir", "usage",
+        "resumed_from",
     ]  # fmt: skip
     assert list(document["seconds"]) == [
         "total",

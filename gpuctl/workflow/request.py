@@ -1,0 +1,147 @@
+"""What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.text import plural
+from gpuctl.workflow.firewall import owner_of
+from inventories.machine import Inventory, Machine
+from inventories.run import RunOptions
+
+if TYPE_CHECKING:
+    from remote.python_env.requirements import Wanted
+    from remote.script import Script
+    from remote.tree import Tree
+
+LAUNCHER = ("torch",)
+"""What starts the ranks; a requirement of every environment that is not locked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What a person asked `gpuctl train` for."""
+
+    mode: Literal["torchrun"] = "torchrun"
+    nnodes: int | None = None
+    """None: all machines."""
+    nproc_per_node: int | Literal["auto"] | None = None
+    """auto, or None for not said: one a GPU, or one where there is none."""
+    detach: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    pip: tuple[str, ...] = ()
+    """Requirements for the ranks' environment."""
+    requirements: Path | None = None
+    wheels: Path | None = None
+    """Folder of wheels to install from, instead of an index."""
+    skip_preflight: bool = False
+    module: str | None = None
+    words: tuple[str, ...] = ()
+    """The script and its arguments, or the built-in job's options."""
+    project: Path | None = None
+    """The folder that is sent. None: the current one."""
+    resume: bool = False
+    """Go on from the latest run that has checkpoints."""
+    resume_from: str | None = None
+    """Go on from this run."""
+    max_restarts: int = 0
+    answering: frozenset[str] | None = None
+    """Names of the machines that can take part. None: all must."""
+
+    @property
+    def built_in(self) -> bool:
+        """True: no script was named."""
+        return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+    def options(self) -> RunOptions:
+        """What the run's record keeps of this."""
+        return RunOptions(
+            project=None if self.built_in else str(self.project or Path.cwd()),
+            nnodes=self.nnodes,
+            nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
+            env=tuple(sorted(self.env)),
+            python=self.python,
+            pip=self.pip,
+            requirements=str(self.requirements.absolute()) if self.requirements else None,
+            wheels=str(self.wheels.absolute()) if self.wheels else None,
+        )
+
+
+def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
+    """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
+    if request.answering is not None:
+        there = [machine for machine in inventory.machines if machine.name in request.answering]
+        fewer = None if request.nnodes is None else min(request.nnodes, len(there))
+        inventory = replace(inventory, machines=tuple(there))
+        request = replace(request, nnodes=fewer)
+    count = len(inventory.machines) if request.nnodes is None else request.nnodes
+    if not 1 <= count <= len(inventory.machines):
+        raise Usage(
+            f"--nnodes {count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(inventory.machines), 'node')}. Add some with: gpuctl up --count {max(count, 1)}"
+        )
+    chosen = sorted(inventory.machines, key=lambda machine: machine.rank)[:count]
+    return [replace(m, python=request.python) for m in chosen] if request.python else chosen
+
+
+def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
+    """The script, the files to send, and the folder on the nodes that takes them."""
+    from remote.script import BUILT_IN_FOLDER, built_in, built_in_tree, user_script
+    from remote.sync import code_folder
+    from remote.tree import read_tree
+
+    if request.built_in:
+        return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
+    if request.project is not None and not request.project.is_dir():
+        raise Usage(
+            f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
+            "gpuctl train --resume SCRIPT"
+        )
+    tree = read_tree(request.project or Path.cwd(), allow_large=app.options.yes)
+    return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
+
+
+def what_to_install(
+    request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
+) -> "Wanted | None":
+    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
+    from remote.python_env.requirements import wanted
+
+    named = bool(request.pip or request.requirements or request.wheels)
+    if request.python and named:
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
+        )
+    own = [machine for machine in machines if machine.python]
+    if not named and own:
+        listed = None if request.built_in or request.python else wanted(tree.root)
+        if listed is not None:
+            say(
+                f"{listed.source} is not installed: {own[0].name} uses {own[0].python} as it is. `--requirements "
+                f"{listed.source}` builds an environment with what it lists."
+            )
+        return None
+    return wanted(
+        tree.root,
+        pip=request.pip,
+        requirements=request.requirements,
+        wheels=request.wheels,
+        built_in=request.built_in,
+        always=LAUNCHER,
+    )
+
+
+def built_in_help() -> int:
+    """Print the built-in job's own options, on this computer: its parser needs no torch."""
+    from remote.script import built_in_tree
+
+    return subprocess.run(
+        [sys.executable, "-m", "train", "--help"], cwd=built_in_tree().root, check=False
+    ).returncode

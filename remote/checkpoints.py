@@ -1,0 +1,81 @@
+"""What a run left to go on from: where it lies, and how it comes to the node on which the next run looks for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inventories.run import Run, RunNode
+from remote.errors import BadAnswer
+from remote.intake import Intake
+from remote.node.checkpoints import describe
+from remote.node.runner import placed_for
+from remote.session import Node
+from remote.sync import sync
+from remote.transfer import take_in
+from remote.tree import tree_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What counts of a run's checkpoints, in one place."""
+
+    files: int
+    bytes: int
+    newest: str
+    """Name of the newest one's file."""
+
+
+def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
+    """What the node has of each run, None for nothing. One round trip."""
+    answer = node.ask("checkpoints", {"runs": [_source(run) for run in runs]})
+    try:
+        found = [None if one is None else _read(one) for one in answer["found"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
+    if len(found) != len(runs):
+        raise BadAnswer(
+            f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(found)}."
+        )
+    return found
+
+
+def in_folder(folder: Path, run: Run) -> Checkpoints | None:
+    """What a folder on this computer has of a run."""
+    found = describe(folder, run.built_in)
+    return None if found is None else _read(found)
+
+
+def place(node: Node, run: Run, target: RunNode) -> None:
+    """Have the node place what it has of `run` for one that is to be launched: nothing travels. Raises NodeFailed."""
+    with node.converse("place", {"source": _source(run), "run_dir": target.run_dir}) as talk:
+        last = None
+        for header, _ in talk.frames():
+            last = header.get("t")
+    if last != "placed":
+        raise BadAnswer(f"{node.name}: did not say that it has placed the checkpoints of run {run.run}.")
+
+
+def discard(node: Node, target: RunNode) -> None:
+    """Have the node take back what was placed for a run that is not launched after all."""
+    node.ask("discard", {"run_dir": target.run_dir})
+
+
+def bring(node: Node, run: Run, folder: Path) -> list[str]:
+    """Bring what a node has of `run` into a folder here, in chunks; returns what was refused, with the reason."""
+    return take_in(node, "send_checkpoints", {"source": _source(run)}, Intake(folder))
+
+
+def send(node: Node, folder: Path, target: RunNode, *, ssh_config: Path, say: Callable[[str], None]) -> None:
+    """Send a folder's files, in chunks, to where a run that is to be launched on the node finds them."""
+    placed = str(placed_for(Path(target.run_dir)))
+    sync(node, tree_of(folder, "**/*"), placed, follow_deletions=False, ssh_config=ssh_config, say=say)
+
+
+def _source(run: Run) -> tuple[str, str, bool]:
+    """How a node is asked for a run's checkpoints: they lie on the first of its nodes."""
+    return run.run, min(run.nodes, key=lambda part: part.rank).name, run.built_in
+
+
+def _read(found: dict[str, Any]) -> Checkpoints:
+    return Checkpoints(files=int(found["files"]), bytes=int(found["bytes"]), newest=str(found["newest"]))

@@ -1,0 +1,153 @@
+"""Checkpoints of runs on a node: found, sent, and placed where the next run looks for them.
+
+A run keeps them in `checkpoints/` of its folder. Of the built-in job one counts once its `step-N.json` is there,
+which is written last and tells the size of its file. Of a user's script every file of the folder counts.
+
+What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
+launch moves it in. Nothing here ever changes what an earlier run has left.
+"""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
+
+from remote.node import frames
+from remote.node.files import NODE_HOME, is_regular, read_json, walk_files
+from remote.node.runner import CHECKPOINTS, placed_for
+from remote.node.sending import send_files
+
+BEAT_S = 5.0
+COPY_BYTES = 1024 * 1024
+
+
+def of_run(run: str, node: str) -> Path:
+    """The folder of a run's checkpoints on this machine; `node`: the name under which it took part."""
+    return NODE_HOME / "runs" / run / node / CHECKPOINTS
+
+
+def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
+    """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
+
+    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
+    is cut off holds whole checkpoints, too.
+    """
+    if not whole:
+        plain = [(status, name) for name, status in walk_files(folder) if is_regular(status)]
+        return [
+            (name, status.st_size)
+            for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
+        ]
+    steps = []
+    for path in folder.glob("*.json"):
+        document = read_json(path)
+        name, step = document.get("file"), document.get("step")
+        if not (isinstance(name, str) and isinstance(step, int) and name and os.path.basename(name) == name):
+            continue
+        size = _size(folder / name)
+        if size >= 0 and size == document.get("bytes"):
+            steps.append((step, [(name, size), (path.name, _size(path))]))
+    return [file for _, files in sorted(steps) for file in files]
+
+
+def _size(path: Path) -> int:
+    """Bytes of a plain file; -1 where there is none."""
+    try:
+        status = os.lstat(str(path))
+    except FileNotFoundError:
+        return -1
+    return status.st_size if is_regular(status) else -1
+
+
+def describe(folder: Path, whole: bool) -> Optional[Dict[str, Any]]:
+    """How many `files` and `bytes` count, and the name of the `newest`; None where there are none."""
+    files = files_in(folder, whole)
+    if not files:
+        return None
+    newest, _ = files[-2] if whole else files[-1]
+    return {"files": len(files), "bytes": sum(size for _, size in files), "newest": newest}
+
+
+def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it."""
+    found = [describe(of_run(run, node), whole) for run, node, whole in request["runs"]]
+    frames.write(output, {"t": "checkpoints", "found": found})
+
+
+def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`place`: those of a run (`source`: [id, node, whole]) for the one that is to be launched in `run_dir`.
+
+    The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
+    and gets copies. Sends a beat now and then while it copies.
+    """
+    run, node, whole = request["source"]
+    source, target = of_run(run, node), placed_for(Path(request["run_dir"]))
+    heartbeat = Heartbeat(output)
+    for name, _ in files_in(source, whole):
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (whole and _link(source / name, path)):
+            _copy(source / name, path, heartbeat)
+    frames.write(output, {"t": "placed"})
+
+
+class Heartbeat:
+    """Tells the other side, at most every few seconds, that work goes on."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Work goes on."""
+        now = time.monotonic()
+        if now - self._last > BEAT_S:
+            self._last = now
+            frames.write(self._output, {"t": "beat"})
+
+
+def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
+    """Copy a file with its times: the newest of a folder stays that."""
+    with open(str(source), "rb") as reader, open(str(target), "wb") as writer:
+        for body in iter(lambda: reader.read(COPY_BYTES), b""):
+            writer.write(body)
+            heartbeat()
+    shutil.copystat(str(source), str(target))
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Whether a hard link could be made; some disks have none."""
+    try:
+        os.link(str(source), str(target))
+    except OSError:
+        return False
+    return True
+
+
+def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`send_checkpoints`: the files of a run's checkpoints (`source`: [id, node, whole])."""
+    run, node, whole = request["source"]
+    folder = of_run(run, node)
+    send_files(folder, [name for name, _ in files_in(folder, whole)], "", output)
+    frames.write(output, {"t": "done"})
+
+
+def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`discard`: take back what was placed, or had begun to be, for a run in `run_dir` that was not launched."""
+    shutil.rmtree(str(placed_for(Path(request["run_dir"]))), ignore_errors=True)
+    frames.write(output, {"t": "discarded"})
+
+
+def send_if_small(run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool) -> None:
+    """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large."""
+    folder = run_dir / CHECKPOINTS
+    files = files_in(folder, whole)
+    size = sum(size for _, size in files)
+    if size <= max_bytes:
+        send_files(folder, [name for name, _ in files], CHECKPOINTS, output)
+    elif failed:
+        reason = "{:.0f} MB, more than {:.0f} MB; they stay on the node until it is removed".format(
+            size / 1e6, max_bytes / 1e6
+        )
+        frames.write(output, {"t": "skipped", "path": CHECKPOINTS, "reason": reason})

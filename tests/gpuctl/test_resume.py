@@ -1,0 +1,210 @@
+"""What a run that goes on takes over from the earlier one, and the line that says so."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuctl.errors import Usage
+from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
+from gpuctl.workflow.request import TrainRequest, machines_of
+from gpuctl.workflow.restarts import what_failed
+from gpuctl.workflow.resume import same_script, taken_over
+from inventories import codec
+from inventories.machine import Inventory, Machine
+from inventories.run import FirstError, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.store import ClusterFolder
+from remote.checkpoints import Checkpoints
+
+RUN = Run(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="sub/my.py",
+    args=("--lr", "0.1"),
+    nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+    master_addr="10.0.0.1",
+    master_port=29500,
+    started_at="2026-11-21T05:46:25+00:00",
+    options=RunOptions(project="/work", nnodes=2, nproc_per_node=4, pip=("numpy",)),
+)
+BUILT_IN = replace(RUN, script="built-in", args=("--epochs", "3"), options=RunOptions())
+MODULE = replace(RUN, script="-m pkg.mod")
+NEXT = replace(RUN, run="20261121-060000-0000")
+
+
+@pytest.mark.parametrize(
+    ("typed", "run", "expected"),
+    [
+        ({}, RUN, {"words": ("/work/sub/my.py", "--lr", "0.1"), "project": Path("/work")}),
+        ({"words": ("--lr", "1")}, RUN, {"words": ("/work/sub/my.py", "--lr", "0.1", "--lr", "1")}),
+        ({"words": ("other.py",)}, RUN, {"words": ("other.py",), "project": None, "module": None}),
+        ({"module": "a.b", "words": ("x",)}, RUN, {"words": ("x",), "project": None, "module": "a.b"}),
+        ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/work")}),
+        ({}, BUILT_IN, {"words": ("--epochs", "3"), "module": None, "project": None, "built_in": True}),
+        ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "3", "--epochs", "9")}),
+        ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
+        ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
+        ({"python": "/usr/bin/python3"}, RUN, {"python": "/usr/bin/python3", "pip": ()}),
+        (
+            {},
+            replace(RUN, options=None),
+            {"words": ("sub/my.py", "--lr", "0.1"), "project": None, "nnodes": None},
+        ),
+    ],
+)
+def test_what_is_typed_wins_over_the_earlier_run(
+    typed: dict[str, object], run: Run, expected: dict[str, object]
+) -> None:
+    request = taken_over(TrainRequest(resume=True, **typed), run)  # type: ignore[arg-type]
+    assert {name: getattr(request, name) for name in expected} == expected
+
+
+def test_values_of_variables_are_asked_for_again() -> None:
+    run = replace(RUN, options=RunOptions(project="/work", env=("LR", "TOKEN")))
+    with pytest.raises(Usage, match=r"was given --env TOKEN, .* Give them again: --env TOKEN=VALUE"):
+        taken_over(TrainRequest(env={"LR": "1"}), run)
+    assert taken_over(TrainRequest(env={"LR": "1", "TOKEN": ""}), run).env == {"LR": "1", "TOKEN": ""}
+
+
+def test_what_a_record_keeps_of_a_request() -> None:
+    request = TrainRequest(
+        words=("my.py",),
+        project=Path("/work"),
+        nnodes=2,
+        nproc_per_node="auto",
+        env={"B": "secret", "A": "1"},
+        wheels=Path("/wheels"),
+    )
+    assert request.options() == RunOptions(project="/work", nnodes=2, env=("A", "B"), wheels="/wheels")
+    assert TrainRequest(words=("--epochs", "1")).options() == RunOptions()
+
+
+@pytest.mark.parametrize(
+    ("typed", "run", "same"),
+    [
+        ({}, RUN, True),
+        ({"words": ("--lr", "1")}, RUN, True),
+        ({"words": ("/work/sub/my.py",)}, RUN, True),
+        ({"words": ("/work/sub/../sub/my.py",)}, RUN, True),
+        ({"words": ("/other/sub/my.py",)}, RUN, False),
+        ({"words": ("built-in",)}, BUILT_IN, False),
+        ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), True),
+        ({"module": "pkg.mod"}, MODULE, True),
+        ({"module": "pkg.other"}, MODULE, False),
+    ],
+)
+def test_a_script_that_is_named_goes_on_from_its_own_runs(
+    typed: dict[str, object], run: Run, same: bool
+) -> None:
+    assert same_script(TrainRequest(**typed), run) is same  # type: ignore[arg-type]
+
+
+def test_a_file_named_like_the_built_in_job_is_not_the_built_in_job() -> None:
+    assert not replace(RUN, script="built-in").built_in
+    assert BUILT_IN.built_in
+    assert replace(BUILT_IN, options=None).built_in
+
+
+def test_records_of_an_older_gpuctl_are_read() -> None:
+    document = codec.to_json(RUN)
+    del document["options"], document["resumed_from"]
+    assert codec.from_json(Run, document, "run.json") == replace(RUN, options=None)
+
+
+def machine(name: str, rank: int = 0) -> Machine:
+    return Machine(
+        name=name,
+        rank=rank,
+        state="running",
+        host="127.0.0.1",
+        user="me",
+        private_ip="127.0.0.1",
+        gpus=0,
+        id=name,
+    )
+
+
+OWN = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
+OTHER = ClusterFolder(Path("/home/me/.gpuctl/clusters/other"))
+FIRST, SECOND, AWAY = (
+    Place(cluster=OWN, machine=machine("gpu-0")),
+    Place(cluster=OWN, machine=machine("gpu-1")),
+    Place(cluster=OTHER, machine=machine("gpu-0")),
+)
+SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt")
+
+
+def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
+    runs = (NEXT, RUN, BUILT_IN)
+    asked = Survey(
+        runs=runs,
+        places={place.key: place for place in (FIRST, SECOND, AWAY)},
+        found={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
+        here=[None, None, SOME],
+        errors=("gpu-1 does not answer",),
+    )
+    assert asked.pick() == (RUN, SOME, (AWAY,))
+    assert asked.answering(OWN) == {"gpu-0"}
+    assert replace(asked, found={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
+    assert replace(asked, found={}, here=[None] * 3).pick() is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "line"),
+    [
+        (
+            Earlier(run=RUN, source=RUN, newest="a.pt", places=(SECOND, FIRST)),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, newest="a.pt", places=(SECOND,)),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, newest="a.pt", places=(AWAY,)),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, newest="a.pt"),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here when that "
+            "ended",
+        ),
+        (
+            Earlier(run=RUN, source=None),
+            f"run {NEXT.run} starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
+        ),
+    ],
+)
+def test_a_line_says_what_a_run_goes_on_from(earlier: Earlier, line: str) -> None:
+    assert goes_on(earlier, NEXT) == line
+
+
+def test_machines_that_do_not_answer_are_left_out() -> None:
+    inventory = Inventory(
+        cluster="default",
+        provider="local",
+        created_at="2026-11-21T05:46:25+00:00",
+        machines=tuple(machine(f"gpu-{n}", n) for n in range(3)),
+    )
+
+    def names(**request: object) -> list[str]:
+        return [one.name for one in machines_of(inventory, TrainRequest(**request))]  # type: ignore[arg-type]
+
+    there = frozenset({"gpu-1", "gpu-2"})
+    assert names() == ["gpu-0", "gpu-1", "gpu-2"]
+    assert names(answering=there) == ["gpu-1", "gpu-2"]
+    assert names(answering=there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
+    assert names(answering=there, nnodes=3) == ["gpu-1", "gpu-2"]
+
+
+def test_what_failed_is_one_line() -> None:
+    result = Result(
+        run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
+        nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
+        ranks=(), first_error=FirstError(rank=1, node="gpu-1", message="boom"), cost_usd=None, dir="/",
+    )  # fmt: skip
+    assert what_failed(result) == "rank 1 on gpu-1: boom"
+    lost = replace(result, first_error=FirstError(rank=None, node="gpu-1", message="the node was lost"))
+    assert what_failed(lost) == "gpu-1: the node was lost"
+    assert what_failed(replace(result, first_error=None)) == "for no known reason"

@@ -1,0 +1,289 @@
+"""Runs that go on from an earlier one's checkpoints: by hand, and by themselves after a failure."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import Gpuctl, interrupt, processes_with, wait_for
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, os, sys, time
+from pathlib import Path
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+steps, pause = int(sys.argv[1]), float(sys.argv[2])
+folder = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints")
+known = sorted(folder.glob("step-*.json"))
+step = json.loads(known[-1].read_text())["step"] if rank == 0 and known else 0
+print("begins after", step, "of", world, flush=True)
+while step < steps:
+    time.sleep(pause)
+    step += 1
+    if rank == 0:
+        new = folder / "new"
+        new.write_text(json.dumps({"step": step}))
+        new.rename(folder / ("step-%04d.json" % step))
+    if "crash" in sys.argv and rank == 1 and step == 3 and not Path("crashed").exists():
+        Path("crashed").touch()
+        os.kill(os.getpid(), 9)
+    with open(os.environ["GPUCTL_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+"""
+
+
+def begun(gpuctl: Gpuctl, run: str) -> int:
+    """The step after which rank 0 of a run began."""
+    [line] = [
+        line
+        for line in (gpuctl.run_folder(run) / "logs" / "rank-0.log").read_text().splitlines()
+        if line.startswith("begins after")
+    ]
+    return int(line.split()[2])
+
+
+def steps_on(gpuctl: Gpuctl, node: str, run: str) -> list[int]:
+    """The steps whose checkpoints a node has of a run."""
+    home = gpuctl.home / "clusters" / "default" / "local" / node / "home" / ".gpuctl-node"
+    return [
+        int(path.stem[5:]) for path in sorted((home / "runs" / run / node / "checkpoints").glob("step-*"))
+    ]
+
+
+def run_record(gpuctl: Gpuctl, run: str) -> Any:
+    return json.loads((gpuctl.run_folder(run) / "run.json").read_text())
+
+
+def at_step(gpuctl: Gpuctl, step: int, *, runs: int = 1) -> str:
+    """Wait until the newest of so many runs has taken so many steps; its id."""
+
+    def there() -> str | None:
+        folders = sorted((gpuctl.home / "runs").glob("*"))
+        if len(folders) < runs:
+            return None
+        return folders[-1].name if steps_seen(gpuctl) >= step else None
+
+    return str(wait_for(there, what=f"step {step} of run {runs}", deadline_s=60))
+
+
+def stopped_run(gpuctl: Gpuctl, *words: str) -> str:
+    """A run of the script that was stopped by hand after some steps."""
+    gpuctl.script("my.py", SCRIPT)
+    gpuctl.ok("train", "--detach", *words, "my.py", "1000", "0.1")
+    wait_for(lambda: gpuctl.ok("logs", "--json") and steps_seen(gpuctl) >= 3, what="three steps")
+    run = gpuctl.ok("stop", "--json").json
+    assert run["status"] == "stopped"
+    return str(run["run"])
+
+
+def steps_seen(gpuctl: Gpuctl) -> int:
+    """How many steps of the newest run's rank 0 have arrived here."""
+    folders = sorted((gpuctl.home / "runs").glob("*"))
+    path = folders[-1] / "metrics" / "rank-0.jsonl" if folders else Path()
+    return len(path.read_text().splitlines()) if path.is_file() else 0
+
+
+def kill_host(machine: "dict[str, int]") -> None:
+    """End a local host's SSH server, as if the machine was lost."""
+    [server] = [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == machine["port"]
+    ]
+    psutil.Process(server).kill()
+
+
+def test_a_run_goes_on_from_an_earlier_one(two_hosts: Gpuctl, tmp_path: Path) -> None:
+    first = stopped_run(two_hosts)
+    left = steps_on(two_hosts, "default-0", first)
+    assert left
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    # What is typed now is put after the arguments of then; the script is found where it was.
+    shown = two_hosts.ok("train", "--resume", "--dry-run", "--json", cwd=elsewhere).json
+    assert shown["resumed_from"] == first
+    assert shown["nodes"][0]["argv"][-3:] == ["my.py", "1000", "0.1"]
+    done = two_hosts.ok("train", "--resume", "--json", "my.py", str(left[-1] + 2), "0")
+    result = done.json
+    assert result["resumed_from"] == first
+    assert result["status"] == "succeeded"
+    assert begun(two_hosts, result["run"]) == left[-1]
+    assert steps_on(two_hosts, "default-0", result["run"]) == [*left, left[-1] + 1, left[-1] + 2]
+    assert steps_on(two_hosts, "default-0", first) == left, "the earlier run's are left as they were"
+    assert run_record(two_hosts, result["run"])["resumed_from"] == first
+    assert f"from step-{left[-1]:04d}.json of run {first}" in done.err
+    assert f"from run {first}" in two_hosts.ok("results").out
+
+
+def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl: Gpuctl) -> None:
+    gpuctl.ok("up", "--provider", "local", "--count", "2")
+    first = stopped_run(gpuctl, "--nnodes", "1")
+    left = steps_on(gpuctl, "default-0", first)
+    # default-0 can't take part: the cluster's other machine goes on, over this computer.
+    inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
+    text = inventory.read_text()
+    swapped = text.replace("rank: 0", "rank: X").replace("rank: 1", "rank: 0").replace("rank: X", "rank: 1")
+    inventory.write_text(swapped)
+    moved = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
+    assert begun(gpuctl, moved.json["run"]) == left[-1]
+    assert [rank["node"] for rank in moved.json["ranks"]] == ["default-1"], "--nnodes 1 is taken over"
+    assert "brought from default-0" in moved.err
+    assert steps_on(gpuctl, "default-1", moved.json["run"]) == [*left, left[-1] + 1]
+    gpuctl.ok("down", "--yes")
+    gpuctl.ok("up", "--provider", "local", "--count", "1")
+    again = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
+    assert begun(gpuctl, again.json["run"]) == left[-1]
+    assert "with what was brought here" in again.err
+
+
+def test_where_there_is_nothing_to_go_on_from_it_says_so(two_hosts: Gpuctl) -> None:
+    refused = two_hosts("train", "--resume")
+    assert refused.status == 2
+    assert "has no runs yet" in refused.err
+    two_hosts.script("plain.py", "print('ran')")
+    run = two_hosts.ok("train", "--env", "SECRET=1", "--json", "plain.py").json["run"]
+    for words, who in (
+        (("--resume",), "No run on the cluster default left a checkpoint"),
+        (("--resume-from", run), f"Run {run} left no checkpoint"),
+        (("--resume", "other.py"), "No run of that script on the cluster default left a checkpoint"),
+    ):
+        refused = two_hosts("train", *words)
+        assert refused.status == 1
+        assert who in refused.err
+        assert "leave out --resume" in refused.err
+    assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
+    assert "SECRET" in (two_hosts.run_folder(run) / "run.json").read_text()
+    assert run_record(two_hosts, run)["options"]["env"] == ["SECRET"]
+
+
+def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
+    two_hosts.script("my.py", SCRIPT)
+    done = two_hosts("train", "--max-restarts", "3", "--json", "my.py", "12", "0.2", "crash")
+    assert done.status == 0, done.err
+    result = done.json
+    runs = two_hosts.ok("runs", "--json").json["runs"]
+    assert [run["status"] for run in runs] == ["failed", "succeeded"]
+    assert result["run"] == runs[1]["run"]
+    assert result["resumed_from"] == runs[0]["run"]
+    assert begun(two_hosts, result["run"]) >= 2
+    said = [line for line in done.err.splitlines() if line.startswith("restart ")]
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"restart 1 of 3: run {runs[0]['run']} failed (rank 1 on default-1: killed by SIGKILL"
+    )
+    assert f"run {result['run']} goes on from step-" in said[0]
+    assert not processes_with("my.py")
+
+
+def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) -> None:
+    two_hosts.script("fails.py", "import sys\nprint('no such layer')\nsys.exit(3)\n")
+    done = two_hosts("train", "--max-restarts", "2", "--json", "fails.py")
+    assert done.status == 1
+    assert done.json["exit_code"] == 3
+    assert "no such layer" in done.json["first_error"]["message"]
+    runs = [run["run"] for run in two_hosts.ok("runs", "--json").json["runs"]]
+    assert len(runs) == 3
+    assert [run_record(two_hosts, run)["resumed_from"] for run in runs] == [None, *runs[:2]]
+    said = [line for line in done.err.splitlines() if line.startswith("restart ")]
+    assert [line.split(":")[0] for line in said] == ["restart 1 of 2", "restart 2 of 2"]
+    assert all("starts from the beginning on 2 nodes" in line for line in said)
+
+
+def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    two_hosts.script("my.py", SCRIPT)
+    process = two_hosts.start("train", "--max-restarts", "1", "--json", "my.py", "30", "0.2")
+    first = at_step(two_hosts, 3)
+    kill_host(machines[1])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["status"], result["nnodes"], result["world_size"]) == ("succeeded", 1, 1)
+    assert result["resumed_from"] == first
+    assert begun(two_hosts, result["run"]) >= 3
+    assert f"of run {first} on 1 node" in err
+
+
+def test_a_lost_first_node_is_left_out_too(two_hosts: Gpuctl) -> None:
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    two_hosts.script("my.py", SCRIPT)
+    process = two_hosts.start("train", "--max-restarts", "1", "--json", "my.py", "30", "0.1")
+    at_step(two_hosts, 3)
+    kill_host(machines[0])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [rank["node"] for rank in json.loads(out)["ranks"]] == ["default-1"]
+    assert "starts from the beginning on 1 node: no checkpoint" in err
+
+
+def test_a_stopped_run_is_not_followed_by_another(two_hosts: Gpuctl) -> None:
+    two_hosts.script("my.py", SCRIPT)
+    for end in (interrupt, lambda _process: two_hosts.ok("stop")):
+        process = two_hosts.start("train", "--max-restarts", "2", "--json", "my.py", "1000", "0.1")
+        before = len(list((two_hosts.home / "runs").glob("*")))
+        at_step(two_hosts, 2, runs=before + 1)
+        end(process)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == (130 if end is interrupt else 1), err
+        assert json.loads(out)["status"] == "stopped"
+        assert len(list((two_hosts.home / "runs").glob("*"))) == before + 1
+    assert not processes_with("my.py")
+
+
+def kill_rank(gpuctl: Gpuctl, run: str, rank: int) -> None:
+    record = gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json"
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+
+
+def test_an_interrupt_ends_the_run_that_a_restart_began(two_hosts: Gpuctl) -> None:
+    two_hosts.script("my.py", SCRIPT)
+    process = two_hosts.start("train", "--max-restarts", "5", "--json", "my.py", "1000", "0.1")
+    kill_rank(two_hosts, at_step(two_hosts, 3), 1)
+    second = at_step(two_hosts, 3, runs=2)
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert (json.loads(out)["run"], json.loads(out)["status"]) == (second, "stopped")
+    assert not processes_with("my.py")
+
+
+def test_an_interrupt_before_a_restart_has_begun_leaves_the_failure(two_hosts: Gpuctl) -> None:
+    two_hosts.script("my.py", SCRIPT)
+    process = two_hosts.start("train", "--max-restarts", "5", "--json", "my.py", "1000", "0.1")
+    first = at_step(two_hosts, 3)
+    # As long as somebody else holds the cluster's lock, no other run can begin.
+    holder = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "print(1, flush=True); input()"
+    )
+    lock = two_hosts.home / "clusters" / "default" / "lock"
+    held = subprocess.Popen(
+        [sys.executable, "-c", holder, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert held.stdout is not None
+        assert held.stdout.readline() == "1\n"
+        kill_rank(two_hosts, first, 1)
+        result = two_hosts.run_folder(first) / "result.json"
+        wait_for(result.exists, what="the end of the first run")
+        interrupt(process)
+        out, err = process.communicate(timeout=60)
+    finally:
+        held.communicate("\n", timeout=10)
+    assert process.returncode == 130, err
+    assert (json.loads(out)["run"], json.loads(out)["status"]) == (first, "failed")
+    assert json.loads(out)["first_error"]["rank"] == 1
+    assert len(list((two_hosts.home / "runs").glob("*"))) == 1
+
+
+def test_restarts_need_gpuctl_to_stay(gpuctl: Gpuctl) -> None:
+    refused = gpuctl("train", "--detach", "--max-restarts", "1", "my.py")
+    assert refused.status == 2
+    assert "Leave out --detach" in refused.err
