@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl import text
 from gpuctl.errors import Failed, Usage
+from gpuctl.figures import PLOTS, new_figure, save_figure
 from gpuctl.results import args_of, job_of
 from inventories.codec import to_json
 from inventories.run import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-PLOTS = (".png", ".svg", ".pdf")
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
@@ -65,25 +64,16 @@ def write_plot(results: Sequence[Result], path: Path) -> str:
     The file's ending names its kind. Replaces the file; says that it did. Raises Usage for another kind,
     Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
     """
-    kind = path.suffix.lower()
-    if kind not in PLOTS:
+    if path.suffix.lower() not in PLOTS:
         raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
     if not any(_drawable(result) for result in results):
         raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise Failed(
-            "A plot needs matplotlib, which is not installed. Install it with: pip install matplotlib"
-        ) from error
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = new_figure(13, 4)
     speed, share, loss = figure.subplots(1, 3)
     _plot_speed(speed, results)
     _plot_share(share, results)
     _plot_loss(loss, results)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind[1:], dpi=120)
-    _write(path, drawn.getvalue())
+    save_figure(figure, path)
     return f"wrote {path}: a plot of {text.plural(len(results), 'run')}"
 
 

@@ -1,0 +1,203 @@
+"""What keeps a job from being faster, and the first thing to change. Pure: measured layouts in, a sentence out.
+
+The largest layout is judged, against the first. Rules are tried in the order of `RULES`; the first that applies is
+told.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuctl.scaling import Measured, RankPace
+from gpuctl.text import clean, milliseconds, percent
+
+Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "compute"]
+"""`network`: communication between nodes; `links`: within a node."""
+
+STRAGGLER = 1.2
+"""A rank is a straggler that is busy by itself this many times as long as the median of all ranks."""
+DATA_SHARE = 0.25
+COMMUNICATION_SHARE = 0.2
+SHORT_COMPUTE_MS = 10.0
+"""A rank that computes for less than this in a step, and then waits, has too small a batch."""
+FEW_BYTES = 1_000_000
+"""Gradients of fewer bytes than this wait for the network's answer rather than for its bandwidth."""
+GOOD_EFFICIENCY = 0.8
+WIDE_SPREAD = 0.2
+TOO_GOOD_EFFICIENCY = 1.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """What was found."""
+
+    kind: Kind
+    sentence: str
+    """What it is, with its figures."""
+    advice: str
+    """The first thing to change."""
+
+
+def bottleneck(measured: Sequence[Measured]) -> Bottleneck | None:
+    """What limits the largest of the layouts (at least one); None where the job told nothing of its steps."""
+    judged = max(measured, key=lambda one: (one.layout.world_size, one.layout.nodes))
+    if None in (judged.share.compute, judged.share.communication, judged.share.data):
+        return None
+    first = measured[0]
+    return next(found for rule in RULES if (found := rule(judged, first)) is not None)
+
+
+def doubts(measured: Sequence[Measured]) -> list[str]:
+    """Sentences on why the table (of at least one layout) may say little."""
+    found, first = [], measured[0]
+    widest = max(measured, key=lambda one: one.spread)
+    if widest.spread > WIDE_SPREAD:
+        found.append(
+            f"The repetitions of {widest.layout.name} lie {percent(widest.spread)} of their median apart: repeat "
+            "more often (--repeats), or take more epochs."
+        )
+    best = max(measured, key=lambda one: one.efficiency(first))
+    if best.efficiency(first) > TOO_GOOD_EFFICIENCY:
+        found.append(
+            f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
+            f"{first.layout.name}, which something held up: measure again when it has its node to itself."
+        )
+    return found
+
+
+def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:
+    paces = judged.paces
+    if len(paces) < 2:
+        return None
+    slowest = max(paces, key=lambda pace: pace.own_ms)
+    factor = slowest.own_ms / _usual(paces)
+    if factor < STRAGGLER:
+        return None
+    return Bottleneck(
+        kind="straggler",
+        sentence=f"Rank {slowest.rank} on {clean(slowest.node, 60)} holds up {judged.layout.name}: its own part of a "
+        f"step takes {milliseconds(slowest.own_ms)}, {factor:.1f} times the median of all ranks.",
+        advice="First look at what else runs on that node and at its GPU's clock and temperature (gpuctl top), and "
+        "replace the machine if that explains nothing.",
+    )
+
+
+def _usual(paces: Sequence[RankPace]) -> float:
+    return statistics.median_low([pace.own_ms for pace in paces])
+
+
+def _data(judged: Measured, _first: Measured) -> Bottleneck | None:
+    data, communication = judged.share.data or 0.0, judged.share.communication or 0.0
+    if data < DATA_SHARE or data < communication:
+        return None
+    on_gpus = (judged.job.device or "").startswith("cuda")
+    advice = (
+        "First take --loop fast, which keeps the images on the device."
+        if judged.job.loop == "plain"
+        else "First give the ranks more CPU cores: a larger shape, or fewer processes a node."
+        if on_gpus
+        else "First take fewer processes a node, so that each has more CPU cores."
+    )
+    return Bottleneck(
+        kind="data",
+        sentence=f"Data is the bottleneck of {judged.layout.name}: the ranks wait for their batch for "
+        f"{percent(data)} of a step.",
+        advice=advice,
+    )
+
+
+def _communication(judged: Measured, _first: Measured) -> Bottleneck | None:
+    share, job, layout = judged.share.communication or 0.0, judged.job, judged.layout
+    if share < COMMUNICATION_SHARE:
+        return None
+    what = f"{_exposed(judged)} of a step"
+    if job.gradient_bytes:
+        what += f", for {job.gradient_bytes / 1e6:,.1f} MB of gradients"
+    compute_ms = _part_ms(judged, judged.share.compute)
+    few = job.gradient_bytes is not None and job.gradient_bytes < FEW_BYTES
+    if compute_ms is not None and (few or compute_ms < SHORT_COMPUTE_MS):
+        batch = f" of {job.batch_size}" if job.batch_size else ""
+        return Bottleneck(
+            kind="small_batch",
+            sentence=f"The batch{batch} is too small for {layout.name}: each rank computes for "
+            f"{milliseconds(compute_ms)}, and then waits for the others for {what}.",
+            advice="First take a larger --batch-size: fewer steps an epoch, each with more to compute and no more "
+            "to send.",
+        )
+    smaller = (
+        "First take a larger --batch-size, which sends less often"
+        if job.compressed
+        else "First take --compression half, which halves what is sent"
+    )
+    if layout.nodes == 1:
+        return Bottleneck(
+            kind="links",
+            sentence=f"Communication within the node is the bottleneck of {layout.name}: {what}.",
+            advice=f"{smaller}; GPUs that are linked by NVLink are the lasting way out.",
+        )
+    return Bottleneck(
+        kind="network",
+        sentence=f"Communication over the network is the bottleneck of {layout.name}: {what}.",
+        advice=f"{smaller}; a faster network between the nodes, or more GPUs in fewer nodes, are the lasting way out "
+        "(gpuctl shapes lists them).",
+    )
+
+
+def _exposed(judged: Measured) -> str:
+    """`17.1 ms (44.7 %)`: what a step spends waiting for the others."""
+    share = judged.share.communication
+    spent = _part_ms(judged, share)
+    return percent(share) if spent is None else f"{milliseconds(spent)} ({percent(share)})"
+
+
+def _part_ms(judged: Measured, share: float | None) -> float | None:
+    """A part of the median step, milliseconds."""
+    step_ms = judged.step_ms.p50
+    return None if step_ms is None or share is None else step_ms * share
+
+
+def _contention(judged: Measured, first: Measured) -> Bottleneck | None:
+    """The ranks hardly wait, and yet each is slower than one alone: they share something else than a network."""
+    efficiency = judged.efficiency(first)
+    if judged is first or efficiency >= GOOD_EFFICIENCY:
+        return None
+    on_gpus = (judged.job.device or "").startswith("cuda")
+    shared = "a CPU, its memory, or power" if on_gpus else "CPU cores or memory"
+    return Bottleneck(
+        kind="contention",
+        sentence=f"The ranks of {judged.layout.name} slow each other down: they hardly wait for each other, and yet "
+        f"each does {percent(efficiency)} of what one of {first.layout.name} does, so they share {shared}.",
+        advice="First take fewer processes a node, or machines of their own.",
+    )
+
+
+def _compute(judged: Measured, first: Measured) -> Bottleneck:
+    share = percent(judged.share.compute)
+    faster = (
+        "--precision bf16"
+        if judged.job.precision in (None, "fp32") and (judged.job.device or "").startswith("cuda")
+        else "a faster GPU or CPU for each rank"
+    )
+    if judged is first:
+        return Bottleneck(
+            kind="compute",
+            sentence=f"Compute is the bottleneck of {judged.layout.name}: {share} of a step.",
+            advice=f"First take {faster}, or more ranks: --layouts tells whether they help.",
+        )
+    return Bottleneck(
+        kind="compute",
+        sentence=f"Compute is the bottleneck of {judged.layout.name}, {share} of a step, and it scales well: "
+        f"{percent(judged.efficiency(first))} efficiency over {first.layout.name}.",
+        advice=f"First add ranks (--forecast tells what they would bring), or take {faster}.",
+    )
+
+
+RULES: tuple[Callable[[Measured, Measured], Bottleneck | None], ...] = (
+    _straggler,
+    _data,
+    _communication,
+    _contention,
+    _compute,
+)
+"""The last always applies."""

@@ -1,0 +1,103 @@
+"""`gpuctl bench`: the built-in job on each layout, how it scales, and what other layouts would bring."""
+
+from pathlib import Path
+
+import click
+
+from gpuctl.options import TAIL, App, ScriptCommand, common_options
+
+
+@click.command(cls=ScriptCommand, context_settings=TAIL)
+@common_options
+@click.option(
+    "--layouts",
+    metavar="NxP,…",
+    help="Nodes x processes a node (default: one process, one whole node, all nodes).",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(3, 100),
+    default=3,
+    show_default=True,
+    help="Timed runs of each layout, after one that warms up.",
+)
+@click.option(
+    "--forecast", metavar="NxP,…", help="Layouts to foretell: their speed and cost, before they are rented."
+)
+@click.option(
+    "--bandwidth-gb-s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB/s",
+    help="Between nodes, for the forecast (default: measured, else the shape's figure).",
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="K=V",
+    help="A variable for every rank; K alone: its value here. Repeatable.",
+)
+@click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+def command(
+    app: App,
+    layouts: str | None,
+    repeats: int,
+    forecast: str | None,
+    bandwidth_gb_s: float | None,
+    plot: Path | None,
+    env: tuple[str, ...],
+    python: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Run the built-in job on several layouts; tell how it scales, what it costs, and what to change first.
+
+    \b
+    gpuctl bench                                         one process, one whole node, all nodes
+    gpuctl bench --layouts 1x1,1x2,2x2 -- --model resnet18 --dataset cifar10
+    gpuctl bench --forecast 2x4,4x8                      what would those bring?
+
+    ARGS are the built-in job's options (gpuctl train -- --help lists them). Each layout warms up once and is then
+    timed --repeats times; of a run's epochs the first does not count where there are several (--epochs 3 unless
+    ARGS say otherwise). Every run is listed by gpuctl runs.
+
+    A forecast is a range: from all of the gradients' averaging hidden behind the backward pass to none of it.
+
+    Ctrl-C stops; what was measured until then is shown.
+    """
+    from gpuctl.figures import check_picture
+    from gpuctl.scaling import parse_layouts
+    from gpuctl.variables import variable
+    from gpuctl.workflow.bench import bench
+    from gpuctl.workflow.bench_request import BenchRequest
+    from gpuctl.workflow.request import built_in_help
+
+    if {"-h", "--help"} & set(words):
+        return built_in_help()
+    if plot is not None:
+        check_picture(plot)
+    done = bench(
+        app,
+        BenchRequest(
+            layouts=parse_layouts(layouts, "--layouts") if layouts is not None else (),
+            repeats=repeats,
+            forecast=parse_layouts(forecast, "--forecast") if forecast is not None else (),
+            bandwidth_gb_s=bandwidth_gb_s,
+            env=dict(variable(word) for word in env),
+            python=python,
+            words=words,
+        ),
+    )
+    if plot is not None:
+        from gpuctl.bench_plot import write_bench_plot
+
+        app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
+    if app.options.json:
+        app.output.json(done.document())
+    else:
+        from gpuctl.bench_table import bench_table
+
+        app.output.table(bench_table(done.measured, done.outlooks))
+    if done.failure:
+        app.output.error(done.failure)
+    return {"succeeded": 0, "stopped": 130}.get(done.status, 1)

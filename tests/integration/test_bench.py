@@ -1,0 +1,106 @@
+"""`gpuctl bench` over local hosts."""
+
+import os
+import signal
+
+import pytest
+from support import Gpuctl
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+JOB = ("--model", "mlp", "--epochs", "1", "--device", "cpu", "--threads", "1")
+LAYOUT = {
+    "layout", "nnodes", "nproc_per_node", "world_size", "runs", "epoch_s", "epoch_s_median", "samples_per_s",
+    "speed_up", "efficiency", "step_ms", "share", "hourly_usd", "epoch_usd",
+}  # fmt: skip
+FORECAST = {
+    "layout", "nnodes", "nproc_per_node", "world_size", "from", "steps", "bandwidth_gb_s", "bandwidth_source",
+    "communication_ms", "step_ms", "epoch_s", "samples_per_s", "speed_up", "efficiency", "epoch_usd",
+    "measured_epoch_s", "why",
+}  # fmt: skip
+
+
+def test_every_layout_is_measured_and_another_is_foretold(cluster: Gpuctl) -> None:
+    words = (
+        "--layouts",
+        "1x1,2x1",
+        "--repeats",
+        "3",
+        "--forecast",
+        "2x1,1x2",
+        "--plot",
+        "bench.png",
+        "--json",
+    )
+    done = cluster.ok("bench", *words, "--", *JOB, timeout_s=560)
+    document = done.json
+    assert document["status"] == "succeeded"
+    assert document["failure"] is None
+    assert (document["model"], document["dataset"]) == ("mlp", "digits")
+    one, two = document["layouts"]
+    assert set(one) == set(two) == LAYOUT
+    assert (one["layout"], two["layout"], two["world_size"]) == ("1x1", "2x1", 2)
+    assert (one["speed_up"], one["efficiency"]) == (1, 1)
+    assert two["efficiency"] == pytest.approx(two["speed_up"] / 2)
+    assert two["speed_up"] == pytest.approx(two["samples_per_s"] / one["samples_per_s"])
+    for layout in (one, two):
+        assert len(layout["runs"]) == len(layout["epoch_s"]) == 3
+        assert layout["epoch_s_median"] == sorted(layout["epoch_s"])[1] > 0
+        assert sum(layout["share"].values()) == pytest.approx(1)
+        assert layout["epoch_usd"] == 0, "local hosts are free"
+    assert one["share"]["communication"] == 0
+    assert document["cost_usd"] == 0
+
+    foretold, unknown = document["forecast"]
+    assert set(foretold) == set(unknown) == FORECAST
+    assert (foretold["from"], foretold["bandwidth_source"]) == ("1x1", "measured")
+    assert 0 < foretold["step_ms"]["fast"] <= foretold["step_ms"]["slow"]
+    assert foretold["measured_epoch_s"] == two["epoch_s_median"]
+    assert (unknown["step_ms"], unknown["why"] is None) == (None, False), (
+        "one rank a node measures nothing within"
+    )
+    assert {line["bytes"] for line in document["allreduce"]} >= {4_000_000}
+    assert document["bottleneck"]
+    assert (cluster.cwd / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+    runs = {run["run"]: run for run in cluster.ok("runs", "--json").json["runs"]}
+    timed = [*one["runs"], *two["runs"]]
+    assert [runs[run]["status"] for run in timed] == ["succeeded"] * 6
+    assert len([run for run in runs.values() if run["args"][-len(JOB) :] == list(JOB)]) == 6
+    assert len([run for run in runs.values() if run["args"][-2:] == ["--epochs", "1"]]) == 2, (
+        "each warmed up once"
+    )
+    assert done.err.count("preflight: done") == 1, "the nodes are prepared once"
+
+
+def test_an_interrupt_shows_what_was_measured(cluster: Gpuctl) -> None:
+    process = cluster.start("bench", "--layouts", "1x1,2x1", "--", *JOB)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "repetition 2 of 3" in line:
+            os.kill(process.pid, signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "mlp on digits, batch 64 a rank" in out
+    assert out.splitlines()[2].startswith("1x1 ")
+    assert "2x1" not in out
+    assert cluster.ok("train", "--nnodes", "1", "--json", "--", *JOB).json["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--", "--model", "mlp", "--lr", "much"], 1, "on 1x1 failed (rank 0 on default-0: exit status 2"),
+        (["--layouts", "3x1"], 2, "the cluster default has 2 nodes"),
+        (["--plot", "bench.txt"], 2, "one of .png"),
+        (["train.py"], 2, "none of its options"),
+        (["--", "--help"], 0, ""),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    cluster: Gpuctl, words: list[str], status: int, said: str
+) -> None:
+    done = cluster("bench", *words)
+    assert done.status == status
+    assert said in done.err.splitlines()[-1] if said else "--model" in done.out
