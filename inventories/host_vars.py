@@ -86,7 +86,13 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
 def _add_defaults(host: Host, found: dict[str, Any], problems: Problems) -> None:
     """What a person may leave out."""
     address = found.setdefault("ansible_host", host.name)
-    found.setdefault("private_ip", address)
+    if ":" in found.setdefault("private_ip", address):
+        line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
+        problems.add(
+            line,
+            f"host '{host.name}' needs a private_ip that is an IPv4 address, and {found['private_ip']} is none: the "
+            "machines reach each other by IPv4 (127.0.0.1 does where there is but one; SSH may go by IPv6).",
+        )
     found.setdefault("id", host.name)
     if "ansible_user" not in found:
         try:

@@ -1,8 +1,8 @@
 """What the nodes are: one round trip each, all at once."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remote.errors import BadAnswer
@@ -37,6 +37,8 @@ class Driver:
     """nvidia-smi's exit status. None: there is no nvidia-smi; -1: it hung."""
     smi_said: str
     """What it said where it failed."""
+    listed: int
+    """GPUs that it listed, also those that a run may not use (CUDA_VISIBLE_DEVICES)."""
     reboot_required: bool
     """Whether the system asks for a reboot (packages were installed that need one)."""
 
@@ -49,10 +51,12 @@ class Facts:
     os: str
     home: str
     python: str
-    """The interpreter that answered, absolute."""
-    python_version: str
+    """The interpreter that the ranks use: the one that answered, or an environment's; absolute."""
+    python_version: str | None
     torch: str | None
     """Version of the installed torch. None: not installed for that interpreter."""
+    packages: tuple[str, ...] | None
+    """`name==version` of what the environment holds that the ranks use. None: the machine's own Python is used."""
     gpus: tuple[dict[str, Any], ...]
     driver: Driver
     cloud: str | None
@@ -69,6 +73,9 @@ class Facts:
     interfaces: Mapping[str, str | None]
     """Peer's address → the interface on the route to it."""
     free_port: int | None
+    """One that can be listened on at the node's private_ip."""
+    cant_listen: str | None
+    """Why nothing can listen at private_ip, in the system's words. None: something can, be a port free or not."""
     active_runs: tuple[str, ...]
     firewall: FirewallFacts | None
     """None: it was not asked for."""
@@ -94,6 +101,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         python=str(facts["python"]),
         python_version=str(facts["python_version"]),
         torch=facts["torch"],
+        packages=None,
         gpus=tuple(facts["gpus"]),
         driver=Driver(**facts["driver"]),
         cloud=facts["cloud"],
@@ -113,9 +121,17 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         addresses=dict(facts["addresses"]),
         interfaces=dict(facts["interfaces"]),
         free_port=facts["free_port"],
+        cant_listen=facts["cant_listen"],
         active_runs=tuple(facts["active_runs"]),
         firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
     )
+
+
+def with_environment(
+    facts: Facts, *, python: str, python_version: str | None, torch: str | None, packages: Sequence[str]
+) -> Facts:
+    """The facts of a node whose ranks use an environment: its interpreter, and what it holds, not the machine's."""
+    return replace(facts, python=python, python_version=python_version, torch=torch, packages=tuple(packages))
 
 
 def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:

@@ -35,8 +35,15 @@ OCI_RDMA: tuple[tuple[str, Mapping[str, str]], ...] = (
 """Part of the GPU's name → what OCI's cluster networks (RoCE v2) need. Source: oracle-quickstart/oci-hpc."""
 OTHER_OCI_RDMA: Mapping[str, str] = _CLUSTER_NETWORK
 
-EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
-"""For NCCL's libfabric plugin, which AWS's images have; the second is needed on P4d and the default on later ones."""
+EFA = {"FI_PROVIDER": "efa"}
+"""For NCCL's libfabric plugin, which AWS's images have."""
+EFA_RDMA = {"FI_EFA_USE_DEVICE_RDMA": "1"}
+"""P4d's, whose older libfabric leaves RDMA off; later machines have it on. Where EFA has no RDMA (G4dn, G5),
+libfabric aborts at it."""
+P4D_GPU = "A100"
+
+INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""What keeps NCCL and gloo from choosing an interface by themselves."""
 
 
 def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
@@ -47,13 +54,13 @@ def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
     # The exact form: a plain `ens3` would take ens3f0 as well. gloo has the exact form only.
     found = {
         "NCCL_SOCKET_IFNAME": f"={interface}",
-        "NCCL_SOCKET_FAMILY": "AF_INET6" if ":" in master_addr else "AF_INET",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
         "GLOO_SOCKET_IFNAME": interface,
     }
     if nodes == 1 or not facts.gpus:
         return found
     if any(device.driver == "efa" for device in facts.rdma):
-        return {**found, **EFA}
+        return found | EFA | (EFA_RDMA if P4D_GPU in _gpu(facts) else {})
     if facts.cloud not in TUNES_ITSELF:
         found |= SOCKETS
     return {**found, **_oci_rdma(facts, interface)} if facts.cloud == "oci" else found
@@ -61,17 +68,33 @@ def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
 
 def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
     """OCI's cluster network is a network of its own beside the VCN, which carries no RDMA."""
-    devices = cluster_network(facts.rdma, interface)
+    devices = cluster_network(facts, interface)
     if devices:
-        gpu = str(facts.gpus[0].get("name"))
-        tuned = next((values for part, values in OCI_RDMA if part in gpu), OTHER_OCI_RDMA)
+        tuned = next((values for part, values in OCI_RDMA if part in _gpu(facts)), OTHER_OCI_RDMA)
         return {**tuned, "NCCL_IB_HCA": "=" + ",".join(device.name for device in devices)}
     return {"NCCL_IB_DISABLE": "1"} if facts.rdma else {}
 
 
-def cluster_network(devices: tuple[RdmaDevice, ...], interface: str) -> tuple[RdmaDevice, ...]:
-    """The devices that have an address and are not those of the interface which TCP goes over.
+def cluster_network(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:
+    """The devices on OCI's cluster network: they have an address, and are not those of the interface of TCP.
 
     Bare metal has more ports than are in use: those without an address lead nowhere.
     """
-    return tuple(device for device in devices if device.addressed and interface not in device.interfaces)
+    return tuple(device for device in _beside(facts, interface) if device.addressed)
+
+
+def joins_cluster_network(facts: Facts, interface: str | None) -> bool:
+    """Whether the node is of a kind that OCI puts on a cluster network. The cloud's agent then gives its devices
+    their addresses, minutes after the boot; a machine that was made on none never gets any.
+    """
+    kind = facts.cloud == "oci" and any(part in _gpu(facts) for part, _ in OCI_RDMA)
+    return kind and bool(_beside(facts, interface))
+
+
+def _beside(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:
+    """The RDMA devices other than that of the interface which TCP goes over."""
+    return tuple(device for device in facts.rdma if interface not in device.interfaces)
+
+
+def _gpu(facts: Facts) -> str:
+    return str(facts.gpus[0].get("name")) if facts.gpus else ""

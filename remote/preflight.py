@@ -1,11 +1,14 @@
 """What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from inventories.machine import Machine
+from remote import nccl
 from remote.errors import PreflightFailed
 from remote.facts import Facts
 from remote.finding import LOOPBACK, Finding, listed, named, not_the_first
+from remote.node.facts import RENDEZVOUS_PORTS
 from remote.probe import ProbeAnswer
 from remote.probed import probed
 from remote.readiness import driver_problem, driver_state
@@ -24,25 +27,85 @@ def findings(
     *,
     master: Machine,
     needs_torch: bool = True,
+    wished: Collection[str] = (),
 ) -> list[Finding]:
     """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
 
-    `needs_torch`: whether the interpreters of the facts are those that the ranks will use.
+    `needs_torch`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
+    variables that the user sets for the ranks.
     """
     found = [_no_torch(name, fact) for name, fact in facts.items() if fact.torch is None and needs_torch]
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += _different(facts)
-    if facts[master.name].free_port is None:
-        found.append(
-            Finding(
-                node=master.name,
-                problem=f"nothing can listen at {master.private_ip}, the address that the other nodes meet it at",
-                fix="set private_ip in the inventory to an address of the machine itself (`ip addr` shows them)",
-            )
-        )
+    found += _rendezvous(facts[master.name], master)
+    if len(facts) > 1:
+        if not set(nccl.INTERFACE_NAMES) <= set(wished):
+            found += _no_interface(facts, master.private_ip)
+        found += _cluster_network(facts, master.private_ip)
     if probes is not None:
         found += probed(facts, probes, master=master)
     return alike_together(found)
+
+
+def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
+    """Whether the first node can host the rendezvous."""
+    if fact.free_port is not None:
+        return []
+    if fact.cant_listen is None:
+        return [
+            Finding(
+                node=master.name,
+                problem=f"no free port was found at {master.private_ip} for the rendezvous, of those from "
+                f"{RENDEZVOUS_PORTS.start} to {RENDEZVOUS_PORTS.stop - 1}",
+                fix="run the command again: it tries others; or end what holds them (gpuctl exec -- ss -tlnp)",
+            )
+        ]
+    return [
+        Finding(
+            node=master.name,
+            problem=f"nothing can listen at {master.private_ip}, the address that the other nodes meet it at: "
+            f"{fact.cant_listen}",
+            fix="set private_ip in the inventory to an IPv4 address of the machine itself (`ip addr` shows them)",
+        )
+    ]
+
+
+def _no_interface(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
+    """Nodes whose interface to the others is unknown: NCCL and gloo would choose one, and may hang on another."""
+    names = " ".join(f"--env {name}=IFACE" for name in nccl.INTERFACE_NAMES)
+    return [
+        Finding(
+            node=name,
+            problem=f"the interface on its way to {master_addr} is not known, and NCCL and gloo would guess",
+            fix=f"see that there is a way (`ip route get {master_addr}`), or name the interface: {names}",
+        )
+        for name, fact in facts.items()
+        if fact.interfaces.get(master_addr) is None
+    ]
+
+
+def _cluster_network(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
+    """Nodes that are on OCI's cluster network with other devices than the first, or should be and are not."""
+    fix = (
+        "wait some minutes, then look again: the cloud's agent gives RDMA devices their addresses "
+        "(gpuctl exec -- ip -brief -4 addr; gpuctl exec -- sudo journalctl -u '*oracle-cloud-agent*')"
+    )
+    ways = {name: fact.interfaces.get(master_addr) for name, fact in facts.items()}
+    usable = {
+        name: str(len(nccl.cluster_network(fact, ways[name])))
+        for name, fact in facts.items()
+        if fact.cloud == "oci" and fact.gpus
+    }
+    return not_the_first(usable, "the number of RDMA devices that can be used is", fix, fatal=True) or [
+        Finding(
+            node=name,
+            problem="it has RDMA devices and none can be used, as none has an address: the run goes over TCP",
+            fix=fix,
+            fatal=False,
+        )
+        for name, fact in facts.items()
+        if usable.get(name) == "0" and nccl.joins_cluster_network(fact, ways[name])
+    ]
 
 
 def _no_torch(name: str, fact: Facts) -> Finding:
@@ -106,12 +169,17 @@ def _node(name: str, fact: Facts) -> list[Finding]:
 
 
 def _driver(name: str, fact: Facts) -> list[Finding]:
-    """GPUs that are there and can't be used. A node without any driver may be meant for the CPU."""
-    problem = None if fact.gpus else driver_problem(fact.driver)
-    if problem is None:
+    """GPUs that are there and can't be used. A node without any driver may be meant for the CPU, and one where
+    some are used may be a container that was given no others.
+    """
+    state, problem = driver_state(fact.driver), driver_problem(fact.driver)
+    if problem is None or (fact.gpus and state != "partial"):
         return []
-    fatal = driver_state(fact.driver) != "absent"
-    return [Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=fatal)]
+    return [
+        Finding(
+            node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=state in ("reboot", "broken")
+        )
+    ]
 
 
 def _different(facts: Mapping[str, Facts]) -> list[Finding]:
@@ -127,7 +195,7 @@ def _different(facts: Mapping[str, Facts]) -> list[Finding]:
         *_differing(
             facts,
             "Python is",
-            lambda fact: ".".join(fact.python_version.split(".")[:2]),
+            lambda fact: None if fact.python_version is None else _minor(fact.python_version),
             "use one version (--python) where the script pickles objects from node to node",
             fatal=False,
         ),
@@ -151,6 +219,11 @@ def _different(facts: Mapping[str, Facts]) -> list[Finding]:
     ]
 
 
+def _minor(version: str) -> str:
+    """`3.12.4` → `3.12`."""
+    return ".".join(version.split(".")[:2])
+
+
 def _gpu(fact: Facts, key: str) -> str | None:
     return str(fact.gpus[0].get(key)) if fact.gpus else None
 
@@ -165,13 +238,12 @@ def _differing(
 
 def alike_together(found: list[Finding]) -> list[Finding]:
     """The same problem on several nodes as one finding; in the order of the first."""
-    together: dict[tuple[str, str, bool], dict[str, None]] = {}
+    together: dict[Finding, list[str]] = {}
     for finding in found:
-        together.setdefault((finding.problem, finding.fix, finding.fatal), {})[finding.node] = None
-    return [
-        Finding(node=named(list(nodes)), problem=problem, fix=fix, fatal=fatal)
-        for (problem, fix, fatal), nodes in together.items()
-    ]
+        nodes = together.setdefault(replace(finding, node=""), [])
+        if finding.node not in nodes:
+            nodes.append(finding.node)
+    return [replace(finding, node=named(nodes)) for finding, nodes in together.items()]
 
 
 def sentence(finding: Finding) -> str:
@@ -185,9 +257,13 @@ def check(
     *,
     master: Machine,
     note: Callable[[str], None],
+    wished: Collection[str] = (),
 ) -> None:
-    """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any."""
-    found = findings(facts, probes, master=master)
+    """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
+
+    `wished`: as in `findings`.
+    """
+    found = findings(facts, probes, master=master, wished=wished)
     for finding in found:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))

@@ -13,13 +13,14 @@ from typing import Any, Generic, TypeVar
 from remote.errors import BadAnswer, NodeFailed
 from remote.fanout import fan_out
 from remote.node import frames
+from remote.node.probe import longest_s
 from remote.session import Node
 
 HIGH_PORTS = 2
 READY_DEADLINE_S = 5.0
 """From the start until a node listens; the others then go on without it."""
-SILENCE_S = 12.0
-"""A node that says nothing for that long is given up; its attempts take ten seconds at most."""
+SLACK_S = 2.0
+"""A node that says nothing for so much longer than its attempts can take is given up."""
 
 Value = TypeVar("Value")
 
@@ -95,8 +96,9 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
     Never raises for a node: what went wrong with it is its answer's `failure`.
     """
     token = secrets.token_hex(16)
+    silence_s = silence_of(len(nodes))
     ready: Meeting[list[dict[str, Any]]] = Meeting(nodes, deadline_s=READY_DEADLINE_S)
-    done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + SILENCE_S)
+    done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + silence_s)
 
     def one(node: Node) -> ProbeAnswer:
         request = {
@@ -107,7 +109,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
             "high_ports": HIGH_PORTS,
         }
         try:
-            with node.converse("probe", request, timeout_s=SILENCE_S) as talk:
+            with node.converse("probe", request, timeout_s=silence_s) as talk:
                 heard = talk.frames()
                 opened = _next(heard, "listening", node)
                 if not ready.arrive(node.name, targets_at(node, opened["ports"])):
@@ -139,6 +141,11 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
         outcome.node: outcome.value or ProbeAnswer(node=outcome.node, failure=str(outcome.error))
         for outcome in outcomes
     }
+
+
+def silence_of(nodes: int) -> float:
+    """How long one of so many nodes may say nothing, seconds; one of them also listens on the rendezvous port."""
+    return longest_s((nodes - 1) * HIGH_PORTS + 1) + SLACK_S
 
 
 class Meeting(Generic[Value]):

@@ -1,14 +1,16 @@
 """What the nodes' probes say is wrong: silent nodes, taken ports, closed networks, stale processes. Pure."""
 
+import re
 from collections.abc import Mapping
 
 from inventories.machine import Machine
 from remote.facts import Facts
-from remote.finding import LOOPBACK, Finding, listed, not_the_first
+from remote.finding import LOOPBACK, Finding, not_the_first
 from remote.probe import Health, ProbeAnswer, StaleProcess
 from remote.reachability import unreachable
 
 MIN_INODES = 1000
+NCCL_PACKAGE = re.compile(r"nvidia[-_]nccl[-_]cu\d+==(.+)")
 
 
 def probed(
@@ -30,11 +32,12 @@ def probed(
     found += unreachable(probes, clouds=clouds, rendezvous_port=facts[master.name].free_port)
     health = {name: answer.health for name, answer in probes.items() if answer.health is not None}
     for name, seen in health.items():
-        found += [*_health(name, seen), *(_stale(name, one, facts[name].free_port) for one in seen.stale)]
+        found += [*_health(name, seen), *(_stale(name, one) for one in seen.stale)]
+    nccl = {name: nccl_of(fact, health.get(name)) for name, fact in facts.items()}
     return [
         *found,
         *not_the_first(
-            {name: seen.nccl for name, seen in health.items() if seen.nccl is not None},
+            {name: version for name, version in nccl.items() if version is not None},
             "NCCL is",
             "install the same version on all nodes",
             fatal=True,
@@ -46,6 +49,16 @@ def probed(
             fatal=False,
         ),
     ]
+
+
+def nccl_of(fact: Facts, health: Health | None) -> str | None:
+    """Version of the NCCL that the node's ranks use: their environment's, or where they use none, that of the
+    machine's own Python. None: there is none, or it is not known.
+    """
+    if fact.packages is None:
+        return None if health is None else health.nccl
+    found = filter(None, map(NCCL_PACKAGE.fullmatch, fact.packages))
+    return next((match[1] for match in found), None)
 
 
 def _taken(name: str, answer: ProbeAnswer) -> list[Finding]:
@@ -102,14 +115,13 @@ def _hostname(name: str, health: Health) -> list[Finding]:
     ]
 
 
-def _stale(name: str, stale: StaleProcess, port: int | None) -> Finding:
-    """A process of a run that is over: in the way only where it holds what the next run needs."""
-    holds = ["a GPU"] * stale.gpu + [f"the port {port}"] * (port in stale.ports)
-    holding = f" and holds {listed(holds)}" if holds else ""
+def _stale(name: str, stale: StaleProcess) -> Finding:
+    """A process of a run that is over: in the way only where it holds a GPU. A port that it holds is not chosen."""
+    holding = " and holds a GPU" if stale.gpu else ""
     process = f"{stale.command} (pid {stale.pid})"
     return Finding(
         node=name,
         problem=f"a process of the run {stale.run}, which is over, is left{holding}: {process}",
         fix=f"gpuctl stop {stale.run}; if it is still there: gpuctl exec -- kill {stale.pid} on that node",
-        fatal=bool(holds),
+        fatal=stale.gpu,
     )

@@ -13,15 +13,21 @@ from inventories.machine import Machine
 from remote.boot import connect_booting, span
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.facts import Driver, Facts, gather
+from remote.nccl import cluster_network, joins_cluster_network
 from remote.session import Node
 
 CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]
-DriverState = Literal["none", "ok", "absent", "reboot", "broken"]
+DriverState = Literal["none", "ok", "partial", "absent", "reboot", "broken"]
 QUIET_S = 10.0
+RDMA_DEADLINE_S = 300.0
+"""For the addresses of RDMA devices, after everything else."""
+RDMA_PAUSE_S = 5.0
 PAUSE_S = 2.0
 """Between two looks at a machine that has been told to boot again and still answers."""
 EVERY_S = 30.0
 MISMATCH = "version mismatch"
+HUNG = -1
+"""Exit status of an nvidia-smi that did not answer."""
 UNREACHED = "couldn't communicate with the nvidia driver"
 
 
@@ -69,15 +75,51 @@ def judge(name: str, set_up: SetUp, *, deadline_s: float) -> SetUp:
         )
     if set_up.cloud_init == "failed":
         raise NotReady(f"{name}: cloud-init failed.{said} {look}")
+    if set_up.cloud_init == "unknown":
+        raise NotReady(
+            f"{name}: `cloud-init status --wait` ended with a status that it does not have, so nobody knows whether "
+            f"the machine is set up.{said} `gpuctl exec -- cloud-init status --long` tells more."
+        )
     return set_up
 
 
+def wait_for_cluster_network(
+    node: Node, peers: tuple[str, ...], found: Facts, *, deadline_s: float, say: Callable[[str], None]
+) -> Facts:
+    """Block until the node's RDMA devices have their addresses, where it is one that should get some; at most
+    `deadline_s`. Returns facts that are as good as `found`, or newer.
+
+    Never raises over them: such a machine works over TCP all the same, and the preflight tells of it.
+    """
+    began, next_s, usable = time.monotonic(), QUIET_S, 0
+    while len(peers) > 1:
+        interface = found.interfaces.get(node.machine.private_ip)
+        had, usable = usable, len(cluster_network(found, interface))
+        # They come one by one: two looks that see the same have seen the last.
+        if not joins_cluster_network(found, interface) or usable == had > 0:
+            break
+        waited_s = time.monotonic() - began
+        if waited_s + RDMA_PAUSE_S > deadline_s:
+            say(f"note: {node.name}: {usable} of its RDMA devices have an address after {span(waited_s)}")
+            break
+        if waited_s > next_s:
+            next_s = waited_s + EVERY_S
+            say(f"waiting for the addresses of the RDMA devices of {node.name} … ({waited_s:.0f} s)")
+        time.sleep(RDMA_PAUSE_S)
+        found = gather(node, peers)
+    return found
+
+
 def driver_state(driver: Driver) -> DriverState:
-    """What the GPUs' driver needs. `none`: there is no NVIDIA GPU, or it can't be seen from here."""
+    """What the GPUs' driver needs. `none`: there is no NVIDIA GPU, or it can't be seen from here; `partial`: it
+    works, and lacks some of them.
+    """
     if driver.smi_exit == 0:
-        return "ok"
+        return "partial" if driver.listed < driver.devices else "ok"
     if driver.devices == 0:
         return "none"
+    if driver.smi_exit == HUNG:
+        return "broken"
     said = driver.smi_said.lower()
     if driver.smi_exit is None:
         # The module of a driver whose tools are not there (yet): a package waits for its reboot, or is half there.
@@ -90,19 +132,27 @@ def driver_state(driver: Driver) -> DriverState:
 def driver_problem(driver: Driver) -> tuple[str, str] | None:
     """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
     state, gpus = driver_state(driver), f"{driver.devices} NVIDIA GPU{'s' * (driver.devices != 1)}"
+    dmesg = "gpuctl exec -- sudo dmesg shows what the kernel says of {} (lines with NVRM and Xid)"
     said = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
     if state == "absent":
         return (
             f"{gpus} on the bus, and no driver",
-            "take an image that has one (gpuctl up --image …), or install it: gpuctl exec -- sudo apt-get install -y "
-            "nvidia-headless-580-server nvidia-utils-580-server, then gpuctl exec -- sudo reboot",
+            "take an image that has one (gpuctl up --image …), or install it: gpuctl exec -- sudo apt-get "
+            "-o DPkg::Lock::Timeout=600 install -y nvidia-headless-580-server nvidia-utils-580-server, then "
+            "gpuctl exec -- sudo reboot",
+        )
+    if state == "partial":
+        return (
+            f"{gpus} on the bus, of which nvidia-smi lists {driver.listed}",
+            f"{dmesg.format('the others')}; reboot or replace the machine. In a container that was given no others "
+            "that is as it should be",
         )
     if state == "reboot":
         return f"{gpus}, and the driver waits for a reboot{said}", "gpuctl exec -- sudo reboot, once"
     if state == "broken":
         return (
             f"{gpus}, and the driver does not answer{said}",
-            "gpuctl exec -- sudo dmesg shows what the kernel says of it (lines with NVRM and Xid)",
+            dmesg.format("it"),
         )
     return None
 
@@ -130,21 +180,24 @@ def facts_after_reboot(
     deadline_s: float,
     say: Callable[[str], None],
 ) -> Facts:
-    """The facts of a machine that was told to boot again, once it has: its boot id is no longer `boot_id`.
+    """The facts of a machine that was told to boot again, once it has (its boot id is no longer `boot_id`),
+    cloud-init has ended, and it is on its cluster network, if any.
 
-    Raises NotReady where it goes on as it was, and what `connect_booting` raises where it does not come back.
+    Raises NotReady where it goes on as it was, as `wait_for_cloud_init` does, and what `connect_booting` raises
+    where it does not come back.
     """
     limit = time.monotonic() + deadline_s
     while True:
         node = connect_booting(machine, known_hosts, deadline_s=max(1.0, limit - time.monotonic()), say=say)
         try:
+            wait_for_cloud_init(node, deadline_s=max(1.0, limit - time.monotonic()), say=say)
             found = gather(node, peers)
+            if found.boot_id != boot_id:
+                return wait_for_cluster_network(node, peers, found, deadline_s=RDMA_DEADLINE_S, say=say)
         except ConnectionLost:
-            found = None  # it went down just now
+            pass  # it went down just now
         finally:
             node.close()
-        if found is not None and found.boot_id != boot_id:
-            return found
         if time.monotonic() + PAUSE_S > limit:
             raise NotReady(
                 f"{machine.name}: it was told to boot again {span(deadline_s)} ago and has not. "

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
@@ -44,13 +43,9 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         rows += mute
         there = {name: nodes[name] for name in facts}
         if there:
-            facts, prepared = _with_environment(there, facts)
-            rows += (
-                []
-                if prepared
-                else [row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)]
-            )
-            rows += _preflight(there, facts, needs_torch=prepared)
+            facts, torchless = _with_environment(there, facts)
+            prepared = not torchless
+            rows += [*torchless, *_preflight(there, facts, needs_torch=prepared)]
         healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
@@ -109,26 +104,44 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
 
 def _with_environment(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
-) -> "tuple[dict[str, Facts], bool]":
-    """The facts with the interpreters that a run would use, and whether all of them have torch.
+) -> "tuple[dict[str, Facts], list[Row]]":
+    """The facts with the interpreters that a run would use; and why it is not known of all of them that they have
+    torch, empty where it is.
 
     Where a machine names none, that is the newest environment which all such machines have.
     """
+    from remote.facts import with_environment
     from remote.fanout import fan_out
     from remote.python_env.building import ready_environments
 
     bare = {
         name: node for name, node in nodes.items() if not node.machine.python and facts[name].torch is None
     }
-    found = {outcome.node: outcome.value or {} for outcome in fan_out(ready_environments, bare)}
+    outcomes = fan_out(ready_environments, bare)
+    if mute := [
+        row(o.node, False, "did not tell which environments it has", str(o.error))
+        for o in outcomes
+        if o.error is not None
+    ]:
+        return dict(facts), mute
+    found = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     common = set.intersection(*map(set, found.values())) if found else set()
     newest = next((key for key in next(iter(found.values()), {}) if key in common), None)
-    chosen = {} if newest is None else {name: environments[newest] for name, environments in found.items()}
-    used = {
-        name: replace(fact, python=chosen[name][0], torch=chosen[name][1]) if name in chosen else fact
-        for name, fact in facts.items()
+    if newest is None:
+        nowhere = row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)
+        return dict(facts), [nowhere] if bare else []
+    chosen = {name: environments[newest] for name, environments in found.items()}
+    brought = {
+        name: with_environment(
+            facts[name],
+            python=environment.python,
+            python_version=environment.python_version,
+            torch=environment.torch,
+            packages=environment.packages,
+        )
+        for name, environment in chosen.items()
     }
-    return used, not bare or newest is not None
+    return {**facts, **brought}, []
 
 
 def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, needs_torch: bool) -> list[Row]:

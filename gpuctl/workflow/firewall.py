@@ -1,13 +1,17 @@
 """The machines' own firewalls: opened to the cluster's other machines, and closed again where machines stay."""
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View
-from inventories.errors import InventoryError
+from inventories.codec import from_json
+from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 from provision.provider import Leftover
@@ -60,7 +64,10 @@ def open_firewall(
         return
     if plan.known:
         machine = node.machine
-        folder.journal.append(OPENED, node=node.name, host=machine.host, port=machine.port, owner=owner)
+        # All of it: it may be in the inventory no more when its firewall is to be closed.
+        folder.journal.append(
+            OPENED, node=node.name, host=machine.host, port=machine.port, owner=owner, machine=machine
+        )
     try:
         done = firewall.ensure_open(node, facts.firewall, owner=owner, peers=peers)
     except NodeFailed as error:
@@ -75,8 +82,55 @@ def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
 
     The journal says which, also of machines and owners that are in the inventory no more.
     """
+    opened = _opened(folder)
+    if not opened:
+        return []
+    try:
+        machines = folder.load().machines
+    except InventoryError as error:
+        return [_left(entry, str(error)) for entry in opened.values()]
+    return _restore_all(app, folder, opened, machines, spare_runs=False)
+
+
+def let_go(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory, *, ended: bool) -> None:
+    """Machines are about to leave the inventory: our rules go from them, and the others let them in no more.
+
+    `ended`: those that leave are no more, rules and all. What can't be done now is a note: `down` tries the former
+    again, the next `train` the latter.
+    """
     from remote.fanout import fan_out
 
+    stay = {(machine.host, machine.port): machine for machine in inventory.machines}
+    gone = {machine.name for machine in before.machines if (machine.host, machine.port) not in stay}
+    if not gone:
+        return
+    opened = _opened(folder)
+    here = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in stay}
+    leave = {key: entry for key, entry in opened.items() if key not in here}
+    if ended:
+        for entry in leave.values():
+            _journal_closed(folder, entry)
+    else:
+        for left in _restore_all(app, folder, leave, before.machines, spare_runs=True):
+            app.output.say(f"note: {left.id}: {left.reason} `gpuctl down` tries it again.")
+    owner = owner_of(inventory)
+    staying = {
+        machine.name: machine
+        for entry in here.values()
+        if entry["owner"] == owner and (machine := stay[entry["host"], entry["port"]])
+    }
+    for outcome in fan_out(lambda machine: _keep_out(machine, inventory, owner), staying):
+        if outcome.error is not None:
+            app.output.say(
+                f"note: {outcome.node}: its firewall may still let {', '.join(sorted(gone))} in until the next "
+                f"`gpuctl train`: {outcome.error}"
+            )
+        elif outcome.value:
+            app.output.say(f"{outcome.node}: firewall: {', '.join(sorted(gone))} no longer let in")
+
+
+def _opened(folder: ClusterFolder) -> dict[str, Mapping[str, Any]]:
+    """What the journal says is open: an entry for each machine and owner."""
     opened: dict[str, Mapping[str, Any]] = {}
     for entry in folder.journal.read():
         if entry["event"] in (OPENED, CLOSED):
@@ -84,30 +138,58 @@ def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
             opened[key] = entry
             if entry["event"] == CLOSED:
                 del opened[key]
-    if not opened:
-        return []
-    try:
-        machines = {(machine.host, machine.port): machine for machine in folder.load().machines}
-    except InventoryError as error:
-        return [_left(entry, str(error)) for entry in opened.values()]
+    return opened
 
-    def restore(entry: Mapping[str, Any]) -> str:
-        done = _restore(machines[entry["host"], entry["port"]], folder, entry["owner"])
-        folder.journal.append(CLOSED, **{name: entry[name] for name in ("node", "host", "port", "owner")})
-        return done
 
-    here = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in machines}
+def _journal_closed(folder: ClusterFolder, entry: Mapping[str, Any]) -> None:
+    folder.journal.append(CLOSED, **{name: entry[name] for name in ("node", "host", "port", "owner")})
+
+
+def _restore_all(
+    app: App,
+    folder: ClusterFolder,
+    opened: Mapping[str, Mapping[str, Any]],
+    known: Sequence[Machine],
+    *,
+    spare_runs: bool,
+) -> list[Leftover]:
+    """Close what is open, all at once; returns what may still be. `known`: machines as they are reached today.
+
+    `spare_runs`: a machine on which a run goes on is left as it is.
+    """
+    from remote.fanout import fan_out
+
+    reached = {(machine.host, machine.port): machine for machine in known}
+    here = {
+        key: machine
+        for key, entry in opened.items()
+        if (machine := reached.get((entry["host"], entry["port"])) or _machine_of(entry))
+    }
     left = [
-        _left(entry, "the machine is in the inventory no more")
+        _left(entry, "the machine is in the inventory no more.")
         for key, entry in opened.items()
         if key not in here
     ]
-    for outcome in fan_out(restore, here):
+
+    def restore(key: str) -> str:
+        done = _restore(here[key], opened[key]["owner"], spare_runs=spare_runs)
+        _journal_closed(folder, opened[key])
+        return done
+
+    for outcome in fan_out(restore, {key: key for key in here}):
         if outcome.error is None:
             app.output.say(f"{opened[outcome.node]['node']}: firewall: {outcome.value}")
         else:
             left.append(_left(opened[outcome.node], str(outcome.error)))
     return left
+
+
+def _machine_of(entry: Mapping[str, Any]) -> Machine | None:
+    """The machine as it was when its firewall was opened; None: an older gpuctl did not write that down."""
+    try:
+        return from_json(Machine, entry.get("machine"), "journal.jsonl")
+    except CorruptFile:
+        return None
 
 
 def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
@@ -118,21 +200,56 @@ def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
     )
 
 
-def _restore(machine: Machine, folder: ClusterFolder, owner: str) -> str:
+def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
     """Take an owner's rules from one machine, and look whether they are gone; returns what was done."""
     from remote import facts, firewall
-    from remote.connection import connect
     from remote.errors import NodeFailed
 
-    node = connect(machine, folder.known_hosts_path, timeout_s=RESTORE_TIMEOUT_S)
-    try:
-        found = facts.gather(node, (), firewall=True).firewall
-        assert found is not None, "it was asked for"
-        plan = firewall.close_steps(found, owner=owner)
+    with _connected(machine) as node:
+        found = facts.gather(node, (), firewall=True)
+        if spare_runs:
+            _refuse_if_busy(node, found)
+        assert found.firewall is not None, "it was asked for"
+        plan = firewall.close_steps(found.firewall, owner=owner)
         if plan.steps or not plan.known:
             left = firewall.close_steps(firewall.apply(node, plan), owner=owner)
             if left.steps or not left.known:
                 raise NodeFailed(f"{machine.name}: some of its rules are there still: {left.reason}.")
+    return plan.reason
+
+
+def _keep_out(machine: Machine, inventory: Inventory, owner: str) -> bool:
+    """Let none in on a machine but the inventory's others; whether there was something to do."""
+    from remote import facts, firewall
+
+    others = tuple(one.private_ip for one in inventory.machines if one.name != machine.name)
+    with _connected(machine) as node:
+        found = facts.gather(node, others, firewall=True)
+        _refuse_if_busy(node, found)
+        assert found.firewall is not None, "it was asked for"
+        peers = [address for other in others if (address := found.addresses.get(other))]
+        return bool(firewall.ensure_open(node, found.firewall, owner=owner, peers=peers).steps)
+
+
+def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
+    """A run that goes on needs its firewalls as they are. Raises NodeFailed."""
+    from remote.errors import NodeFailed
+
+    if facts.active_runs:
+        raise NodeFailed(f"{node.name}: the run {facts.active_runs[0]} still goes on there.")
+
+
+@contextmanager
+def _connected(machine: Machine) -> Iterator["Node"]:
+    """A connection that trusts this machine's pinned key alone, whoever else is in the inventory now."""
+    from remote import known_hosts
+    from remote.connection import connect
+
+    with TemporaryDirectory() as scratch:
+        trusted = Path(scratch) / "known_hosts"
+        trusted.write_text(known_hosts.render([machine]))
+        node = connect(machine, trusted, timeout_s=RESTORE_TIMEOUT_S)
+    try:
+        yield node
     finally:
         node.close()
-    return plan.reason

@@ -1,7 +1,7 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,7 @@ class Prepared:
     """The nodes of a run, ready for its launch."""
 
     facts: Mapping[str, "Facts"]
+    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
     code: Mapping[str, str]
     """The project's folder on each node. Empty: nothing was sent, as the preflight refuses."""
 
@@ -44,6 +45,7 @@ def prepare(
     """
     from remote import facts, preflight
     from remote.fanout import fan_out, values
+    from remote.python_env import compared
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
@@ -68,8 +70,11 @@ def prepare(
         return fact, code
 
     both = values(fan_out(one, nodes))
+    ready = {name: fact for name, (fact, _) in both.items()}
+    for finding in preflight.alike_together(compared.findings(ready)):
+        view.note(preflight.sentence(finding))
     return Prepared(
-        facts={name: fact for name, (fact, _) in both.items()},
+        facts=ready,
         code={name: root for name, (_, root) in both.items()} if room else {},
     )
 
@@ -79,8 +84,8 @@ class Build:
     """The environment of a run, the same on all of its nodes."""
 
     wanted: "Wanted"
-    backend: str
-    """Which build of torch suits all nodes."""
+    backend: str | None
+    """Which build of torch suits all nodes. None: what is wanted names its own."""
     looks: Mapping[str, Mapping[str, Any]]
     """What each node has of it."""
     constraints: tuple[str, ...]
@@ -88,18 +93,20 @@ class Build:
 
     @classmethod
     def of(cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", wanted: "Wanted") -> Self:
-        """Decide on the build, and look what of it is there."""
+        """Decide on the build, and look what of it is there. Raises PreflightFailed where no build can be chosen."""
         from remote.fanout import fan_out, values
         from remote.python_env.backend import backend_of
         from remote.python_env.building import look, packages_of
 
-        backend = backend_of(fact.gpus for fact in facts.values())
+        gpus = {name: fact.gpus for name, fact in facts.items()}
+        backend = None if wanted.names_its_build else backend_of(gpus)
         looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
         return cls(wanted=wanted, backend=backend, looks=looks, constraints=packages_of(looks.values()))
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
         """The node's facts with the environment's interpreter, built there if need be."""
         from remote.errors import PreflightFailed
+        from remote.facts import with_environment
         from remote.python_env.building import ensure
         from remote.tree import human_bytes
 
@@ -122,7 +129,13 @@ class Build:
             f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
         )
         view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
-        return replace(facts, python=built.python, torch=built.torch)
+        return with_environment(
+            facts,
+            python=built.python,
+            python_version=built.python_version,
+            torch=built.torch,
+            packages=built.packages,
+        )
 
 
 def send_code(

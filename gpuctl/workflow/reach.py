@@ -33,6 +33,8 @@ class Boot:
     """As `Provider.console`."""
     hourly_usd: float | None
     """Price of all machines. None: not known."""
+    made: frozenset[str]
+    """Names of the machines that were made just now: nobody is at work there, so that they may be rebooted."""
 
 
 def reach(
@@ -40,8 +42,8 @@ def reach(
 ) -> tuple[Machine, ...]:
     """Connect to every machine and take its facts; returns the machines with their GPUs counted.
 
-    `boot`: the machines were just made and may be booting; None: they are somebody's, and as they are. Raises
-    the one machine's error, or SomeNodesFailed; of rented machines with the ends of their consoles.
+    `boot`: the machines are rented and may be booting; None: they are somebody's, and as they are. Raises the
+    one machine's error, or SomeNodesFailed; of rented machines with the ends of their consoles.
     """
     from remote.fanout import fan_out, values
 
@@ -53,7 +55,7 @@ def reach(
     else:
         waited = boot
         outcomes = fan_out(
-            lambda machine: _booted(app, folder, machine, peers, waited.timeout_s),
+            lambda machine: _booted(app, folder, machine, peers, waited),
             by_name,
             # Those that are slow to boot must not keep the others waiting.
             at_once=max(1, len(by_name)),
@@ -66,7 +68,7 @@ def reach(
         torch = f"torch {fact.torch}" if fact.torch else "no torch"
         gpus = plural(len(fact.gpus), "GPU")
         app.output.say(f"{name}: {fact.os}, {fact.cpus} cores, {gpus}, Python {fact.python_version}, {torch}")
-    _tell_of_drivers(app, found)
+    _tell_of_gpus(app, found, by_name)
     return tuple(
         replace(machine, gpus=len(found[machine.name].gpus), state="running") for machine in machines
     )
@@ -82,15 +84,17 @@ def _as_it_is(folder: ClusterFolder, machine: Machine, peers: tuple[str, ...]) -
         node.close()
 
 
-def _booted(
-    app: App, folder: ClusterFolder, machine: Machine, peers: tuple[str, ...], timeout_s: float
-) -> "Facts":
-    """The facts of a machine once it has booted, also once more where its GPU driver waits for that."""
+def _booted(app: App, folder: ClusterFolder, machine: Machine, peers: tuple[str, ...], boot: Boot) -> "Facts":
+    """The facts of a machine once it has booted.
+
+    One that was made just now also boots once more where its GPU driver waits for that, and is given the time to
+    come to its cluster network. Any other may be at work, and is left as it is.
+    """
     from remote import readiness
     from remote.boot import connect_booting
     from remote.errors import ConnectionLost
 
-    limit = time.monotonic() + timeout_s
+    limit = time.monotonic() + boot.timeout_s
 
     def left_s() -> float:
         return max(1.0, limit - time.monotonic())
@@ -102,8 +106,12 @@ def _booted(
             for complaint in set_up.complaints:
                 app.output.say(f"note: {node.name}: cloud-init complains: {complaint}")
             found = _facts(node, peers)
-            if readiness.driver_state(found.driver) != "reboot":
+            if machine.name not in boot.made or found.active_runs:
                 return found
+            if readiness.driver_state(found.driver) != "reboot":
+                return readiness.wait_for_cluster_network(
+                    node, peers, found, deadline_s=readiness.RDMA_DEADLINE_S, say=app.output.say
+                )
             app.output.say(f"{node.name}: the GPU driver waits for a reboot; rebooting once …")
             readiness.reboot(node)
             break
@@ -118,7 +126,7 @@ def _booted(
         folder.known_hosts_path,
         peers,
         boot_id=found.boot_id,
-        deadline_s=timeout_s,
+        deadline_s=boot.timeout_s,
         say=app.output.say,
     )
 
@@ -137,13 +145,20 @@ def _facts(node: "Node", peers: tuple[str, ...]) -> "Facts":
         ) from error
 
 
-def _tell_of_drivers(app: App, found: "Mapping[str, Facts]") -> None:
-    """A note for each machine whose GPUs can't be used as they are."""
+def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
+    """A note for each machine whose GPUs can't be used as they are, or that has fewer than its shape."""
     from remote.readiness import driver_problem
 
     for name, fact in found.items():
+        wanted = machines[name].gpus or 0
         if problem := driver_problem(fact.driver):
-            app.output.say(f"note: {name}: {problem[0]}; {problem[1]}")
+            after = f"when the run {fact.active_runs[0]} has ended: " if fact.active_runs else ""
+            app.output.say(f"note: {name}: {problem[0]}; {after}{problem[1]}")
+        elif 0 < len(fact.gpus) < wanted:
+            app.output.say(
+                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {wanted} should be; gpuctl exec -- sudo dmesg "
+                "shows what the kernel says of the others (lines with NVRM and Xid); replace the machine"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
+from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, reach
 from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
@@ -216,10 +217,13 @@ def _create(
     else:
         _trust(folder, inventory.machines)
     if boot_timeout_s is None:
-        if inventory != before:
-            _save(folder, inventory)
-        return inventory
-    boot = Boot(timeout_s=boot_timeout_s, console=provider.console, hourly_usd=plan.hourly_usd)
+        return _keep(app, folder, before, inventory, ended=provider.billed)
+    boot = Boot(
+        timeout_s=boot_timeout_s,
+        console=provider.console,
+        hourly_usd=plan.hourly_usd,
+        made=frozenset(machine.name for machine in plan.create),
+    )
     try:
         reached = reach(app, folder, inventory.machines, boot=boot if provider.billed else None)
         inventory = replace(inventory, machines=reached)
@@ -227,7 +231,16 @@ def _create(
         if before is not None and not ours:
             _trust(folder, before.machines)
         raise
+    return _keep(app, folder, before, inventory, ended=provider.billed)
+
+
+def _keep(
+    app: App, folder: ClusterFolder, before: Inventory | None, inventory: Inventory, *, ended: bool
+) -> Inventory:
+    """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
     if inventory != before:
+        if before is not None:
+            let_go(app, folder, before, inventory, ended=ended)
         _save(folder, inventory)
     return inventory
 

@@ -183,6 +183,7 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
     steps: list[Step | None] = []
     by_firewalld = [(base.filter, peers) for base in facts.bases if firewalld.is_firewalld(base.filter)]
     by_ufw: list[Address] = []
+    kept_out: set[Address] = set()
     shared = {version: ufw.read_shared(_texts(facts, [path])) for version, path in ufw.FILES.items()}
     for program, filter_ in facts.filters.items():
         version = _version(program)
@@ -193,9 +194,10 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
         block = ufw.marked(filter_, shared[version]).without_ours().first_block(seen)
         if block is not None and ufw.manages(filter_, block):
             by_ufw += seen
+            kept_out.update(peer for peer in seen if filter_.blocked_at(peer) is not None)
             block = None
         steps.append(iptables.live_step(program, filter_, tag, seen, block))
-    steps += ufw.live_steps({**shared[4], **shared[6]}, tag, by_ufw)
+    steps += ufw.live_steps({**shared[4], **shared[6]}, tag, by_ufw, kept_out)
     number = firewalld.priority(tag.removeprefix("gpuctl-"))
     steps += firewalld.live_steps(by_firewalld, facts.zones, number)
     native = [base for base in facts.bases if not firewalld.is_firewalld(base.filter)]
@@ -251,7 +253,7 @@ def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[
         ]
         steps += [Run(argv=("firewall-cmd", *rules)), Run(argv=("firewall-cmd", "--permanent", *rules))]
     if "ufw" in facts.programs:
-        steps += ufw.live_steps({}, tag, peers)
+        steps += ufw.live_steps({}, tag, peers, kept_out=peers)
     for program in facts.programs:
         seen = networks_of(four if _version(program) == 4 else [peer for peer in peers if peer.version == 6])
         if program.startswith(("iptables", "ip6tables")) and seen:

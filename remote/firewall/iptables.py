@@ -138,6 +138,8 @@ def _criterion(word: str, value: str) -> Match:
         return Match.YES if "NEW" in value.split(",") else Match.NO
     if word in ("-i", "--in-interface"):
         return Match.NO if value == "lo" else Match.MAYBE
+    if word == "--rt-type":
+        return Match.NO  # nobody's connections come with a routing header
     if word == "--dst-type":
         return Match.YES if value == "LOCAL" else Match.NO
     if word in ("-d", "--destination"):

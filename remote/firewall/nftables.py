@@ -34,6 +34,8 @@ VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 _SADDR = {4: "ip", 6: "ip6"}
 _PASSING = {"counter", "log", "limit", "mangle", "meta", "set", "ct helper", "notrack", "comment", "continue"}
 _BLOCKING = {"drop", "reject", "queue", "synproxy"}
+_EQUAL = ("==", "in")
+_UNEQUAL = "!="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +98,14 @@ def _rules(rule: Mapping[str, Any]) -> list[Rule]:
     for statement in rule["expr"]:
         kind, value = next(iter(statement.items()))
         if kind == "match":
+            unequal = value["op"] == _UNEQUAL
             networks = _networks(value["right"]) if _is_saddr(value["left"]) else None
-            if networks is not None and sources is None:
-                sources, not_from = networks, value["op"] == "!="
+            if not unequal and value["op"] not in _EQUAL:
+                matches.append(Match.MAYBE)
+            elif networks is not None and sources is None:
+                sources, not_from = networks, unequal
             else:
-                matches.append(negated(_criterion(value["left"], value["right"]), value["op"] == "!="))
+                matches.append(negated(_criterion(value["left"], value["right"]), unequal))
         elif kind == "vmap":
             return [
                 Rule(

@@ -5,7 +5,7 @@ them, and the last one takes it away.
 """
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from remote.firewall.iptables import OURS
@@ -59,16 +59,26 @@ def marked(filter_: Filter, shared: Shared) -> Filter:
     )
 
 
-def live_steps(shared: Shared, owner: str, peers: Sequence[Address]) -> list[Run]:
-    """What makes ufw let in these peers on this cluster's account: first who comes, then who goes."""
+def live_steps(
+    shared: Shared, owner: str, peers: Sequence[Address], kept_out: Collection[Address]
+) -> list[Run]:
+    """What makes ufw let in these peers on this cluster's account: first who comes, then who goes.
+
+    `kept_out`: those of the peers that the kernel's rules do not let in, whatever ufw's record says.
+    """
     wanted = networks_of(peers)
     steps = []
     for network in wanted:
         owners = shared.get(network, ())
-        if owner not in owners:
-            # Ahead of all others, as an earlier rule may refuse them. A rule that is there keeps its place.
-            how = ["allow"] if owners else ["prepend", "allow"]
-            steps.append(_ufw(how, network, (*owners, owner)))
+        in_vain = bool(owners) and any(peer in network for peer in kept_out)
+        if owner in owners and not in_vain:
+            continue
+        if in_vain:
+            # It is lost from the kernel, or behind one that refuses: ufw does not move a rule that it knows.
+            steps.append(_ufw(["delete", "allow"], network, ()))
+        # Ahead of all others, as an earlier rule may refuse them. A rule that is there keeps its place.
+        how = ["allow"] if owners and not in_vain else ["prepend", "allow"]
+        steps.append(_ufw(how, network, tuple(dict.fromkeys((*owners, owner)))))
     for network, owners in shared.items():
         if owner in owners and network not in wanted:
             others = tuple(each for each in owners if each != owner)

@@ -1,5 +1,6 @@
 """What a node is, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
 
+import errno
 import os
 import platform
 import random
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from remote.node import firewall, frames, gpus, hardware, process, runner
 from remote.node.files import NODE_HOME
 
 RENDEZVOUS_PORTS = range(20000, 30000)
 """Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
+MOST_PORTS_TRIED = 50
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -28,6 +30,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
     """All facts. What can't be found out, or was not asked for, is None."""
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
+    port, cant_listen = free_port(private_ip)
     return {
         **gpus.read(),
         "hostname": socket.gethostname(),
@@ -43,7 +46,8 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "boot_id": process.boot_id(),
         "addresses": {peer: address_of(peer) for peer in peers},
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
-        "free_port": free_port(private_ip),
+        "free_port": port,
+        "cant_listen": cant_listen,
         "firewall": firewall.read() if with_firewall else None,
         "active_runs": runner.active_runs(),
         # Last, so that it is the time of the answer.
@@ -75,9 +79,9 @@ def package_version(name: str) -> Optional[str]:
 
 
 def address_of(name: str) -> Optional[str]:
-    """What a name resolves to here, an address to itself; None where it does not resolve."""
+    """The IPv4 address that a name resolves to here, an address to itself; None where it does not resolve."""
     try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return None
 
@@ -85,9 +89,8 @@ def address_of(name: str) -> Optional[str]:
 def route_interface(peer: str) -> Optional[str]:
     """The interface that packets to `peer` leave by: the kernel is asked by connecting a UDP socket."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, 9))
             own = probe.getsockname()[0]
     except OSError:
         return None
@@ -96,25 +99,29 @@ def route_interface(peer: str) -> Optional[str]:
 
 def interface_of(address: str) -> Optional[str]:
     """The interface that carries an IPv4 address of this machine; loopback's for 127.x."""
-    names = [name for _, name in socket.if_nameindex()]
     if address.startswith("127."):
-        return next((name for name in names if name in ("lo", "lo0")), None)
+        return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if sys.platform != "linux":
         shown = subprocess.run(["/sbin/ifconfig"], stdout=subprocess.PIPE, check=False).stdout.decode()
         for block in re.split(r"\n(?=\S)", shown):
             if re.search(r"\binet {}\b".format(re.escape(address)), block):
                 return block.partition(":")[0]
         return None
-    return next((name for name in names if hardware.ipv4_of(name) == address), None)
+    return next((name for name, own in hardware.ipv4_addresses() if own == address), None)
 
 
-def free_port(address: str) -> Optional[int]:
-    """A port that can be listened on at this address now."""
-    for port in random.sample(RENDEZVOUS_PORTS, 50):
+def free_port(address: str, ports: Sequence[int] = RENDEZVOUS_PORTS) -> Tuple[Optional[int], Optional[str]]:
+    """A port that can be listened on at this address now; and why nothing can listen there, where that is so.
+
+    Neither: all ports that were tried are taken.
+    """
+    for port in random.sample(ports, min(MOST_PORTS_TRIED, len(ports))):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((address, port))
-            except OSError:
-                continue
-            return port
-    return None
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                return None, error.strerror or str(error)
+            return port, None
+    return None, None

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -14,7 +15,9 @@ NVIDIA = "0x10de"
 DISPLAY = "0x03"
 """Class of display controllers; GPUs without a display (0x0302) are among them."""
 QUERY = ["--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-QUERY_TIMEOUT_S = 30
+QUERY_TIMEOUT_S = 30.0
+END_S = 1.0
+"""Time to go for one that was killed."""
 
 
 def read() -> Dict[str, Any]:
@@ -24,7 +27,7 @@ def read() -> Dict[str, Any]:
     status: Optional[int] = None
     said = ""
     if program is not None:
-        status, said = _ask(program)
+        status, said = ask(program)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
         "gpus": parse_gpus(said, visible) if status == 0 else [],
@@ -33,6 +36,7 @@ def read() -> Dict[str, Any]:
             "module": MODULE.exists(),
             "smi_exit": status,
             "smi_said": "" if status == 0 else said.strip()[:500],
+            "listed": len(rows_of(said)) if status == 0 else 0,
             "reboot_required": REBOOT_REQUIRED.exists(),
         },
     }
@@ -54,30 +58,35 @@ def on_the_bus(pci: Path) -> int:
     return found
 
 
-def _ask(program: str) -> Tuple[int, str]:
-    """nvidia-smi's exit status and what it said; -1: it hung."""
+def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S) -> Tuple[int, str]:
+    """nvidia-smi's exit status and what it said; -1: it hung. Takes little longer than the timeout."""
+    process = subprocess.Popen(
+        [program, *QUERY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
-        shown = subprocess.run(
-            [program, *QUERY],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=QUERY_TIMEOUT_S,
-            check=False,
-        )
+        said, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return -1, "nvidia-smi did not answer within {} s".format(QUERY_TIMEOUT_S)
-    return shown.returncode, shown.stdout.decode(errors="replace")
+        process.kill()
+        assert process.stdout is not None
+        process.stdout.close()  # its own children may have it open for long
+        # Stuck in the driver, where no signal reaches it, it is left to the system.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        return -1, "nvidia-smi did not answer within {:g} s".format(timeout_s)
+    return process.returncode, said.decode(errors="replace")
+
+
+def rows_of(csv: str) -> List[List[str]]:
+    """The cells of each GPU that nvidia-smi lists; what else it says is left out."""
+    rows = ([cell.strip() for cell in line.split(",")] for line in csv.splitlines())
+    return [cells for cells in rows if len(cells) == 5 and cells[0].isdigit()]
 
 
 def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
     """nvidia-smi's CSV rows, of the devices named by index or UUID in `visible` (None: all; empty: none)."""
     wanted = None if visible is None else [word.strip() for word in visible.split(",")]
     found = []
-    for line in csv.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 5:
-            continue
-        index, uuid, name, memory, driver = cells
+    for index, uuid, name, memory, driver in rows_of(csv):
         if wanted is not None and index not in wanted and not any(w and uuid.startswith(w) for w in wanted):
             continue
         memory_mb = int(memory) if memory.isdigit() else None

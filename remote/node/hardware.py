@@ -1,11 +1,12 @@
 """What the node is made of, as the kernel shows it under /sys: whose machine it is, its RDMA devices."""
 
+import array
 import fcntl
 import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import AbstractSet, Any, Dict, List, Optional, Tuple
 
 DMI = Path("/sys/class/dmi/id")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -36,25 +37,37 @@ def rdma_devices(infiniband: Path = INFINIBAND) -> List[Dict[str, Any]]:
         names = sorted(path.name for path in infiniband.iterdir())
     except OSError:
         return []
-    return [_device(infiniband / name) for name in names]
+    addressed = {interface for interface, _ in ipv4_addresses()} if names else set()
+    return [_device(infiniband / name, addressed) for name in names]
 
 
-def _device(path: Path) -> Dict[str, Any]:
+def _device(path: Path, addressed: AbstractSet[str]) -> Dict[str, Any]:
     try:
         interfaces = sorted(entry.name for entry in (path / "device" / "net").iterdir())
     except OSError:
         interfaces = []  # EFA has none
     driver = os.path.basename(os.path.realpath(str(path / "device" / "driver")))
-    addressed = any(ipv4_of(interface) for interface in interfaces)
-    return {"name": path.name, "driver": driver, "interfaces": interfaces, "addressed": addressed}
+    return {
+        "name": path.name,
+        "driver": driver,
+        "interfaces": interfaces,
+        "addressed": not addressed.isdisjoint(interfaces),
+    }
 
 
-def ipv4_of(interface: str) -> Optional[str]:
-    """The interface's IPv4 address (Linux); None where it has none."""
-    siocgifaddr = 0x8915
+def ipv4_addresses() -> List[Tuple[str, str]]:
+    """Interface and address of every IPv4 address of this machine (Linux), also an interface's second and third."""
+    siocgifconf, most_bytes = 0x8912, 1 << 20
+    buffer = array.array("B", bytes(most_bytes))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", interface.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
+        asked = struct.pack("iP", most_bytes, buffer.buffer_info()[0])
+        used_bytes = struct.unpack("iP", fcntl.ioctl(probe.fileno(), siocgifconf, asked))[0]
+    # struct ifreq: 16 bytes of name, then a union: a sockaddr_in in 16 bytes, or what is larger, a struct ifmap.
+    size = 16 + struct.calcsize("LLHBBB0L")
+    data = buffer.tobytes()[:used_bytes]
+    entries = [data[at : at + size] for at in range(0, used_bytes, size)]
+    return [
+        # `ens3:1` is a label of an address of ens3.
+        (entry[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(entry[20:24]))
+        for entry in entries
+    ]

@@ -15,8 +15,8 @@ NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
 
 
 def read(address: str) -> Dict[str, Any]:
-    """All of it; `address` is the one that peers connect to. What can't be found out is None."""
-    interface = facts.interface_of(address)
+    """All of it; `address` (or name) is the one that peers connect to. What can't be found out is None."""
+    interface = facts.interface_of(facts.address_of(address) or address)
     return {
         "interface": interface,
         "mtu": None if interface is None else mtu_of(interface),

@@ -8,7 +8,10 @@ DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 READ_BYTES = 4 * 1024 * 1024
 """The channels of the first communicators are within this; a log may grow with every further one."""
 
-_CHANNEL = re.compile(rb"NCCL INFO Channel [^\n]* via (?:(NET)/([^/\n]+)/\d+(/GDRDMA)?|(P2P|SHM|NVLS))")
+# `NET/IB/0(1)/GDRDMA` is a send that rank 1 does on this rank's behalf (PXN).
+_CHANNEL = re.compile(
+    rb"NCCL INFO Channel [^\n]* via (?:(NET)/([^/\n]+)/\d+(?:\(\d+\))?(/GDRDMA)?|(P2P|SHM|NVLS))"
+)
 _NETWORK = re.compile(
     rb"NCCL INFO (?:Using network|Assigned NET plugin) ([A-Za-z][^\n]*?)(?: to comm)?\s*$", re.MULTILINE
 )

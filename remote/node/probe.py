@@ -12,7 +12,9 @@ way goes unreported.
 
 import asyncio
 import errno
+import math
 import os
+import resource
 import signal
 import socket
 import time
@@ -24,12 +26,15 @@ from remote.node import frames, health, listening
 CONNECT_TIMEOUT_S = 4.0
 """A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
 EXCHANGE_TIMEOUT_S = 3.0
-AT_ONCE = 128
+AT_ONCE = 512
+"""Connections that are tried at the same time."""
+OPEN_FILES = 8192
+"""What all at once needs where a thousand nodes meet: 512 of ours, and as many of theirs as come."""
 PAYLOAD_BYTES = 64 * 1024
 REJECT_S = 1.0
 """A firewall rejects at once; that nobody has an address is not known before."""
 LIFE_S = 60
-"""No probe lives longer, whatever becomes of the one who asked for it."""
+"""No probe lives longer, but for the time that its attempts take, whatever becomes of the one who asked for it."""
 
 OUTCOMES = {
     errno.ECONNREFUSED: "refused",
@@ -43,6 +48,7 @@ OUTCOMES = {
 def command_probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`probe`: name, address, token, rendezvous_port (or null), high_ports (how many)."""
     signal.alarm(LIFE_S)
+    _allow_many_files()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_probe(request, output, incoming))
@@ -52,7 +58,7 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
     loop = asyncio.get_event_loop()
     sockets, taken = listen(request["address"], request["rendezvous_port"], int(request["high_ports"]))
     serve = partial(_serve, name=request["name"], token=request["token"])
-    servers = [await asyncio.start_server(serve, sock=one) for one in sockets]
+    servers = [await asyncio.start_server(serve, sock=one, backlog=AT_ONCE) for one in sockets]
     healthy = loop.run_in_executor(None, health.read, request["address"])
     frames.write(
         output, {"t": "listening", "ports": [one.getsockname()[1] for one in sockets], "taken": taken}
@@ -60,14 +66,27 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
     told = await loop.run_in_executor(None, next, incoming, None)
     if told is None:
         return
+    targets = told[0]["targets"]
+    signal.alarm(LIFE_S + math.ceil(longest_s(len(targets))))
     places = asyncio.Semaphore(AT_ONCE)
-    attempts = await asyncio.gather(
-        *(_attempt(target, request["token"], places) for target in told[0]["targets"])
-    )
+    attempts = await asyncio.gather(*(_attempt(target, request["token"], places) for target in targets))
     frames.write(output, {"t": "outcomes", "attempts": attempts, "health": await healthy})
     await loop.run_in_executor(None, next, incoming, None)
     for server in servers:
         server.close()
+
+
+def longest_s(targets: int) -> float:
+    """How long so many attempts take at most, seconds."""
+    return math.ceil(targets / AT_ONCE) * (CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S)
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files, which is 1024 or less where nobody changed it, as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(

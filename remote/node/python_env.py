@@ -6,6 +6,7 @@ no `ready.json` is an unfinished one and is made anew. Homes may be shared: the 
 
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -31,7 +32,10 @@ def look(key: str) -> Dict[str, Any]:
         "ready": ready(key),
         "interpreters": env_images.interpreters(),
         "environments": [
-            {name: record.get(name) for name in ("key", "python", "torch", "bytes")}
+            {
+                name: record.get(name)
+                for name in ("key", "python", "python_version", "torch", "packages", "bytes")
+            }
             for record in _all_ready()
         ],
     }
@@ -124,6 +128,7 @@ def build(key: str, request: Dict[str, Any], caller: env_work.Caller) -> Dict[st
     record = {
         "key": key,
         "python": str(home / "venv" / "bin" / "python"),
+        "python_version": python_version(home / "venv"),
         "torch": next((line[len("torch==") :] for line in listed if line.startswith("torch==")), None),
         "packages": listed,
         "bytes": sum(status.st_size for _, status in walk_files(home)),
@@ -141,6 +146,12 @@ def _uv(
     if code != 0:
         step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
         raise Failed(step, tail or ["exit status {}".format(code)])
+
+
+def python_version(venv: Path) -> Optional[str]:
+    """The version of an environment's Python, as uv writes it down; None where it did not."""
+    found = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
+    return found.group(1) if found else None
 
 
 def packages(venv: Path) -> List[str]:

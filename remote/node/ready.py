@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List
+from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import frames
 
 RESULT = Path("/run/cloud-init/result.json")
 BEAT_S = 5.0
+AGAIN_S = 1.0
 EXITS = {0: "done", 1: "failed", 2: "degraded"}
 """What `cloud-init status --wait` ends with."""
 
@@ -28,6 +29,19 @@ def command_ready(request: Dict[str, Any], output: BinaryIO) -> None:
 
 def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
     limit = time.monotonic() + deadline_s
+    while time.monotonic() < limit:
+        code = _status(program, limit, output)
+        if code is None:
+            break
+        if code >= 0:
+            return EXITS.get(code, "unknown")
+        # A signal ended it, as it ends all where the machine goes down: that tells nothing of cloud-init.
+        time.sleep(AGAIN_S)
+    return "running"
+
+
+def _status(program: str, limit: float, output: BinaryIO) -> Optional[int]:
+    """The exit status of `cloud-init status --wait`; None where it has none at `limit` (monotonic clock)."""
     with open(os.devnull, "r+b") as nothing:
         waiting = subprocess.Popen(
             [program, "status", "--wait"], stdin=nothing, stdout=nothing, stderr=nothing
@@ -35,13 +49,11 @@ def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
     try:
         while time.monotonic() < limit:
             try:
-                code = waiting.wait(timeout=min(BEAT_S, max(0.1, limit - time.monotonic())))
+                return waiting.wait(timeout=min(BEAT_S, max(0.1, limit - time.monotonic())))
             except subprocess.TimeoutExpired:
                 # The other side can tell a long wait from a dead link, and this one a dead link from a long wait.
                 frames.write(output, {"t": "beat"})
-                continue
-            return EXITS.get(code, "unknown")
-        return "running"
+        return None
     finally:
         if waiting.poll() is None:
             waiting.kill()

@@ -8,9 +8,13 @@ the one that a major release of CUDA begins with, so that an update of the drive
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from remote.errors import PreflightFailed
+
 MAJOR_DRIVERS = ("580.65.06", "525.60.13", "450.80.02")
 """Linux drivers that CUDA 13, 12 and 11 begin with (NVIDIA's CUDA Toolkit Release Notes, minor version
 compatibility); newest first."""
+OLDEST_DRIVER = MAJOR_DRIVERS[-1]
+"""No build that can still be had supports an older one."""
 DROPPED_BY_CUDA_13 = ("V100", "P100", "P40", "P4", "M60", "M40", "M10", "TITAN V", "TITAN X")
 """Maxwell, Pascal and Volta: neither CUDA 13 nor PyTorch's builds for CUDA 12.8 have code for them."""
 LAST_FOR_THEM = "cu126"
@@ -19,19 +23,28 @@ DRIVER = "driver "
 """Ahead of a driver's version: uv is to decide by it."""
 
 
-def backend_of(nodes: Iterable[Iterable[Mapping[str, Any]]]) -> str:
+def backend_of(nodes: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     """The backend for nodes with these GPUs, as facts list them (`name`, `driver`).
 
-    `cpu` where no node has any; a node without GPUs runs the CUDA build of the others.
+    `cpu` where no node has any, and where a driver is older than all builds with CUDA support; a node without GPUs
+    runs the CUDA build of the others. Raises PreflightFailed where a driver's version is not known.
     """
-    gpus = [gpu for node in nodes for gpu in node]
+    gpus = [gpu for node in nodes.values() for gpu in node]
+    for name, node in nodes.items():
+        for gpu in node:
+            if not version(str(gpu["driver"])):
+                raise PreflightFailed(
+                    f"{name}: the version of its GPU driver is not known, by which the build of torch is chosen: "
+                    f"nvidia-smi shows {str(gpu['driver'])!r} for its {gpu['name']}. Mend the driver there "
+                    "(gpuctl exec -- nvidia-smi), or use an interpreter that has torch: --python PATH"
+                )
     if not gpus:
         return CPU
-    driver = min((version(str(gpu["driver"])) for gpu in gpus), default=())
+    driver = min(version(str(gpu["driver"])) for gpu in gpus)
     step = next((step for step in MAJOR_DRIVERS if version(step) <= driver), None)
     if step is None:
-        return CPU  # older than what any build that can still be had supports
-    if step != MAJOR_DRIVERS[-1] and any(is_old(str(gpu["name"])) for gpu in gpus):
+        return CPU
+    if step != OLDEST_DRIVER and any(is_old(str(gpu["name"])) for gpu in gpus):
         return LAST_FOR_THEM
     return DRIVER + step
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.python_env.backend import settings
@@ -42,6 +42,8 @@ class Environment:
     key: str
     python: str
     """Its interpreter, absolute."""
+    python_version: str | None
+    """`3.12.4`. None: an older gpuctl built it and did not write that down."""
     torch: str | None
     """None: nothing that was asked for needs torch."""
     packages: tuple[str, ...]
@@ -58,11 +60,27 @@ def look(node: Node, wanted: Wanted, backend: str | None) -> Mapping[str, Any]:
     return node.ask("environment", {"key": key_of(wanted, backend), "look": True})
 
 
-def ready_environments(node: Node) -> dict[str, tuple[str, str]]:
-    """Key → interpreter and version of torch of the environments that are ready and have it, the newest first."""
+class ReadyEnvironment(NamedTuple):
+    """An environment with torch, as a node lists those that it has."""
+
+    python: str
+    """Its interpreter, absolute."""
+    torch: str
+    python_version: str | None
+    packages: tuple[str, ...]
+    """As in Environment."""
+
+
+def ready_environments(node: Node) -> dict[str, ReadyEnvironment]:
+    """Key → the environments that are ready and have torch, the newest first."""
     answer = node.ask("environment", {"key": "", "look": True})
     return {
-        str(one["key"]): (str(one["python"]), str(one["torch"]))
+        str(one["key"]): ReadyEnvironment(
+            python=str(one["python"]),
+            torch=str(one["torch"]),
+            python_version=one["python_version"],
+            packages=tuple(map(str, one["packages"])),
+        )
         for one in answer.get("environments", ())
         if one.get("torch")
     }
@@ -172,6 +190,7 @@ def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Envi
         return Environment(
             key=str(document["key"]),
             python=str(document["python"]),
+            python_version=document.get("python_version"),
             torch=None if document["torch"] is None else str(document["torch"]),
             packages=tuple(map(str, document["packages"])),
             built=built,

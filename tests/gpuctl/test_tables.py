@@ -209,8 +209,10 @@ def test_runs_that_differ_by_their_arguments_look_different(tmp_path: Path) -> N
     assert "--lr 0.1\n" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "args" not in drawn(comparison_table([GOOD, GOOD]))
-    listed = drawn(runs_table([row(GOOD, script="a.py", args=["--lr", "0.1"]), row(GOOD)]))
-    assert [line[67:] for line in listed.splitlines()] == ["script", "a.py --lr 0.1", "built-in"]
+    now = datetime(2026, 11, 21, 8, tzinfo=UTC)
+    listed = drawn(runs_table([row(GOOD, script="a.py", args=["--lr", "0.1"]), row(GOOD)], now))
+    column = listed.index("script")
+    assert [line[column:] for line in listed.splitlines()] == ["script", "a.py --lr 0.1", "built-in"]
 
 
 def test_what_no_rank_tells_has_no_column() -> None:

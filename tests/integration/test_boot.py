@@ -289,7 +289,7 @@ def test_cloud_init_is_waited_for_and_what_it_complains_of_is_told(net: Net, nod
     place(host, "cloud-init", f"{SLOW_CLOUD_INIT}\nexit 2")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(readiness.wait_for_cloud_init, node, deadline_s=60, say=lambda _: None)
-        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        wait_for(lambda: host.root("pgrep -f '[s]tatus --wait'", check=False).stdout, what="the wait")
         assert not waiting.done()
         host.root(
             "mkdir -p /run/cloud-init; touch /run/finished;"
@@ -380,29 +380,113 @@ def test_all_stages_of_a_rented_machine(
     place(host, "reboot", f"touch {ASKED}")
     # /tmp and the mount are gone after a boot; then the driver's word counts, whatever is on the bus.
     host.root(f"touch /tmp/updated-under-a-loaded-module; {GPU_ON_THE_BUS}")
-    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None)
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=frozenset({machine.name}))
     first = host.boot_id
     with ThreadPoolExecutor(1) as pool:
         reached = pool.submit(reach, App(), folder, [machine], boot=boot)
-        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        wait_for(lambda: host.root("pgrep -f '[s]tatus --wait'", check=False).stdout, what="the wait")
         host.root("touch /run/finished")
         wait_for(lambda: host.root(f"test -e {ASKED}", check=False).returncode == 0, what="the order")
         assert not reached.done()
         host.root(f"rm {ASKED}")
         host.reboot()
+        wait_for(lambda: host.root("pgrep -f '[s]tatus --wait'", check=False).stdout, what="the second wait")
+        assert not reached.done(), "cloud-init is at work after each boot"
+        host.root("touch /run/finished")
         assert reached.result(timeout=60) == (replace(machine, gpus=1),)
     assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "one reboot"
     assert host.boot_id != first
     assert "gpu-0: the GPU driver waits for a reboot; rebooting once …" in capsys.readouterr().err
 
 
+RUN_AT_WORK = """\
+run=/home/ubuntu/.gpuctl-node/runs/R1/gpu-0
+mkdir -p $run
+birth=$(cut -d' ' -f22 /proc/1/stat) boot=$(cat /proc/sys/kernel/random/boot_id)
+printf '{"pid": 1, "birth": "%s", "boot_id": "%s"}' $birth $boot > $run/runner.json
+chown -R ubuntu /home/ubuntu/.gpuctl-node"""
+"""As a run's own runner writes it, with a process that lives as long as the host."""
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_a_machine_that_may_be_at_work_is_not_rebooted(
+    net: Net, machine: Machine, folder: ClusterFolder, capsys: pytest.CaptureFixture[str], at_work: bool
+) -> None:
+    (host,) = net.hosts
+    place(host, "nvidia-smi", NVIDIA_SMI)
+    place(host, "reboot", f"touch {ASKED}")
+    host.root(f"touch /tmp/updated-under-a-loaded-module; {GPU_ON_THE_BUS}")
+    made: frozenset[str] = frozenset()
+    after = ""
+    if at_work:
+        host.root(RUN_AT_WORK)
+        made, after = frozenset({machine.name}), "when the run R1 has ended: "
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=made)
+    assert reach(App(), folder, [machine], boot=boot) == (replace(machine, gpus=0),)
+    assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "it was rebooted"
+    assert (
+        "note: gpu-0: 1 NVIDIA GPU, and the driver waits for a reboot: Failed to initialize NVML: Driver/library "
+        f"version mismatch; {after}gpuctl exec -- sudo reboot, once\n"
+    ) in capsys.readouterr().err
+
+
+H100 = "echo look >> /tmp/looks\necho '0, GPU-5a1f0b7c, NVIDIA H100 80GB HBM3, 81559, 580.65.06'"
+CLUSTER_NETWORK = """\
+mount -t tmpfs none /sys/class && mkdir -p /sys/class/dmi/id /srv/mlx5_core
+echo OracleCloud.com > /sys/class/dmi/id/chassis_asset_tag
+for at in 0:ens3 1:rdma0 2:rdma1; do
+    device=/srv/${at%:*} name=/sys/class/infiniband/mlx5_${at%:*}
+    mkdir -p $device/net/${at#*:} $name
+    ln -s /srv/mlx5_core $device/driver
+    ln -s $device $name/device
+done
+ip link add rdma0 type veth peer name rdma1"""
+"""An OCI machine with RDMA devices that have no addresses, but for the one of its VCN."""
+
+
+def test_the_addresses_of_rdma_devices_are_waited_for(
+    net: Net, machine: Machine, folder: ClusterFolder
+) -> None:
+    (host,) = net.hosts
+    place(host, "nvidia-smi", H100)
+    host.root(CLUSTER_NETWORK)
+    both = [machine, replace(machine, name="gpu-1", rank=1)]
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=frozenset({"gpu-0", "gpu-1"}))
+    with ThreadPoolExecutor(1) as pool:
+        reached = pool.submit(reach, App(), folder, both, boot=boot)
+        wait_for(
+            lambda: host.root("cat /tmp/looks", check=False).stdout.count("look") > 2, what="the second look"
+        )
+        assert not reached.done()
+        host.root("ip address add 192.168.0.5/16 dev rdma0; ip address add 192.168.1.5/16 dev rdma1")
+        assert [one.gpus for one in reached.result(timeout=60)] == [1, 1]
+
+
+def test_addresses_of_rdma_devices_that_do_not_come(net: Net, node: Node) -> None:
+    (host,) = net.hosts
+    place(host, "nvidia-smi", H100)
+    host.root(CLUSTER_NETWORK)
+    said: list[str] = []
+    peers = (host.address, net.laptop)
+    found = gather(node, peers)
+    assert [device.addressed for device in found.rdma] == [True, False, False]
+
+    def wait(peers: tuple[str, ...]) -> None:
+        readiness.wait_for_cluster_network(node, peers, found, deadline_s=1, say=said.append)
+
+    wait(peers)
+    assert said == ["note: gpu-0: 0 of its RDMA devices have an address after 0 s"]
+    wait(peers[:1])
+    assert len(said) == 1, "one machine needs no network"
+
+
 def test_a_machine_that_boots_once_more_by_itself(net: Net, machine: Machine, folder: ClusterFolder) -> None:
     (host,) = net.hosts
     place(host, "cloud-init", f"[ -e /var/booted-again ] && exit 0\n{SLOW_CLOUD_INIT}")
-    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None)
+    boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=frozenset())
     with ThreadPoolExecutor(1) as pool:
         reached = pool.submit(reach, App(), folder, [machine], boot=boot)
-        wait_for(lambda: host.root("pgrep -f 'status --wait'", check=False).stdout, what="the wait")
+        wait_for(lambda: host.root("pgrep -f '[s]tatus --wait'", check=False).stdout, what="the wait")
         host.root("touch /var/booted-again")
         host.reboot()
         assert [one.state for one in reached.result(timeout=60)] == ["running"]

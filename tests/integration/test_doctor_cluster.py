@@ -9,6 +9,8 @@ import psutil
 import pytest
 from support import Gpuctl, interrupt, processes_with, wait_for
 
+from tests.fakes.vms import lacking, vms
+
 pytestmark = pytest.mark.slow
 
 SLEEPS = "import time\nprint('begins', flush=True)\ntime.sleep(120)\n"
@@ -73,6 +75,30 @@ def test_a_node_that_is_gone_is_named_and_the_others_are_looked_at(two_hosts: Gp
     assert "gpuctl up" in rows["default-1"]["fix"]
     assert rows["network"]["ok"] is True
     assert rows["all-reduce"]["ok"] is None
+
+
+@pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
+def test_a_node_that_does_not_tell_its_environments_is_not_one_without(
+    gpuctl: Gpuctl, tmp_path: Path
+) -> None:
+    envs = "/home/ubuntu/.gpuctl-node/envs"
+    with vms(tmp_path, count=2) as net:
+        hosts_file, known_hosts = net.inventory()
+        gpuctl.ok("up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts))
+        assert gpuctl.ok("doctor", "--cluster", "--json").json["ok"], "no environment yet is no fault"
+        record = f"{envs}/k/ready.json"
+        net.hosts[1].root(
+            f"mkdir -p {envs}/k && chown -R ubuntu {envs} && touch {record} && chmod 600 {record}"
+        )
+        done = gpuctl("doctor", "--cluster", "--json")
+        gpuctl.ok("down", "--yes")
+    assert done.status == 1
+    rows = {row["what"]: row for row in done.json["findings"]}
+    assert rows["gpu-1"]["ok"] is False
+    assert rows["gpu-1"]["detail"] == "did not tell which environments it has"
+    assert "Permission denied" in rows["gpu-1"]["fix"]
+    assert rows["network"]["detail"].startswith("5 of 5 connections between 2 nodes"), "the rest is looked at"
+    assert "torch" not in rows
 
 
 def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:

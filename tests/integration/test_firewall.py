@@ -95,6 +95,16 @@ table ip extra {
 	}
 }
 """
+NFT_BY_COMPARISON = """\
+flush ruleset
+table inet filter {
+	chain input {
+		type filter hook input priority filter; policy accept;
+		ct state established,related accept
+		tcp dport > 1023 drop
+	}
+}
+"""
 DOCKER = """
 iptables-nft -t nat -F
 iptables-nft -t nat -X
@@ -132,6 +142,9 @@ KINDS = {
         files=IPTABLES_FILES, first=IPTABLES.format("nft") + DOCKER, boot=IPTABLES.format("nft") + DOCKER
     ),
     "nftables": Kind(files={"/etc/nftables.conf": NFT}, boot="nft flush ruleset; nft -f /etc/nftables.conf"),
+    "nftables that compares": Kind(
+        files={"/etc/nftables.conf": NFT_BY_COMPARISON}, boot="nft flush ruleset; nft -f /etc/nftables.conf"
+    ),
     "nftables without a last end of line": Kind(
         files={"/etc/nftables.conf": NFT.rstrip("\n")}, boot="nft flush ruleset; nft -f /etc/nftables.conf"
     ),
@@ -345,6 +358,25 @@ def test_peers_come_in_and_nobody_else(world: World, kind: Kind) -> None:
     assert world.reach() == SHUT
     assert host.snapshot() == at_first
     assert firewall.close_steps(host.do(), owner="a").steps == ()
+
+
+def test_ufw_is_told_again_where_the_kernel_does_not_do_what_it_has_written_down(world: World) -> None:
+    host = world.host
+    for command in (KINDS["ufw"].first, KINDS["ufw"].boot):
+        host.sh(command)
+    firewall.ensure_open(cast("Node", host), host.do(), owner="a", peers=PEERS)
+    for spoil in (
+        "iptables -D ufw-user-input 1",
+        "ufw prepend deny from 10.77.0.0/24 to any port 1000:61000 proto tcp",
+    ):
+        host.sh(spoil)
+        assert world.reach("10.77.0.1") == SHUT
+        assert firewall.ensure_open(cast("Node", host), host.do(), owner="a", peers=PEERS).steps
+        assert world.reach() == OPEN
+        assert firewall.open_steps(host.do(), owner="a", peers=PEERS).steps == ()
+    host.sh("iptables -I ufw-before-input -p tcp -s 10.77.0.0/24 --dport 1024: -j DROP")
+    with pytest.raises(NodeFailed, match=r"its firewall still keeps peers out"):
+        firewall.ensure_open(cast("Node", host), host.do(), owner="a", peers=PEERS)
 
 
 def test_a_host_that_filters_nothing_is_left_alone(world: World) -> None:

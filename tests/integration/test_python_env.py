@@ -24,7 +24,7 @@ from remote.connection import connect
 from remote.node import env_uv, frames
 from remote.node.__main__ import FAILED
 from remote.python_env import building
-from remote.python_env.building import Environment, EnvironmentFailed, ensure
+from remote.python_env.building import Environment, EnvironmentFailed, ensure, ready_environments
 from remote.python_env.requirements import Wanted, key_of, wanted
 from remote.session import Node
 
@@ -136,6 +136,10 @@ def test_an_environment_is_built_once(nodes: list[Node], wheels: Path, tmp_path:
     assert any("Installed 3 packages" in text for text in said)
     shown = node.run(f"{made.python} -c 'import tiny, small; print(small.VERSION)'")
     assert shown.stdout.decode().strip() == "2.0"
+    version = node.run(f"{made.python} -c 'import platform; print(platform.python_version())'")
+    assert made.python_version == version.stdout.decode().strip()
+    listed = ready_environments(node)[made.key]
+    assert listed == (made.python, made.torch, made.python_version, made.packages)
 
     said.clear()
     took_s = []
@@ -169,6 +173,24 @@ def test_another_wish_is_another_environment(nodes: list[Node], wheels: Path, tm
     made = build(node, third, Said())
     shown = node.run(f"{made.python} -c 'import small; print(small.VERSION)'").stdout.decode()
     assert shown.strip() == "another, of the same name"
+
+
+def test_environments_that_differ_are_told(two_hosts: Gpuctl, wheels: Path) -> None:
+    two_hosts.script("script.py", "")
+    words = ("train", "--pip", "tiny", "--pip", "torch", "--wheels", str(wheels), "script.py")
+    first = two_hosts(*words).err
+    assert first.count("environment of --pip: built in") == 2
+    assert "its environment is not the one of" not in first
+    # As if the second had asked an index at another time.
+    folder = Store(two_hosts.home).cluster("default")
+    node = connect(folder.load().machines[1], folder.known_hosts_path)
+    try:
+        (record,) = (home_of(node) / ".gpuctl-node" / "envs").glob("*/ready.json")
+    finally:
+        node.close()
+    record.write_text(record.read_text().replace("small==2.0", "small==2.1"))
+    again = two_hosts(*words).err
+    assert "default-1: its environment is not the one of default-0: small 2.1 (2.0 there). Fix: " in again
 
 
 def test_a_project_and_its_lock(nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path) -> None:

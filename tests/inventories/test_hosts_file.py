@@ -113,6 +113,16 @@ def test_everything_that_is_read(write, tmp_path):
     )  # fmt: skip
 
 
+def test_machines_reach_each_other_by_ipv4(write):
+    text = "all:\n  vars: {{ansible_user: me}}\n  hosts:\n    one:\n      ansible_host: 2001:db8::1\n{}"
+    needs = "host 'one' needs a private_ip that is an IPv4 address, and {} is none: the machines reach "
+    for private, where in (("", "4: "), ("      private_ip: fd00::7\n", "6: ")):
+        (problem,) = problems(write(text.format(private)))
+        assert problem.startswith(f"FILE:{where}" + needs.format("fd00::7" if private else "2001:db8::1"))
+    path = write(text.format("      private_ip: 10.0.0.7\n"))
+    assert read_hosts_file(path) == (machine("one", 0, host="2001:db8::1", private_ip="10.0.0.7"),)
+
+
 def test_keys_relative_to_the_file_to_home_and_absolute(write, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()

@@ -131,6 +131,25 @@ def test_ufw_shares_one_rule_between_clusters() -> None:
     assert left == (Run(argv=("ufw", "allow", *rule, "comment", A)),)
 
 
+UFW_RULE = "-A ufw-user-input -s 10.77.0.2/31 -p tcp -m multiport --dports 1024:65535 -j ACCEPT\n"
+UFW_KERNEL = {
+    "lost from the kernel": "",
+    "behind one that refuses": f"-A ufw-user-input -s 10.77.0.0/24 -j DROP\n{UFW_RULE}",
+}
+
+
+@pytest.mark.parametrize("instead", UFW_KERNEL.values(), ids=UFW_KERNEL.keys())
+def test_a_rule_in_ufws_record_is_made_anew_where_it_lets_nobody_in(instead: str) -> None:
+    document = recorded("ufw", "open.json")
+    document["saves"]["iptables-nft"] = document["saves"]["iptables-nft"].replace(UFW_RULE, instead)
+    plan = firewall.open_steps(parse(document), owner="a", peers=PEERS)
+    rule = "allow proto tcp from 10.77.0.2/31 to any port 1024:65535"
+    again = [f"sudo ufw delete {rule}", f"sudo ufw prepend {rule} comment {A}"]
+    assert [step.shell() for step in plan.steps] == again
+    both = firewall.open_steps(parse(document), owner="b", peers=PEERS[:2]).steps[1]
+    assert both.shell() == f"sudo ufw prepend {rule} comment '{A} {B}'"
+
+
 def test_the_chain_comes_directly_before_what_keeps_peers_out() -> None:
     chain = ["*filter", f":{A} - [0:0]", f"-A {A} -s 10.0.0.2/32 -p tcp -m tcp --dport 1024:65535 -j ACCEPT"]
     assert stdin(iptables(OCI.format("")), "10.0.0.2") == [*chain, f"-I INPUT 3 -j {A}", "COMMIT"]
@@ -199,6 +218,7 @@ def match(left: dict[str, Any], right: object, op: str = "==") -> dict[str, Any]
 
 SADDR = {"payload": {"protocol": "ip", "field": "saddr"}}
 DPORT = {"payload": {"protocol": "tcp", "field": "dport"}}
+FLAGS = {"payload": {"protocol": "tcp", "field": "flags"}}
 STATE = {"ct": {"key": "state"}}
 NFT = {
     "everything": ([{"accept": None}], False),
@@ -214,6 +234,7 @@ NFT = {
     "a map": ([{"vmap": {"key": STATE, "data": {"set": [["new", {"accept": None}]]}}}], False),
     "a named map": ([{"vmap": {"key": SADDR, "data": "@verdicts"}}], True),
     "a limit": ([{"limit": {"rate": 9, "per": "minute"}}, {"accept": None}], True),
+    "ports above": ([match(DPORT, 1023, ">"), {"accept": None}], True),
     "a counter": ([{"counter": {"packets": 0, "bytes": 0}}, {"accept": None}], False),
 }  # fmt: skip
 
@@ -238,6 +259,20 @@ def test_what_an_nftables_rule_accepts(expression: list[dict[str, Any]], keeps_o
     plan = firewall.open_steps(parse(nft(expression)), owner="a", peers=["10.0.0.2"])
     rule = f'insert rule inet t c ip saddr {{ 10.0.0.2 }} tcp dport 1024-65535 accept comment "{A}"\n'
     assert plan.steps == ((Run(argv=("nft", "-f", "-"), stdin=rule),) if keeps_out else ())
+
+
+NFT_DROPS = {
+    "other ports": ([match(DPORT, 23), {"drop": None}], False),
+    "ports above": ([match(DPORT, 1023, ">"), {"drop": None}], True),
+    "addresses above": ([match(SADDR, "9.0.0.0", ">="), {"drop": None}], True),
+    "flags that are not there": ([match(FLAGS, "ack", "!"), {"drop": None}], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "keeps_out"), NFT_DROPS.values(), ids=NFT_DROPS.keys())
+def test_what_an_nftables_rule_drops(expression: list[dict[str, Any]], keeps_out: bool) -> None:
+    facts = parse(nft(expression, policy="accept"))
+    assert bool(firewall.open_steps(facts, owner="a", peers=["10.0.0.2"]).steps) is keeps_out
 
 
 def test_nftables_chains_of_other_families_are_left_alone() -> None:

@@ -48,10 +48,13 @@ EFA = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=(), addressed=False)
             id="oci-h100",
         ),
         pytest.param("aws", "NVIDIA A10G", (), 2, {}, id="aws-tcp-is-tuned-by-nccl"),
+        pytest.param("aws", "NVIDIA H100 80GB HBM3", (EFA,), 2, {"FI_PROVIDER": "efa"}, id="aws-p5"),
         pytest.param(
-            "aws", "NVIDIA H100 80GB HBM3", (EFA,), 2, {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"},
-            id="aws-efa",
+            "aws", "NVIDIA A100-SXM4-40GB", (EFA,), 2, {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"},
+            id="aws-p4d",
         ),
+        pytest.param("aws", "NVIDIA A10G", (EFA,), 2, {"FI_PROVIDER": "efa"}, id="aws-g5-whose-efa-has-no-rdma"),
+        pytest.param("aws", "Tesla T4", (EFA,), 2, {"FI_PROVIDER": "efa"}, id="aws-g4dn-whose-efa-has-no-rdma"),
         pytest.param(None, "NVIDIA H200", (roce(0, "ib0"),), 2, SOCKETS, id="elsewhere-rdma-is-left-to-nccl"),
     ],
 )  # fmt: skip
@@ -67,9 +70,24 @@ def test_an_unknown_interface_is_not_made_up() -> None:
     assert nccl.variables(facts(interfaces={}), master_addr="10.0.0.2", nodes=2) == {}
 
 
-def test_a_rendezvous_at_an_ipv6_address() -> None:
-    made = nccl.variables(facts(interfaces={"fd00::2": "ens3"}), master_addr="fd00::2", nodes=2)
-    assert made == {**ENS3, "NCCL_SOCKET_FAMILY": "AF_INET6"}
+@pytest.mark.parametrize(
+    ("cloud", "gpu", "rdma", "joins"),
+    [
+        pytest.param("oci", "NVIDIA H100 80GB HBM3", (roce(0, "ens3"), roce(1, "rdma0", addressed=False)), True,
+                     id="no-address-yet"),
+        pytest.param("oci", "NVIDIA A100-SXM4-40GB", (roce(0, "ens3"), roce(1, "rdma0")), True, id="an-address"),
+        pytest.param("oci", "NVIDIA H100 80GB HBM3", (roce(0, "ens3"),), False, id="the-vcns-alone"),
+        pytest.param("oci", "NVIDIA A10", (roce(0, "ens3"), roce(1, addressed=False)), False,
+                     id="a-second-port-of-a-kind-that-has-no-cluster-network"),
+        pytest.param("oci", None, (roce(0, "ens3"), roce(1, addressed=False)), False, id="no-gpu"),
+        pytest.param(None, "NVIDIA H100 80GB HBM3", (roce(0, addressed=False),), False, id="elsewhere"),
+    ],
+)  # fmt: skip
+def test_nodes_that_belong_on_a_cluster_network(
+    cloud: str | None, gpu: str | None, rdma: tuple[RdmaDevice, ...], joins: bool
+) -> None:
+    gpus = ({"index": 0, "name": gpu},) if gpu else ()
+    assert nccl.joins_cluster_network(facts(cloud=cloud, gpus=gpus, rdma=rdma), "ens3") is joins
 
 
 LOGS = {
@@ -91,6 +109,10 @@ node-0:71:90 [0] NCCL INFO Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/3/GDRDM
 node-0:71:90 [0] NCCL INFO Channel 02/0 : 0[0] -> 1[1] via P2P/CUMEM
 """,
         ["NET/IB/GDRDMA", "P2P"],
+    ),
+    "RDMA by way of another GPU's NIC": (
+        "n:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 9[1] [send] via NET/IB/1(1)/GDRDMA/Shared\n",
+        ["NET/IB/GDRDMA"],
     ),
     "EFA": (
         "n:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA\n",

@@ -6,8 +6,9 @@ from node_facts import NO_GPU, facts
 from inventories.machine import Machine
 from remote import preflight
 from remote.errors import PreflightFailed
-from remote.facts import Driver
+from remote.facts import Driver, Facts, RdmaDevice
 from remote.finding import Finding, listed, named
+from remote.probe import Health, ProbeAnswer
 
 MASTER = Machine(
     name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
@@ -22,7 +23,7 @@ def test_healthy_nodes_have_no_findings() -> None:
 def test_each_trap_is_found_on_its_node() -> None:
     found = preflight.findings(
         {
-            "a": facts(free_port=None),
+            "a": facts(free_port=None, cant_listen="Cannot assign requested address"),
             "b": facts(torch=None),
             "c": facts(torch="2.12.0"),
             "d": facts(disk_free_bytes=1000),
@@ -33,13 +34,69 @@ def test_each_trap_is_found_on_its_node() -> None:
     )
     by_node = {finding.node: finding for finding in found}
     assert len(found) == 6
-    assert "nothing can listen at 10.0.0.1" in by_node["a"].problem
+    assert by_node["a"].problem == (
+        "nothing can listen at 10.0.0.1, the address that the other nodes meet it at: Cannot assign requested address"
+    )
     assert "torch is not installed" in by_node["b"].problem
     assert "2.12.0 here, and 2.13.0 on a" in by_node["c"].problem
     assert "disk is full" in by_node["d"].problem
     assert "gpuctl stop R1" in by_node["e"].fix
     assert not by_node["f"].fatal
     assert all(finding.fix for finding in found)
+
+
+def test_ports_that_are_all_taken_are_not_an_address_that_is_wrong() -> None:
+    (found,) = preflight.findings({"a": facts(free_port=None)}, master=MASTER)
+    assert (
+        found.problem == "no free port was found at 10.0.0.1 for the rendezvous, of those from 20000 to 29999"
+    )
+    assert found.fatal
+
+
+def test_an_interface_that_is_not_known_is_fatal_unless_both_are_named() -> None:
+    nodes = {"a": facts(), "b": facts(interfaces={"10.0.0.1": None, "10.0.0.2": "ens3"})}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert (found.node, found.fatal) == ("b", True)
+    assert found.problem == "the interface on its way to 10.0.0.1 is not known, and NCCL and gloo would guess"
+    assert "--env NCCL_SOCKET_IFNAME=IFACE --env GLOO_SOCKET_IFNAME=IFACE" in found.fix
+    both = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "X")
+    assert preflight.findings(nodes, master=MASTER, wished=both) == []
+    assert preflight.findings(nodes, master=MASTER, wished=both[:1]) == [found]
+    assert preflight.findings({"a": facts(interfaces={})}, master=MASTER) == [], (
+        "one node has nobody to reach"
+    )
+
+
+def on_oci(*addressed: bool) -> Facts:
+    """An H100 node of OCI: the RDMA device of its VCN, and others with an address or without."""
+    others = [("ens3", True), *((f"rdma{n}", there) for n, there in enumerate(addressed))]
+    rdma = tuple(
+        RdmaDevice(name=f"mlx5_{n}", driver="mlx5_core", interfaces=(name,), addressed=there)
+        for n, (name, there) in enumerate(others)
+    )
+    return facts(cloud="oci", gpus=({**A10, "name": "NVIDIA H100 80GB HBM3"},), rdma=rdma)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (on_oci(True, True), on_oci(True, True), []),
+        (on_oci(True, True), on_oci(False, False),
+         [("b", "the number of RDMA devices that can be used is 0 here, and 2 on a", True)]),
+        (on_oci(True, False), on_oci(True, True),
+         [("b", "the number of RDMA devices that can be used is 2 here, and 1 on a", True)]),
+        (on_oci(False, False), on_oci(False, False),
+         [("a and b", "it has RDMA devices and none can be used, as none has an address: the run goes over TCP",
+           False)]),
+        (on_oci(), on_oci(), []),
+    ],
+)  # fmt: skip
+def test_rdma_devices_without_addresses(
+    first: Facts, second: Facts, expected: list[tuple[str, str, bool]]
+) -> None:
+    found = preflight.findings({"a": first, "b": second}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
+    assert all("agent gives RDMA devices their addresses" in finding.fix for finding in found)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +130,7 @@ def driver(**changed: object) -> Driver:
         "module": True,
         "smi_exit": 9,
         "smi_said": "",
+        "listed": 0,
         "reboot_required": False,
         **changed,
     }
@@ -94,16 +152,26 @@ def test_a_driver_that_is_half_installed(broken: Driver, said: str, fatal: bool)
     assert found.fix
 
 
-@pytest.mark.parametrize("hidden", [NO_GPU, driver(smi_exit=0)])
+@pytest.mark.parametrize("hidden", [NO_GPU, driver(smi_exit=0, listed=2)])
 def test_no_gpu_and_a_hidden_gpu_are_no_findings(hidden: Driver) -> None:
     assert preflight.findings({"a": facts(driver=hidden)}, master=MASTER) == []
+
+
+@pytest.mark.parametrize("gpus", [(A10,), ()])
+def test_a_gpu_that_dropped_out_is_noted(gpus: tuple[dict[str, object], ...]) -> None:
+    (found,) = preflight.findings({"a": facts(gpus=gpus, driver=driver(smi_exit=0, listed=1))}, master=MASTER)
+    assert (found.node, found.problem, found.fatal) == (
+        "a",
+        "it has 2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1",
+        False,
+    )
 
 
 @pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])
 def test_a_route_that_leads_nowhere(interface: str) -> None:
     nodes = {
         "a": facts(interfaces={"10.0.0.1": "ens3", "172.17.0.9": interface}),
-        "b": facts(interfaces={"10.0.0.1": None}),
+        "b": facts(interfaces={"10.0.0.1": "ens3", "10.0.0.2": None}),
     }
     (found,) = preflight.findings(nodes, master=MASTER)
     assert found.node == "a"
@@ -135,6 +203,20 @@ def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
     assert "clock" not in said
     (note,) = notes
     assert note.startswith("a: the clock is off by +9.0 s. Fix: ")
+
+
+def test_check_is_silent_about_what_is_harmless() -> None:
+    health = Health(
+        interface="ens3", mtu=9000, hostname="h", hostname_addresses=("127.0.1.1",), free_inodes=10**6, nccl=None,
+        stale=(),
+    )  # fmt: skip
+    nodes = {"a": facts(), "b": facts()}
+    probes = {name: ProbeAnswer(node=name, health=health) for name in nodes}
+    (found,) = preflight.findings(nodes, probes, master=MASTER)
+    assert (found.node, found.harmless) == ("a and b", True), "doctor tells it"
+    notes: list[str] = []
+    preflight.check(nodes, probes, master=MASTER, note=notes.append)
+    assert notes == []
 
 
 def test_check_tells_what_a_run_can_live_with() -> None:

@@ -203,14 +203,30 @@ def test_nccl_that_differs_is_fatal() -> None:
     assert found.fatal
 
 
+def test_the_nccl_of_the_ranks_environment_counts_and_not_the_machines() -> None:
+    answers = probes(2, {})
+    answers["g-0"] = ProbeAnswer(node="g-0", health=health(nccl="2.27.3"))
+    answers["g-1"] = ProbeAnswer(node="g-1", health=health(nccl="2.26.2"))
+
+    def said_of(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> list[str]:
+        both = {"g-0": facts(packages=one), "g-1": facts(packages=other)}
+        return [finding.problem for finding in probed(both, answers, master=MASTER)]
+
+    new, old = ("numpy==2.3.1", "nvidia_nccl_cu12==2.27.3"), ("nvidia-nccl-cu13==2.26.2", "torch==2.13.0")
+    assert said_of(new, new) == []
+    assert said_of(("torch==2.13.0+cpu",), ("torch==2.13.0+cpu",)) == [], "no NCCL is used"
+    assert said_of(new, old) == ["NCCL is 2.26.2 here, and 2.27.3 on g-0"]
+    assert said_of(None, new) == [], "one node's own Python has the same as the other's environment"
+
+
 @pytest.mark.parametrize(
     ("gpu", "ports", "problem", "fatal"),
     [
         (False, (), "a process of the run R1, which is over, is left: python3 t.py (pid 9)", False),
         (False, (8080,), "a process of the run R1, which is over, is left: python3 t.py (pid 9)", False),
         (True, (), "a process of the run R1, which is over, is left and holds a GPU: python3 t.py (pid 9)", True),
-        (True, (RENDEZVOUS,), "a process of the run R1, which is over, is left and holds a GPU and the port 20001: "
-         "python3 t.py (pid 9)", True),
+        (True, (RENDEZVOUS,), "a process of the run R1, which is over, is left and holds a GPU: python3 t.py (pid 9)",
+         True),
     ],
 )  # fmt: skip
 def test_a_stale_rank(gpu: bool, ports: tuple[int, ...], problem: str, fatal: bool) -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,11 +19,13 @@ import pytest
 
 import remote
 from remote.node import probe as on_node
-from remote.probe import Meeting, parse
+from remote.probe import Meeting, parse, silence_of
 
 ROOT = Path(remote.__file__).parent.parent
 TOKEN = "f" * 32
 START = "from remote.node.__main__ import run; run(['probe'])"
+
+SBIN = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 needs_127 = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.x without set-up")
 
@@ -57,12 +60,14 @@ class Probed:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Probed]]:
-    """Start a probe that listens at an address; all are gone at the end."""
+    """Start a probe that listens at an address, `within` a command that runs it; all are gone at the end."""
     with ExitStack() as stack:
 
-        def started(name: str, address: str, *, rendezvous: int | None = None) -> Probed:
+        def started(
+            name: str, address: str, *, rendezvous: int | None = None, within: tuple[str, ...] = ()
+        ) -> Probed:
             process = subprocess.Popen(
-                [sys.executable, "-c", START],
+                [*within, sys.executable, "-c", START],
                 cwd=ROOT,
                 env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
                 stdin=subprocess.PIPE,
@@ -189,6 +194,33 @@ def test_a_path_that_takes_only_small_packets_is_stalled(start: Callable[..., Pr
             "connected",
             "stalled",
         ]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux")
+@pytest.mark.skipif(shutil.which("iptables", path=SBIN) is None, reason="needs iptables")
+def test_a_closed_network_of_many_nodes_is_told_before_the_node_is_given_up(
+    start: Callable[..., Probed],
+) -> None:
+    closed = f'PATH={SBIN}; ip link set lo up; iptables -A INPUT -p tcp --syn -j DROP; exec "$@"'
+    node = start("a", "127.0.0.1", within=("unshare", "--net", "sh", "-ec", closed, "sh"))
+    targets = [
+        {"peer": "b", "address": f"127.0.1.{number}", "port": port, "payload": False}
+        for number in range(129)
+        for port in (20001, 20002)
+    ]
+    began = time.monotonic()
+    assert set(outcomes(node, targets)) == {"timeout"}
+    assert time.monotonic() - began < silence_of(130)
+
+
+def test_the_silence_that_many_nodes_are_allowed() -> None:
+    assert [silence_of(nodes) for nodes in (2, 256, 257, 1000)] == [12, 12, 22, 42]
+
+
+def test_the_limit_of_open_files_is_raised_for_many_peers(start: Callable[..., Probed]) -> None:
+    few_files = ("sh", "-c", 'ulimit -Sn 128; exec "$@"', "sh")
+    node, other = (start(name, "127.0.0.1", within=few_files) for name in "ab")
+    assert set(outcomes(node, other.targets() * 250)) == {"connected"}
 
 
 def test_a_taken_port_is_told_with_its_holder(start: Callable[..., Probed]) -> None:

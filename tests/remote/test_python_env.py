@@ -5,10 +5,12 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from node_facts import facts
 
-from remote.errors import DiskFull
+from remote.errors import DiskFull, PreflightFailed
+from remote.facts import Facts
 from remote.node import env_wheels
-from remote.python_env import building
+from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
 
@@ -181,7 +183,6 @@ def gpu(name: str, driver: str) -> dict[str, Any]:
         ([[gpu("NVIDIA A10", "580.95.05")], []], "driver 580.65.06"),
         ([[gpu("NVIDIA A10", "525.60.11")]], "driver 450.80.02"),
         ([[gpu("Tesla K80", "418.40")]], "cpu"),
-        ([[gpu("NVIDIA A10", "[N/A]")]], "cpu"),
         ([[gpu("Tesla V100-SXM2-16GB", "580.95.05")]], "cu126"),
         ([[gpu("Tesla P100-SXM2-16GB", "535.1")]], "cu126"),
         ([[gpu("Tesla V100-SXM2-16GB", "470.1")]], "driver 450.80.02"),
@@ -189,7 +190,57 @@ def gpu(name: str, driver: str) -> dict[str, Any]:
     ],
 )
 def test_one_backend_for_all_nodes(nodes: Any, backend: str) -> None:
-    assert backend_of(nodes) == backend
+    assert backend_of({f"node-{number}": gpus for number, gpus in enumerate(nodes)}) == backend
+
+
+@pytest.mark.parametrize("driver", ["[N/A]", "", "[Unknown Error]"])
+def test_a_driver_of_unknown_version_is_not_taken_for_none(driver: str) -> None:
+    nodes = {"node-0": [gpu("NVIDIA A10", "580.65.06")], "node-1": [gpu("NVIDIA A10", driver)]}
+    with pytest.raises(PreflightFailed) as caught:
+        backend_of(nodes)
+    assert str(caught.value).startswith("node-1: the version of its GPU driver is not known")
+    assert f"nvidia-smi shows {driver!r} for its NVIDIA A10" in str(caught.value)
+    assert str(caught.value).endswith("--python PATH")
+
+
+def test_a_build_for_cpus_beside_gpus_is_told() -> None:
+    old, new = gpu("Tesla K80", "390.1"), gpu("NVIDIA A10", "580.65.06")
+    there = {
+        "old": facts(gpus=(old,), torch="2.13.0+cpu"),
+        "new": facts(gpus=(new,), torch="2.13.0+cpu"),
+        "cuda": facts(gpus=(new,), torch="2.13.0+cu130"),
+        "none": facts(gpus=(), torch="2.13.0+cpu"),
+    }
+    found = compared.findings(there)
+    assert [(one.node, one.fatal, one.harmless) for one in found] == [
+        ("old", False, False),
+        ("new", False, False),
+    ]
+    assert {one.problem for one in found} == {
+        "torch 2.13.0+cpu is built without CUDA and does not use the GPUs there"
+    }
+    assert found[0].fix.startswith(
+        "the GPU driver 390.1 is older than all that CUDA builds support: install 450.80.02"
+    )
+    assert found[1].fix.startswith("ask for a build with CUDA")
+
+
+def test_environments_that_hold_other_packages_are_told() -> None:
+    def holding(*packages: str) -> Facts:
+        return facts(packages=packages)
+
+    alike = ("einops==0.8", "numpy==2.2.6", "nvidia_nccl_cu12==2.27.5", "torch==2.13.0")
+    there = {
+        "python": facts(packages=None),
+        "a": holding(*alike),
+        "b": holding(*alike),
+        "c": holding("numpy==2.3.1", "nvidia_nccl_cu12==2.28.3", "torch==2.12.0", "rich==14.0"),
+    }
+    (found,) = compared.findings(there)
+    assert (found.node, found.fatal) == ("c", False)
+    assert found.problem == (
+        "its environment is not the one of a: no einops, numpy 2.3.1 (2.2.6 there) and rich 14.0 (not there)"
+    )
 
 
 def test_settings_of_a_backend() -> None:

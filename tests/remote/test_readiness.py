@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from remote.readiness import SetUp
 
 def driver(**changed: object) -> Driver:
     values: dict[str, object] = {
-        "devices": 2, "module": True, "smi_exit": 0, "smi_said": "", "reboot_required": False
+        "devices": 2, "module": True, "smi_exit": 0, "smi_said": "", "listed": 2, "reboot_required": False
     }  # fmt: skip
     return Driver(**{**values, **changed})  # type: ignore[arg-type]
 
@@ -35,6 +36,8 @@ UNREACHED = (
         pytest.param(NO_GPU, "none", id="no-gpu"),
         pytest.param(driver(), "ok", id="it-works"),
         pytest.param(driver(reboot_required=True), "ok", id="it-works-and-something-else-wants-a-reboot"),
+        pytest.param(driver(listed=1), "partial", id="one-dropped-out"),
+        pytest.param(driver(listed=3), "ok", id="more-than-the-bus-shows"),
         pytest.param(driver(module=False, smi_exit=None), "absent", id="none-installed"),
         pytest.param(
             driver(module=False, smi_exit=None, reboot_required=True), "reboot", id="half-installed"
@@ -43,6 +46,9 @@ UNREACHED = (
         pytest.param(driver(module=False, smi_exit=9, smi_said=UNREACHED), "reboot", id="no-module-loaded"),
         pytest.param(driver(smi_exit=9, smi_said=UNREACHED), "broken", id="loaded-and-does-not-answer"),
         pytest.param(driver(smi_exit=-1, smi_said="nvidia-smi did not answer"), "broken", id="hangs"),
+        pytest.param(
+            driver(smi_exit=-1, reboot_required=True), "broken", id="hangs-while-a-reboot-is-asked-for"
+        ),
         pytest.param(
             driver(devices=0, smi_exit=9, smi_said="No devices were found"), "none", id="tools-alone"
         ),
@@ -63,7 +69,13 @@ def test_the_problem_names_the_gpus_and_what_was_said() -> None:
     )
 
 
-@pytest.mark.parametrize("state", ["absent", "done", "degraded", "unknown"])
+def test_the_driver_is_installed_when_the_system_has_updated_itself() -> None:
+    problem = readiness.driver_problem(driver(module=False, smi_exit=None))
+    assert problem is not None
+    assert "apt-get -o DPkg::Lock::Timeout=600 install -y nvidia" in problem[1]
+
+
+@pytest.mark.parametrize("state", ["absent", "done", "degraded"])
 def test_a_run_may_follow(state: readiness.CloudInit) -> None:
     set_up = SetUp(cloud_init=state, complaints=("a",))
     assert readiness.judge("node-0", set_up, deadline_s=60) == set_up
@@ -77,6 +89,10 @@ def test_a_run_may_follow(state: readiness.CloudInit) -> None:
             "node-0: cloud-init failed. It complains: no space.",
         ),
         (SetUp(cloud_init="running", complaints=()), "node-0: cloud-init has not ended within 15 minutes."),
+        (
+            SetUp(cloud_init="unknown", complaints=()),
+            "node-0: `cloud-init status --wait` ended with a status that",
+        ),
     ],
 )
 def test_no_run_may_follow(set_up: SetUp, sentence: str) -> None:
@@ -109,6 +125,13 @@ def test_the_node_tells_how_cloud_init_ended(cloud_init: Path, code: int, state:
     cloud_init.write_text(f'#!/bin/sh\n[ "$*" = "status --wait" ] || exit 9\nexit {code}\n')
     cloud_init.chmod(0o755)
     assert answers(10)[-1]["cloud_init"] == state
+
+
+def test_a_signal_is_no_answer_of_cloud_init(cloud_init: Path, tmp_path: Path) -> None:
+    cloud_init.write_text(f"#!/bin/sh\nmkdir {tmp_path}/once 2>/dev/null && kill -TERM $$\nexit 2\n")
+    cloud_init.chmod(0o755)
+    assert answers(30)[-1]["cloud_init"] == "degraded"
+    assert (tmp_path / "once").is_dir()
 
 
 def test_the_node_gives_up_at_the_deadline_and_leaves_nothing(cloud_init: Path, tmp_path: Path) -> None:
@@ -157,3 +180,28 @@ Warning: something else
 )
 def test_gpus_that_a_run_may_use(visible: str | None, indices: list[int]) -> None:
     assert [gpu["index"] for gpu in gpus.parse_gpus(CSV, visible)] == indices
+
+
+def test_an_nvidia_smi_that_hangs_is_reported_though_its_output_stays_open(tmp_path: Path) -> None:
+    """What it has started holds the pipe, as a process would that is stuck in the driver."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/pid\nwait\n")
+    program.chmod(0o755)
+    began = time.monotonic()
+    try:
+        assert gpus.ask(str(program), timeout_s=1.5) == (-1, "nvidia-smi did not answer within 1.5 s")
+        assert time.monotonic() - began < 30
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_gpus_are_counted_before_those_are_left_out_that_a_run_may_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{CSV}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    found = gpus.read()
+    assert (len(found["gpus"]), found["driver"]["listed"], found["driver"]["smi_exit"]) == (1, 2, 0)

@@ -1,0 +1,71 @@
+"""The environments that the ranks use, beside each other and beside the GPUs: what a run can live with. Pure.
+
+Torch and NCCL are not of it: the preflight refuses a run whose nodes have different ones.
+"""
+
+import re
+from collections.abc import Mapping
+
+from remote.facts import Facts
+from remote.finding import Finding, listed
+from remote.python_env.backend import OLDEST_DRIVER, version
+
+CPU_BUILD = "+cpu"
+"""How torch's version ends where it was built without CUDA, by an index of PyTorch's."""
+TOLD_ELSEWHERE = re.compile(r"torch|nvidia_nccl_cu\d+")
+
+
+def findings(facts: Mapping[str, Facts]) -> list[Finding]:
+    """What is worth a note, by the facts with the interpreters that the ranks use."""
+    return [*_unused_gpus(facts), *_other_packages(facts)]
+
+
+def _unused_gpus(facts: Mapping[str, Facts]) -> list[Finding]:
+    """GPUs that torch can't use, as it was built without CUDA."""
+    found = []
+    for name, fact in facts.items():
+        if not fact.gpus or not (fact.torch or "").endswith(CPU_BUILD):
+            continue
+        driver = str(fact.gpus[0].get("driver"))
+        fix = (
+            f"the GPU driver {driver} is older than all that CUDA builds support: install {OLDEST_DRIVER} or newer"
+            if version(driver) < version(OLDEST_DRIVER)
+            else "ask for a build with CUDA: take +cpu, or the index of CPU builds, out of what is installed"
+        )
+        problem = f"torch {fact.torch} is built without CUDA and does not use the GPUs there"
+        found.append(Finding(node=name, problem=problem, fix=fix, fatal=False))
+    return found
+
+
+def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
+    """Environments that do not hold what the first one holds: each node resolved its requirements for itself."""
+    held = {
+        name: dict(pin.split("==", 1) for pin in fact.packages)
+        for name, fact in facts.items()
+        if fact.packages is not None
+    }
+    first = next(iter(held), "")
+    found = []
+    for name, packages in held.items():
+        differing = [
+            _difference(package, packages.get(package), held[first].get(package))
+            for package in sorted(packages.keys() | held[first].keys())
+            if packages.get(package) != held[first].get(package) and not TOLD_ELSEWHERE.fullmatch(package)
+        ]
+        if differing:
+            found.append(
+                Finding(
+                    node=name,
+                    problem=f"its environment is not the one of {first}: {listed(differing)}",
+                    fix="name these versions where the requirements are (package==version), so that all nodes "
+                    "get them",
+                    fatal=False,
+                )
+            )
+    return found
+
+
+def _difference(package: str, here: str | None, there: str | None) -> str:
+    if here is None:
+        return f"no {package}"
+    return f"{package} {here} ({there or 'not'} there)"

@@ -1,0 +1,80 @@
+"""Machines that leave an inventory: their firewalls are closed again, and those that stay let them in no more."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import Gpuctl
+from vm_support import STEPS, begin, up
+
+from tests.fakes.vms import Host, Net, lacking, vms
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
+
+
+@pytest.fixture
+def net(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Net]:
+    """Three hosts behind OCI's firewall, of which the first two are a cluster that has trained."""
+    gpuctl.script("steps.py", STEPS)
+    with vms(tmp_path, count=3, firewall="oci") as net:
+        up(gpuctl, replace(net, hosts=net.hosts[:2]))
+        yield net
+
+
+def with_the_third_instead(gpuctl: Gpuctl, net: Net) -> str:
+    """The cluster's second host is left out of its inventory, and the third comes; what `up` says."""
+    left = replace(net, hosts=(net.hosts[0], net.hosts[2]))
+    hosts_file, known_hosts = left.inventory(python=sys.executable)
+    return gpuctl.ok("up", "--hosts", str(hosts_file), "--known-hosts", str(known_hosts)).err
+
+
+def ours(host: Host) -> list[str]:
+    """The rules of gpuctl's, in the kernel and for the next boot."""
+    text = host.root("iptables-save; cat /etc/iptables/rules.v4").stdout
+    return [line for line in text.splitlines() if "gpuctl" in line]
+
+
+def test_a_host_that_leaves_is_closed_and_let_in_no_more(gpuctl: Gpuctl, net: Net) -> None:
+    a, b, _ = net.hosts
+    gpuctl.ok("train", "steps.py", "0")
+    assert ours(b)
+    assert any(b.address in line for line in ours(a))
+    said = with_the_third_instead(gpuctl, net)
+    assert f"{b.name}: firewall: the cluster's rules go" in said
+    assert f"{a.name}: firewall: {b.name} no longer let in" in said
+    assert ours(b) == []
+    assert not any(b.address in line for line in ours(a))
+    gpuctl.ok("train", "steps.py", "0")
+    down = gpuctl.ok("down", "--yes").err
+    assert f"{b.name}: firewall" not in down, "what is closed is not asked again"
+    assert [ours(host) for host in net.hosts] == [[], [], []]
+
+
+def test_a_host_that_leaves_in_silence_is_closed_by_down(gpuctl: Gpuctl, net: Net) -> None:
+    a, b, _ = net.hosts
+    gpuctl.ok("train", "steps.py", "0")
+    b.power_off()
+    said = with_the_third_instead(gpuctl, net)
+    assert f"note: {b.name}: it may still let the cluster's machines in ({b.address})" in said
+    assert "`gpuctl down` tries it again" in said
+    assert not any(b.address in line for line in ours(a))
+    b.power_on()
+    b.wait_for_boot()
+    assert ours(b)
+    assert f"{b.name}: firewall: the cluster's rules go" in gpuctl.ok("down", "--yes").err
+    assert ours(b) == []
+
+
+def test_a_run_that_goes_on_keeps_its_firewalls(gpuctl: Gpuctl, net: Net) -> None:
+    a, b, _ = net.hosts
+    process, run = begin(gpuctl, net.hosts[:2], "steps.py", "300")
+    before = [ours(host) for host in (a, b)]
+    said = with_the_third_instead(gpuctl, net)
+    assert said.count(f"the run {run} still goes on there") == 2
+    assert [ours(host) for host in (a, b)] == before
+    gpuctl("stop", run)
+    process.communicate(timeout=120)
+    gpuctl.ok("down", "--yes")
+    assert [ours(host) for host in (a, b)] == [[], []]
