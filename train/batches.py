@@ -101,7 +101,13 @@ class LoadedBatches:
         count = len(self._images.labels)
         samples = _Samples(self._images, self._normalize, self._which.chance(count, number))
         order = self._which.order(count, number, begin).tolist()
-        loader = DataLoader(samples, batch_size, sampler=order, pin_memory=self._device.type == "cuda")
+        loader = DataLoader(
+            samples,
+            batch_size,
+            sampler=order,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator(),  # else it takes a number of those that dropout goes on with
+        )
         for images, labels in loader:
             yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
 

@@ -46,7 +46,7 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
         path.with_suffix(".json").unlink(missing_ok=True)  # it would be of an earlier file of that name
         write_whole(path, data)
         write_whole(path.with_suffix(".json"), json.dumps(told).encode())
-        _prune(folder, keep)
+        _prune(folder, keep, step)
     except OSError as error:
         raise NotWritten(
             f"The checkpoint {path} can't be written: {error.strerror}. Make room or give access there, or train "
@@ -110,8 +110,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for told in sorted(folder.glob("step-*.json"), key=_step, reverse=True)[keep:]:
+def _prune(folder: Path, keep: int, step: int) -> None:
+    """Keep the newest ones; those of later steps are not whole, or of a run that did not go on from them."""
+    found = sorted(folder.glob("step-*.json"), key=_step, reverse=True)
+    earlier = [told for told in found if _step(told) <= step]
+    for told in {*found} - {*earlier[:keep]}:
         told.unlink(missing_ok=True)
         told.with_suffix(".pt").unlink(missing_ok=True)
 

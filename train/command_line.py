@@ -37,6 +37,10 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         found.lr = DEFAULT_LR[found.optimizer]
     if found.grow_batch and found.schedule != "plateau":
         parser.error("--grow-batch needs --schedule plateau, which says when.")
+    if found.compression == "powersgd" and found.precision == "fp16":
+        parser.error(
+            "--compression powersgd keeps what overflows, as fp16's gradients do: take --precision bf16."
+        )
     return Options(**vars(found))
 
 
@@ -175,7 +179,8 @@ def _how(group: _Group) -> None:
     )
     group.choice("--lr-scaling", LrScaling, "how the learning rate grows with the number of ranks")
     group.switch(
-        "--grow-batch", "with --schedule plateau: the batch grows where the learning rate would fall"
+        "--grow-batch",
+        "with --schedule plateau: the batch grows where the learning rate would fall, at most 16-fold",
     )
     group.add("--clip", "largest norm of the gradients", type=_number(above=0, at_most=1e6), metavar="X")
     group.add("--label-smoothing", "how much of a label goes to all classes", type=_fraction, metavar="F")
@@ -198,7 +203,10 @@ def _speed(group: _Group) -> None:
     group.switch("--compile", "compile the model with torch.compile")
     group.choice("--compression", Compression, "of the gradients on the network")
     group.add(
-        "--bucket-mb", "gradients averaged at once, MiB", type=_number(above=0, at_most=1e6), metavar="X"
+        "--bucket-mb",
+        "gradients averaged at once, MiB (default: 1 for the first, then 25)",
+        type=_number(above=0, at_most=1e6),
+        metavar="X",
     )
 
 

@@ -1,4 +1,8 @@
-"""How the ranks' gradients are averaged: DistributedDataParallel's hooks, and what they send."""
+"""How the ranks' gradients are averaged: DistributedDataParallel's hooks, and what they send.
+
+What PowerSGD remembers of earlier steps (the error it made, which it adds to the next gradients) is not in a
+checkpoint: a run that goes on from one begins with whole gradients again.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +13,6 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from train.errors import BadOptions
 from train.options import Compression
 
 Hook = Callable[[Any], torch.futures.Future[torch.Tensor]]
@@ -25,14 +28,18 @@ def parallel(
     device: torch.device,
     *,
     compression: Compression,
-    bucket_mb: float,
+    bucket_mb: float | None,
     steps: int,
     on_ready: Callable[[], None],
 ) -> DistributedDataParallel:
     """The model, with its gradients averaged over all ranks. `on_ready`: a rank's own are all computed.
 
-    `steps` of the whole run. Raises BadOptions for a compression that the back end can't carry.
+    `bucket_mb`: None has torch decide. `steps` of the whole run.
     """
+    if compression == "powersgd" and dist.get_backend() == "gloo":
+        # The steps of several buckets' compression can be in another order on another rank, and gloo takes what comes
+        # next for what it waits for.
+        bucket_mb = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20 + 1
     wrapped = DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
@@ -72,11 +79,6 @@ def _hook(compression: Compression, backend: str, steps: int) -> Hook:
         half = default_hooks.fp16_compress_hook if backend == "gloo" else default_hooks.bf16_compress_hook
         return lambda bucket: half(group, bucket)
     if compression == "powersgd":
-        if backend == "gloo":
-            raise BadOptions(
-                "PowerSGD does not run on CPUs: over gloo its ranks disagree on the size of what they send. Take "
-                "--compression half, which halves what is sent."
-            )
         state = powerSGD_hook.PowerSGDState(
             group,
             matrix_approximation_rank=POWERSGD_RANK,

@@ -34,8 +34,9 @@ def run(options: Options) -> None:
     ):
         fair = cpu_threads(place, cores=usable_cores(), ranks=ranks_on_this_machine(place))
         torch.set_num_threads(options.threads or fair)
-        if options.precision == "tf32":
-            torch.set_float32_matmul_precision("high")
+        # torch's own default is tf32 for convolutions alone.
+        torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
         trainer = Trainer(options, place, device, report, run_dir / "checkpoints")
         trainer.start()
         epochs = []
@@ -44,7 +45,10 @@ def run(options: Options) -> None:
             report.epoch(epochs[-1])
             for tag, value in epochs[-1].scalars().items():
                 writer.scalar(tag, value, epochs[-1].number)
-        report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
+        if epochs:
+            report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
+        else:
+            report.was_over(trainer.test() or trainer.validate())
         if options.save and place.rank == 0:
             path = run_dir / "artifacts" / "model.pt"
             save_model(trainer.model, path)

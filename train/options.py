@@ -69,8 +69,8 @@ class Options:
     compile: bool = False
     compression: Compression = "none"
     """Of the gradients on the network."""
-    bucket_mb: float = 25.0
-    """Gradients that are averaged at once, MiB."""
+    bucket_mb: float | None = None
+    """Gradients that are averaged at once, MiB. None: as torch has it."""
 
     checkpoint_every: float | None = None
     """Epochs between two checkpoints; 0: none. None: at the ends of epochs, `train.checkpoint.APART_S` apart."""

@@ -27,6 +27,8 @@ class Progress:
         """Samples of this epoch that this rank has taken. Of a resumed epoch, rank 0 has what all ranks had."""
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         """Over `taken`."""
+        self.resumed = False
+        """Whether a part of this epoch was taken by a run before this one."""
         self._seconds = 0.0
         self._began: float | None = None
 
@@ -50,12 +52,14 @@ class Progress:
         """The epoch is over."""
         self.epoch += 1
         self.consumed = self.taken = 0
+        self.resumed = False
         self.loss_sum.zero_()
         self._seconds, self._began = 0.0, None
 
     def went(self, seconds: float) -> None:
         """The epoch took so many seconds before it was interrupted."""
         self._seconds = seconds
+        self.resumed = self.consumed > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +94,12 @@ class StepLog:
             loss=loss.to("cpu", non_blocking=True),
         )
         self._logged.append(logged)
-        self._tell(self._timer.count if self._at_once else self._timer.over() - 1)
+        self._tell(self._timer.over() - (0 if self._at_once else 1))
 
     def finish(self) -> None:
         """Tell of all that were taken; waits for the device."""
-        self._tell(len(self._timer.steps))
+        self._timer.wait()
+        self._tell(self._timer.over())
 
     def _tell(self, over: int) -> None:
         """Of the steps before the `over`-th; a loss is on its way to the CPU until the next step is over, too."""
@@ -105,5 +110,5 @@ class StepLog:
                 epoch=logged.epoch,
                 loss=float(logged.loss),
                 samples=logged.samples,
-                step_time=self._timer.steps[logged.index],
+                step_time=self._timer.taken(logged.index),
             )

@@ -192,6 +192,13 @@ class Report:
             f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
         )
 
+    def was_over(self, judged: dict[str, float]) -> None:
+        """In place of the last line, where nothing was left to train. `judged`: the metrics of the model."""
+        self._record(event="end", accuracy=judged.get("accuracy"))
+        self.say(
+            f"nothing is left to train: --epochs is {self._options.epochs}; more train on  {_words(judged)}"
+        )
+
     def say(self, text: str) -> None:
         """Print a line for people, on rank 0."""
         if self._place.rank != 0:

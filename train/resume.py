@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train import checkpoint
-from train.errors import BadCheckpoint, BadOptions
+from train.errors import BadCheckpoint
 
 if TYPE_CHECKING:
     from train.trainer import Trainer
@@ -65,7 +65,7 @@ class Checkpoints:
         )
 
     def resume(self) -> str | None:
-        """Go on from the newest checkpoint, if there is one; its name. Raises BadCheckpoint, BadOptions."""
+        """Go on from the newest checkpoint, if there is one; what is to be told then. Raises BadCheckpoint."""
         trainer, place = self._trainer, self._trainer.place
         found: list[Any] = [None]
         if place.rank == 0:
@@ -85,14 +85,16 @@ class Checkpoints:
             raise BadCheckpoint(
                 f"The checkpoint {path} is not one of this job ({reason}). Remove it to begin anew."
             ) from error
-        progress = trainer.progress
-        if progress.epoch > trainer.options.epochs:
-            raise BadOptions(
-                f"Nothing is left to train: the checkpoint {path} is of the end of epoch {progress.epoch - 1}, and "
-                f"--epochs is {trainer.options.epochs}. Give more epochs, or remove it to begin anew."
-            )
         self._saved = (time.monotonic(), self._passed())
-        return str(name)
+        progress, done = trainer.progress, trainer.progress.consumed / trainer.images
+        where = (
+            f"epoch {progress.epoch}, {done:.0%} of it done"
+            if done
+            else f"the end of epoch {progress.epoch - 1}"
+        )
+        before, now = state["world_size"], place.world_size
+        ranks = f", with {now} rank{'s' if now > 1 else ''} in place of {before}" if before != now else ""
+        return f"going on from {name}: {where}, step {progress.steps}{ranks}"
 
     def _passed(self) -> float:
         """Epochs, with a fraction."""

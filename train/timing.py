@@ -92,11 +92,19 @@ class StepTimer:
             self._steps.append(_step_time(self._unread.popleft()))
         return len(self._steps)
 
+    def taken(self, index: int) -> StepTime:
+        """A step that is over, counted from 0. Waits for nothing."""
+        return self._steps[index]
+
+    def wait(self) -> None:
+        """Until all that was begun on the device is over."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     @property
     def steps(self) -> list[StepTime]:
-        """All steps so far. On a GPU, waits until the last of them is over."""
-        if self._unread and self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        """All steps so far, once they are over."""
+        self.wait()
         self.over()
         return self._steps
 

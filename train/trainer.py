@@ -28,13 +28,18 @@ from train.step import Step, autocast
 from train.timing import StepTimer
 
 JUDGED_AT_ONCE = 1024
-"""Images a forward pass that is not trained on."""
+JUDGED_NUMBERS = 2**20
+"""Images, and numbers in them, a forward pass that is not trained on; as many images as one that is, at least."""
 DATA_TIMEOUT_S = 1800.0
 """Until every rank has its data: some nodes may have to download them first."""
 RESIDENT_SHARE = 0.5
 """Of a GPU's free memory, at most, for the images."""
 PATIENCE, FACTOR = 2, 0.5
 """Of the schedule `plateau`: epochs without a better validation loss, and what the learning rate then falls to."""
+GROWTH = 16
+"""How much larger than at the start a batch can become, at most."""
+OF_A_RANK = 1_000_003
+"""Between the seeds of two ranks."""
 
 
 class Trainer:
@@ -69,7 +74,9 @@ class Trainer:
         # Convolutions are up to twice as fast with the channels innermost.
         self._format = torch.channels_last if fast else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
-        self._optimizer = optimizer_for(options, self.model.parameters(), fused=fast)
+        # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
+        fused = fast and not (options.optimizer == "sgd" and options.precision == "fp16")
+        self._optimizer = optimizer_for(options, self.model.parameters(), fused=fused)
         self._step = Step(options, self._averaging(), self._optimizer, self.timer)
         self._rate = learning_rate(options, place.world_size)
         self._plateau = Plateau(
@@ -77,9 +84,12 @@ class Trainer:
             factor=FACTOR,
             grow_batch=options.grow_batch,
             batch_size=self._batch_size,
-            max_batch_size=self._most,
+            max_batch_size=min(self._most, GROWTH * self._batch_size),
         )
+        torch.manual_seed(options.seed + OF_A_RANK * place.rank)  # masks of dropout are each rank's own
         self.progress = Progress(device)
+        part = self._batch_size // options.accumulate
+        self._judged_at_once = max(part, min(JUDGED_AT_ONCE, JUDGED_NUMBERS // math.prod(self._data.shape)))
         self._log = StepLog(report, self.timer, device, options.log_every)
         self._checkpoints = Checkpoints(self, checkpoints)
 
@@ -94,11 +104,7 @@ class Trainer:
         )
         resumed = self._checkpoints.resume()
         if resumed:
-            progress = self.progress
-            self._report.say(
-                f"going on from {resumed}: epoch {progress.epoch}, {progress.consumed / self.images:.0%} of it done, "
-                f"step {progress.steps}"
-            )
+            self._report.say(resumed)
 
     def take_epoch(self) -> Epoch:
         """Take every training image of this rank that is left in this epoch once, then evaluate."""
@@ -107,7 +113,7 @@ class Trainer:
         loss, samples, due = self._train()
         seconds = progress.seconds()
         training = self._metrics["training"].compute()
-        validation = self._judge("validation", self._data.validation)
+        validation = self.validate()
         if self.options.schedule == "plateau":
             self._plateau.after_epoch(validation["loss"])
         epoch = Epoch(
@@ -116,13 +122,17 @@ class Trainer:
             samples=samples,
             loss=loss,
             lr=float(self._optimizer.param_groups[0]["lr"]),
-            training=training,
+            training={} if progress.resumed else training,
             validation=validation,
         )
         progress.next_epoch()
         if due:
             self._checkpoints.save()
         return epoch
+
+    def validate(self) -> dict[str, float]:
+        """The metrics of the validation images."""
+        return self._judge("validation", self._data.validation)
 
     def test(self) -> dict[str, float] | None:
         """The metrics of the test images; None where there are none beside those of the validation."""
@@ -150,6 +160,7 @@ class Trainer:
             "scaler": self._step.scaler.state_dict(),
             "plateau": dict(self._plateau.state_dict()),
             "rng": [rng_state(self._device)],
+            "world_size": self.place.world_size,
             "epoch": progress.epoch,
             "consumed": progress.consumed,
             "steps": progress.steps,
@@ -162,6 +173,10 @@ class Trainer:
     def take_over(self, state: dict[str, Any]) -> None:
         """Go on where the `state` of all ranks together was; they may have been more or fewer."""
         self.model.load_state_dict(state["model"])
+        for theirs, ours in zip(
+            state["optimizer"]["param_groups"], self._optimizer.state_dict()["param_groups"], strict=True
+        ):
+            theirs |= {name: ours[name] for name in ("weight_decay", "fused")}  # as they are now asked for
         self._optimizer.load_state_dict(state["optimizer"])
         self._step.scaler.load_state_dict(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
@@ -174,7 +189,7 @@ class Trainer:
         if rank < len(state["rng"]):
             set_rng_state(state["rng"][rank], self._device)
         else:
-            torch.manual_seed(self.options.seed + 1_000_003 * rank + progress.steps)
+            torch.manual_seed(self.options.seed + OF_A_RANK * rank + progress.steps)
 
     def _training_batches(self, *, fast: bool) -> Batches:
         options, place, images = self.options, self.place, self._data.training
@@ -260,7 +275,7 @@ class Trainer:
             self._device,
             rank=place.rank,
             world_size=place.world_size,
-            at_once=JUDGED_AT_ONCE,
+            at_once=self._judged_at_once,
         )
         for part, labels in parts:
             with autocast(self.options.precision, self._device):

@@ -29,6 +29,14 @@ def test_the_newest_ones_are_kept_and_found(tmp_path):
     assert torch.equal(checkpoint.load(path)["weights"], torch.ones(3))
 
 
+def test_those_of_later_steps_are_of_another_run(tmp_path):
+    save(tmp_path, 100)
+    save(tmp_path, 200).write_bytes(b"damaged")
+    path = save(tmp_path, 150, keep=1)
+    assert checkpoint.newest(tmp_path) == path
+    assert [one.name for one in tmp_path.glob("*.pt")] == ["step-000150.pt"]
+
+
 def test_none(tmp_path):
     assert checkpoint.newest(tmp_path / "none") is None
 

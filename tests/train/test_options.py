@@ -103,6 +103,7 @@ def test_there_is_a_learning_rate_for_every_optimizer():
             "--metrics f1,,f1",
             "argument --metrics: 'f1,,f1' can't be used: give different names, separated by",
         ),
+        ("--compression powersgd --precision fp16", "--compression powersgd keeps what overflows, as fp16's"),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],
 )

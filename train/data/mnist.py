@@ -83,4 +83,6 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
         raise BadData(
             f"{path} holds {len(content) - begin:,} values where its header says {math.prod(shape):,}. {REPLACE}"
         )
+    if not math.prod(shape):
+        raise BadData(f"{path} holds no images or labels. {REPLACE}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=begin).reshape(shape)
