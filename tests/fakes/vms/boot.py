@@ -140,12 +140,15 @@ def hidden(folders: Iterable[Path]) -> tuple[Path, ...]:
 def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Step, ...]:
     root = place.root
     binds: list[tuple[str, ...]] = []
-    for path in shared:
-        there = f"{root}{path}"
+    for number, path in enumerate(shared):
+        there, upper, work = (
+            f"{root}{path}",
+            *(f"{place.folder}/{kind}-{number}" for kind in ("upper", "work")),
+        )
+        layers = f"lowerdir={path},upperdir={upper},workdir={work},index=off"
         binds += [
-            ("mkdir", "--parents", there),
-            ("mount", "--bind", f"{path}", there),
-            ("mount", "-o", "remount,bind,ro", there),
+            ("mkdir", "--parents", there, upper, work),
+            ("mount", "-t", "overlay", "-o", layers, "overlay", there),
         ]
     layers = f"lowerdir=/,upperdir={place.upper},workdir={place.folder / 'work'},index=off"
     mounts = [
