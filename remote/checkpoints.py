@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from inventories.run import Run, RunNode
-from remote.errors import BadAnswer
+from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.intake import Intake
 from remote.node.checkpoints import describe
 from remote.node.runner import placed_for
@@ -24,6 +24,8 @@ class Checkpoints:
     bytes: int
     newest: str
     """Name of the newest one's file."""
+    written_ns: int
+    """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
 
 
 def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
@@ -61,15 +63,34 @@ def discard(node: Node, target: RunNode) -> None:
     node.ask("discard", {"run_dir": target.run_dir})
 
 
-def bring(node: Node, run: Run, folder: Path) -> list[str]:
-    """Bring what a node has of `run` into a folder here, in chunks; returns what was refused, with the reason."""
-    return take_in(node, "send_checkpoints", {"source": _source(run)}, Intake(folder))
+def bring(node: Node, run: Run, folder: Path) -> None:
+    """Bring what a node has of `run` into a folder here, in chunks. Raises NodeFailed where it is not all of it."""
+    refused = take_in(node, "send_checkpoints", {"source": _source(run)}, Intake(folder))
+    if refused:
+        raise NodeFailed(
+            f"{node.name}: not all checkpoints of run {run.run} could be brought here, and a part of them is not "
+            f"used: {_some(refused)}. Mend or remove these files there."
+        )
 
 
 def send(node: Node, folder: Path, target: RunNode, *, ssh_config: Path, say: Callable[[str], None]) -> None:
-    """Send a folder's files, in chunks, to where a run that is to be launched on the node finds them."""
-    placed = str(placed_for(Path(target.run_dir)))
-    sync(node, tree_of(folder, "**/*"), placed, follow_deletions=False, ssh_config=ssh_config, say=say)
+    """Send a folder's files, in chunks, to where a run that is to be launched on the node finds them.
+
+    Raises SyncRefused for a file that is never sent, and what `sync` does.
+    """
+    placed, tree = str(placed_for(Path(target.run_dir))), tree_of(folder, "**/*")
+    if tree.skipped:
+        raise SyncRefused(
+            f"Not all checkpoints can be sent to {node.name}, and a part of them is not: {_some(tree.skipped)}. Such "
+            "names are kept back, as they stand for credentials; have the script choose others."
+        )
+    sync(node, tree, placed, follow_deletions=False, ssh_config=ssh_config, say=say)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _source(run: Run) -> tuple[str, str, bool]:
@@ -78,4 +99,9 @@ def _source(run: Run) -> tuple[str, str, bool]:
 
 
 def _read(found: dict[str, Any]) -> Checkpoints:
-    return Checkpoints(files=int(found["files"]), bytes=int(found["bytes"]), newest=str(found["newest"]))
+    return Checkpoints(
+        files=int(found["files"]),
+        bytes=int(found["bytes"]),
+        newest=str(found["newest"]),
+        written_ns=int(found["written_ns"]),
+    )

@@ -56,9 +56,13 @@ class Replica:
         return sorted(self._records)
 
     def keep_checkpoints(self) -> None:
-        """Put the checkpoints that the node has sent, all of them by now, into the run's folder."""
+        """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
+
+        Where one was refused, what is there stays: half a set is no set.
+        """
         brought = self.intake.root / "checkpoints"
-        if brought.is_dir():
+        whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
+        if whole and brought.is_dir():
             shutil.rmtree(self._folder.checkpoints_path, ignore_errors=True)
             brought.rename(self._folder.checkpoints_path)
 

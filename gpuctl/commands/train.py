@@ -119,7 +119,8 @@ def command(
     $GPUCTL_RUN_DIR/checkpoints, on its first node: the built-in job goes on from the last whole one, a script gets
     all that it has written there. The earlier script, arguments and options are used where none are typed; options
     after -- are put after its arguments. --max-restarts does the same by itself where a run fails: a rank that died,
-    a node that was lost. Never after Ctrl-C or gpuctl stop.
+    a node that was lost. Never after Ctrl-C or gpuctl stop, nor after exit status 2, nor where a run fails as the one
+    before it did and has written no newer checkpoint.
 
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """

@@ -2,7 +2,8 @@
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,12 +40,14 @@ class Earlier:
     run: Run
     source: Run | None
     """Whose checkpoints are taken: the run's, or those that it went on from itself. None: there are none."""
-    newest: str = ""
-    """Name of the newest checkpoint's file."""
+    found: "Checkpoints | None" = None
+    """What there is of them."""
     places: tuple[Place, ...] = ()
     """Machines that have them. None: they were brought here when the run ended."""
     answering: frozenset[str] = frozenset()
     """Names of the cluster's machines that were reached."""
+    unknown: Run | None = None
+    """A later run that may have left some, too, on a first node that did not answer."""
     why: str = ""
     """For a restart, what it is one for."""
 
@@ -58,7 +61,8 @@ class Survey:
     found: "Mapping[str, Sequence[Checkpoints | None]]"
     """Place → what it has of each run; places that could not be asked are missing."""
     here: "Sequence[Checkpoints | None]"
-    errors: tuple[str, ...]
+    errors: Mapping[str, str]
+    """Place → why it could not be asked."""
 
     def answering(self, cluster: ClusterFolder) -> frozenset[str]:
         """Names of the cluster's machines that were asked and told."""
@@ -74,6 +78,16 @@ class Survey:
                 return run, known, tuple(self.places[key] for key in having)
         return None
 
+    def unknown(self) -> tuple[Run, str] | None:
+        """The first run before the one to pick that may have some on a first node that did not answer, and why."""
+        picked = self.pick()
+        for run in self.runs:
+            if picked is not None and run == picked[0]:
+                return None
+            if error := self.errors.get(f"{run.cluster}/{run.nodes[0].name}"):
+                return run, error
+        return None
+
 
 def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished: Run | None = None) -> Survey:
     """Ask every machine of the cluster at once, and the first nodes of runs of other clusters.
@@ -82,7 +96,6 @@ def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished:
     """
     from remote import checkpoints
     from remote.connection import connect
-    from remote.errors import RemoteError
     from remote.fanout import fan_out
     from remote.replica import read_node_records
     from remote.watch import stop_on_node
@@ -104,13 +117,12 @@ def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished:
             node.close()
 
     outcomes = fan_out(one, {there.key: there for there in places})
-    errors = [outcome.error for outcome in outcomes if isinstance(outcome.error, RemoteError)]
     return Survey(
         runs=runs,
         places={there.key: there for there in places},
         found={outcome.node: outcome.value for outcome in outcomes if outcome.value is not None},
         here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
-        errors=tuple(map(str, errors)),
+        errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
     )
 
 
@@ -138,21 +150,41 @@ def place(
 ) -> None:
     """Bring the checkpoints to where the run's first node looks for them, and say in a line where it goes on from.
 
-    On a node that has them nothing travels; else they come over this computer, file by file. What was not placed
-    as a whole is taken back.
+    On a node that has them nothing travels; else they come over this computer, file by file. Where they are not
+    placed as a whole it raises, and where the run is not launched, whatever the reason, `take_back` is to follow.
     """
+    if earlier.source is not None:
+        node = nodes[run.nodes[0].name]
+        _place(view, store.run(earlier.source.run), cluster, node, earlier, run)
+    view.note(earlier.why + goes_on(earlier, run))
+
+
+def take_back(view: View, cluster: ClusterFolder, node: "Node", run: Run) -> None:
+    """Remove from the run's first node what was placed, or had begun to be. Ctrl-C has to wait for it."""
     from remote import checkpoints
     from remote.errors import RemoteError
 
-    if earlier.source is not None:
-        node = nodes[run.nodes[0].name]
+    with interrupts_held_back():
+        view.note(f"{node.name}: removing the checkpoints that were placed for run {run.run}")
         try:
-            _place(view, store.run(earlier.source.run), cluster, node, earlier, run)
-        except RemoteError:
-            with contextlib.suppress(RemoteError):
-                checkpoints.discard(node, run.nodes[0])
-            raise
-    view.note(earlier.why + goes_on(earlier, run))
+            # The connection at hand may have been left in the middle of a packet.
+            with connected(cluster, [node.machine]) as fresh:
+                checkpoints.discard(fresh[node.name], run.nodes[0])
+        except RemoteError as error:
+            view.note(f"{node.name}: they are left there, beside {run.nodes[0].run_dir}: {error}")
+
+
+@contextlib.contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C during the body counts once that is over. Of the main thread only."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _place(
@@ -174,8 +206,7 @@ def _place(
         there, passing = earlier.places[0], incoming(folder)
         try:
             with connected(there.cluster, [there.machine]) as others:
-                for refused in checkpoints.bring(others[there.machine.name], earlier.source, passing):
-                    view.note(f"{there.machine.name}: {refused}")
+                checkpoints.bring(others[there.machine.name], earlier.source, passing)
             send(passing)
         finally:
             shutil.rmtree(passing, ignore_errors=True)
@@ -189,14 +220,31 @@ def has_them(earlier: Earlier, run: Run) -> bool:
 
 
 def goes_on(earlier: Earlier, run: Run) -> str:
-    """`run B goes on from step-000040.pt of run A on 1 node`, and where that was brought from if it was."""
-    where = plural(len(run.nodes), "node")
-    if earlier.source is None:
+    """`run B goes on from step-000040.pt of run A on 1 node`, and what a person would not expect of it."""
+    where = plural(len(run.nodes), "node") + _other_ranks(earlier.source or earlier.run, run)
+    if earlier.source is None or earlier.found is None:
         nothing = f"no checkpoint of run {earlier.run.run} is in reach"
-        return f"run {run.run} starts from the beginning on {where}: {nothing}"
-    line = f"run {run.run} goes on from {earlier.newest} of run {earlier.source.run} on {where}"
+        return f"run {run.run} starts from the beginning on {where}: {nothing}{_unknown(earlier, 'some')}"
+    line = f"run {run.run} goes on from {earlier.found.newest} of run {earlier.source.run} on {where}"
     if not earlier.places:
-        return f"{line}, with what was brought here when that ended"
-    if has_them(earlier, run):
-        return line
-    return f"{line}, brought from {earlier.places[0].machine.name}"
+        line += ", with what was brought here when that ended"
+    elif not has_them(earlier, run):
+        line += f", brought from {earlier.places[0].machine.name}"
+    return line + _unknown(earlier, "newer ones")
+
+
+def _other_ranks(before: Run, run: Run) -> str:
+    """`, 1 rank instead of 2`, and what that does to the built-in job; empty where there are as many."""
+    if run.world_size == before.world_size:
+        return ""
+    ranks = f", {plural(run.world_size, 'rank')} instead of {before.world_size}"
+    if not run.built_in or any(word.split("=")[0] == "--global-batch-size" for word in run.args):
+        return ranks
+    return f"{ranks} (the global batch changes with them unless --global-batch-size is given)"
+
+
+def _unknown(earlier: Earlier, what: str) -> str:
+    run = earlier.unknown
+    return (
+        f"; run {run.run} may have left {what} on {run.nodes[0].name}, which does not answer" if run else ""
+    )

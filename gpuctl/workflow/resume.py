@@ -18,7 +18,8 @@ from inventories.store import Store
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | None]:
     """The request completed by the earlier run that it names, and that run; None where it names none.
 
-    Raises NotFound or Usage, and Failed where there are no checkpoints.
+    Raises NotFound or Usage, and Failed where there are no checkpoints, or where newer ones may lie on a machine that
+    does not answer.
     """
     if not (request.resume or request.resume_from):
         return request, None
@@ -31,8 +32,19 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | No
     if picked is None:
         raise Failed(_nothing(app, request, asked))
     source, found, places = picked
+    if unknown := asked.unknown():
+        raise Failed(older(source, *unknown))
     run = runs[0] if request.resume_from else source
-    return taken_over(request, run), Earlier(run=run, source=source, newest=found.newest, places=places)
+    return taken_over(request, run), Earlier(run=run, source=source, found=found, places=places)
+
+
+def older(source: Run, newer: Run, error: str) -> str:
+    """The sentences for checkpoints that are not known to be the newest."""
+    return (
+        f"Run {newer.run} may have left newer checkpoints on {newer.nodes[0].name}, which does not answer: {error} "
+        f"Try again when it does, or go on from the older run {source.run} all the same: "
+        f"gpuctl train --resume-from {source.run}"
+    )
 
 
 def after_failure(app: App, failed: str) -> Earlier:
@@ -47,12 +59,13 @@ def after_failure(app: App, failed: str) -> Earlier:
     asked = survey(app.store, cluster, list(_chain(app.store, run)), unfinished=run)
     answering = asked.answering(cluster)
     if not answering:
-        raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors)}")
-    picked = asked.pick()
+        raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")
+    picked, missed = asked.pick(), asked.unknown()
+    left = Earlier(run=run, source=None, answering=answering, unknown=missed[0] if missed else None)
     if picked is None:
-        return Earlier(run=run, source=None, answering=answering)
+        return left
     source, found, places = picked
-    return Earlier(run=run, source=source, newest=found.newest, places=places, answering=answering)
+    return replace(left, source=source, found=found, places=places)
 
 
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
@@ -139,7 +152,9 @@ def _nothing(app: App, request: TrainRequest, asked: Survey) -> str:
     else:
         which = "No run" if request.built_in else "No run of that script"
         who = f"{which} on the cluster {app.options.cluster} left a checkpoint"
-    unreached = f" Not every machine could be asked: {' '.join(asked.errors)}" if asked.errors else ""
+    unreached = (
+        f" Not every machine could be asked: {' '.join(asked.errors.values())}" if asked.errors else ""
+    )
     return (
         f"{who} that can be reached: a run goes on from the files that its script has written to "
         f"$GPUCTL_RUN_DIR/checkpoints on its first node. To start from the beginning, leave out --resume.{unreached}"

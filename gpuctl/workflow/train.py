@@ -13,7 +13,7 @@ from gpuctl.errors import Failed
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import open_view
-from gpuctl.workflow.checkpoints import Earlier, place
+from gpuctl.workflow.checkpoints import Earlier, place, take_back
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared, prepare
@@ -69,30 +69,33 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
             run = plan_run(
                 run_folder.id, inventory, request, script, machines, prepared.facts, started_at, seconds
             )
-            if earlier is not None:
-                mark = time.monotonic()
-                try:
+            try:
+                if earlier is not None:
+                    mark = time.monotonic()
                     place(view, app.store, folder, nodes, earlier, run)
-                except BaseException:
-                    shutil.rmtree(run_folder.path, ignore_errors=True)  # nothing was launched
-                    raise
-                placed_s = seconds["prepare"] + time.monotonic() - mark
-                run = replace(
+                    placed_s = seconds["prepare"] + time.monotonic() - mark
+                    run = replace(
+                        run,
+                        resumed_from=earlier.run.run,
+                        seconds={**run.seconds, "prepare": round(placed_s, 3)},
+                    )
+                return see_through(
+                    view,
+                    folder,
+                    run_folder,
                     run,
-                    resumed_from=earlier.run.run,
-                    seconds={**run.seconds, "prepare": round(placed_s, 3)},
+                    nodes,
+                    launches_of(run, script, prepared, request.env),
+                    detach=request.detach,
+                    began=began,
+                    on_started=preparing.close,
                 )
-            return see_through(
-                view,
-                folder,
-                run_folder,
-                run,
-                nodes,
-                launches_of(run, script, prepared, request.env),
-                detach=request.detach,
-                began=began,
-                on_started=preparing.close,
-            )
+            except BaseException:
+                if not run_folder.run_path.exists():  # it is written before anything is launched
+                    shutil.rmtree(run_folder.path, ignore_errors=True)
+                    if earlier is not None and earlier.source is not None:
+                        take_back(view, folder, nodes[machines[0].name], run)
+                raise
 
 
 class Stage(Observer, Protocol):

@@ -53,20 +53,31 @@ def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
 
 def _size(path: Path) -> int:
     """Bytes of a plain file; -1 where there is none."""
+    status = _status(path)
+    return status.st_size if status is not None and is_regular(status) else -1
+
+
+def _status(path: Path) -> "Optional[os.stat_result]":
+    """A file's; None where it is gone, as a run that is going on may remove what is old."""
     try:
-        status = os.lstat(str(path))
+        return os.lstat(str(path))
     except FileNotFoundError:
-        return -1
-    return status.st_size if is_regular(status) else -1
+        return None
 
 
 def describe(folder: Path, whole: bool) -> Optional[Dict[str, Any]]:
-    """How many `files` and `bytes` count, and the name of the `newest`; None where there are none."""
+    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none."""
     files = files_in(folder, whole)
     if not files:
         return None
     newest, _ = files[-2] if whole else files[-1]
-    return {"files": len(files), "bytes": sum(size for _, size in files), "newest": newest}
+    status = _status(folder / newest)
+    return {
+        "files": len(files),
+        "bytes": sum(size for _, size in files),
+        "newest": newest,
+        "written_ns": 0 if status is None else status.st_mtime_ns,
+    }
 
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -79,17 +90,23 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
     """`place`: those of a run (`source`: [id, node, whole]) for the one that is to be launched in `run_dir`.
 
     The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
-    and gets copies. Sends a beat now and then while it copies.
+    and gets copies. Sends a beat now and then while it copies. Half a set is never left, nor one of which nobody
+    hears.
     """
     run, node, whole = request["source"]
     source, target = of_run(run, node), placed_for(Path(request["run_dir"]))
     heartbeat = Heartbeat(output)
-    for name, _ in files_in(source, whole):
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (whole and _link(source / name, path)):
-            _copy(source / name, path, heartbeat)
-    frames.write(output, {"t": "placed"})
+    try:
+        for name, _ in files_in(source, whole):
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not (whole and _link(source / name, path)):
+                _copy(source / name, path, heartbeat)
+        frames.write(output, {"t": "placed"})
+    except BaseException:
+        # Also where the other side went away: it may have taken back by now what was there then.
+        shutil.rmtree(str(target), ignore_errors=True)
+        raise
 
 
 class Heartbeat:

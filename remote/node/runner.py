@@ -7,6 +7,7 @@ that descends from it is left.
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -40,21 +41,25 @@ def launch(spec: Dict[str, Any]) -> None:
 
     Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
     for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
+    Checkpoints that were placed for it, and that it did not move in, are removed.
     Raises OSError with a sentence where it could not be started.
     """
     run_dir = Path(spec["run_dir"])
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        others = [run for run in active_runs() if run != run_dir.parent.name]
-        if others:
-            raise OSError("the run {} is going on here".format(others[0]))
         try:
-            run_dir.mkdir(mode=0o700)
-        except FileExistsError:
-            return
-        _start(spec, run_dir)
+            run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            others = [run for run in active_runs() if run != run_dir.parent.name]
+            if others:
+                raise OSError("the run {} is going on here".format(others[0]))
+            try:
+                run_dir.mkdir(mode=0o700)
+            except FileExistsError:
+                return
+            _start(spec, run_dir)
+        finally:
+            shutil.rmtree(str(placed_for(run_dir)), ignore_errors=True)
 
 
 def _start(spec: Dict[str, Any], run_dir: Path) -> None:

@@ -1,18 +1,20 @@
-"""What a run that goes on takes over from the earlier one, and the line that says so."""
+"""What a run that goes on takes over from the earlier one, the line that says so, and when none is to follow."""
 
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
+from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on, interrupts_held_back
 from gpuctl.workflow.request import TrainRequest, machines_of
-from gpuctl.workflow.restarts import what_failed
-from gpuctl.workflow.resume import same_script, taken_over
+from gpuctl.workflow.restarts import in_vain, what_failed
+from gpuctl.workflow.resume import older, same_script, taken_over
 from inventories import codec
 from inventories.machine import Inventory, Machine
-from inventories.run import FirstError, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 from inventories.store import ClusterFolder
 from remote.checkpoints import Checkpoints
 
@@ -132,7 +134,8 @@ FIRST, SECOND, AWAY = (
     Place(cluster=OWN, machine=machine("gpu-1")),
     Place(cluster=OTHER, machine=machine("gpu-0")),
 )
-SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt")
+SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
+THEIRS = replace(SOME, newest="a.pt")
 
 
 def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
@@ -142,7 +145,7 @@ def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
         places={place.key: place for place in (FIRST, SECOND, AWAY)},
         found={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
         here=[None, None, SOME],
-        errors=("gpu-1 does not answer",),
+        errors={SECOND.key: "gpu-1 does not answer"},
     )
     assert asked.pick() == (RUN, SOME, (AWAY,))
     assert asked.answering(OWN) == {"gpu-0"}
@@ -150,23 +153,45 @@ def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
     assert replace(asked, found={}, here=[None] * 3).pick() is None
 
 
+def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> None:
+    later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
+    asked = Survey(
+        runs=(later, RUN),
+        places={place.key: place for place in (FIRST, SECOND)},
+        found={FIRST.key: [None, SOME]},
+        here=[None, None],
+        errors={SECOND.key: "gpu-1: timed out."},
+    )
+    assert asked.unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, runs=(RUN, later), found={FIRST.key: [SOME, None]}).unknown() is None
+    assert replace(asked, found={FIRST.key: [SOME, SOME]}).unknown() is None, "its home is the other's, too"
+    assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here"
+    assert replace(asked, found={}).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
+    assert older(RUN, later, "gpu-1: timed out.") == (
+        f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
+        f"again when it does, or go on from the older run {RUN.run} all the same: "
+        f"gpuctl train --resume-from {RUN.run}"
+    )
+
+
 @pytest.mark.parametrize(
     ("earlier", "line"),
     [
         (
-            Earlier(run=RUN, source=RUN, newest="a.pt", places=(SECOND, FIRST)),
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND, FIRST)),
             f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node",
         ),
         (
-            Earlier(run=RUN, source=RUN, newest="a.pt", places=(SECOND,)),
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND,)),
             f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
         ),
         (
-            Earlier(run=RUN, source=RUN, newest="a.pt", places=(AWAY,)),
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(AWAY,)),
             f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
         ),
         (
-            Earlier(run=RUN, source=RUN, newest="a.pt"),
+            Earlier(run=RUN, source=RUN, found=THEIRS),
             f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here when that "
             "ended",
         ),
@@ -174,10 +199,41 @@ def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
             Earlier(run=RUN, source=None),
             f"run {NEXT.run} starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
         ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(FIRST,), unknown=BUILT_IN),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
+            "ones on gpu-0, which does not answer",
+        ),
+        (
+            Earlier(run=RUN, source=None, unknown=RUN),
+            f"run {NEXT.run} starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach; run "
+            f"{RUN.run} may have left some on gpu-0, which does not answer",
+        ),
     ],
 )
 def test_a_line_says_what_a_run_goes_on_from(earlier: Earlier, line: str) -> None:
     assert goes_on(earlier, NEXT) == line
+
+
+@pytest.mark.parametrize(
+    ("run", "args", "where"),
+    [
+        (RUN, (), "1 node, 1 rank instead of 4"),
+        (
+            BUILT_IN,
+            ("--epochs", "3"),
+            "1 node, 1 rank instead of 4 (the global batch changes with them unless --global-batch-size is given)",
+        ),
+        (BUILT_IN, ("--global-batch-size", "256"), "1 node, 1 rank instead of 4"),
+        (BUILT_IN, ("--global-batch-size=256",), "1 node, 1 rank instead of 4"),
+    ],
+)
+def test_the_line_says_that_there_are_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
+    before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
+    now = replace(run, run=NEXT.run, args=args)
+    earlier = Earlier(run=now, source=before, found=THEIRS, places=(FIRST,))
+    assert goes_on(earlier, now) == f"run {now.run} goes on from a.pt of run {before.run} on {where}"
+    assert f"from the beginning on {where}: no" in goes_on(Earlier(run=before, source=None), now)
 
 
 def test_machines_that_do_not_answer_are_left_out() -> None:
@@ -198,13 +254,74 @@ def test_machines_that_do_not_answer_are_left_out() -> None:
     assert names(answering=there, nnodes=3) == ["gpu-1", "gpu-2"]
 
 
+FAILED = Result(
+    run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
+    nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
+    ranks=(
+        RankResult(rank=0, local_rank=0, node="gpu-0", exit_code=3),
+        RankResult(rank=1, local_rank=0, node="gpu-1", exit_code=3),
+        RankResult(rank=2, local_rank=0, node="gpu-2", exit_code=-15),
+    ),
+    first_error=FirstError(rank=1, node="gpu-1", message=f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
+)  # fmt: skip
+LOST = replace(FAILED, exit_code=None, first_error=FirstError(rank=None, node="gpu-1", message="lost"))
+
+
 def test_what_failed_is_one_line() -> None:
-    result = Result(
-        run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
-        nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
-        ranks=(), first_error=FirstError(rank=1, node="gpu-1", message="boom"), cost_usd=None, dir="/",
-    )  # fmt: skip
-    assert what_failed(result) == "rank 1 on gpu-1: boom"
-    lost = replace(result, first_error=FirstError(rank=None, node="gpu-1", message="the node was lost"))
-    assert what_failed(lost) == "gpu-1: the node was lost"
-    assert what_failed(replace(result, first_error=None)) == "for no known reason"
+    assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
+    assert what_failed(LOST) == "gpu-1: lost"
+    assert what_failed(replace(FAILED, first_error=None)) == "for no known reason"
+
+
+def again(result: Result, rank: int | None, node: str, message: str) -> Result:
+    """The next run, which failed like this."""
+    return replace(result, run=NEXT.run, first_error=FirstError(rank=rank, node=node, message=message))
+
+
+BOOM = f"boom in runs/{NEXT.run}"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "vain"),
+    [
+        (FAILED, again(FAILED, 1, "gpu-1", BOOM), True),
+        (FAILED, again(FAILED, 0, "gpu-0", BOOM), True),
+        (FAILED, again(FAILED, 1, "gpu-1", "another"), False),
+        (FAILED, again(FAILED, 1, "gpu-3", BOOM), False),
+        (FAILED, again(FAILED, 2, "gpu-2", BOOM), False),
+        (FAILED, replace(again(FAILED, 0, "gpu-0", BOOM), first_error=None), False),
+        (replace(FAILED, first_error=None), replace(FAILED, run=NEXT.run, first_error=None), False),
+        (LOST, again(LOST, None, "gpu-1", "lost"), True),
+        (LOST, again(LOST, None, "gpu-0", "lost"), False),
+        (LOST, again(LOST, 1, "gpu-1", "lost"), False),
+    ],
+)
+def test_the_same_failure_without_a_newer_checkpoint_is_not_tried_again(
+    before: Result, now: Result, vain: bool
+) -> None:
+    left = Earlier(run=NEXT, source=RUN, found=SOME)
+    assert in_vain(before, left, now, left) is vain
+    assert in_vain(before, replace(left, found=None), now, replace(left, found=None)) is vain
+    for newer in (replace(SOME, newest="step-000050.pt"), replace(SOME, written_ns=2)):
+        assert not in_vain(before, left, now, replace(left, found=newer))
+    assert not in_vain(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
+    assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
+
+
+def test_an_interrupt_that_is_held_back_counts_at_the_end() -> None:
+    done = []
+
+    def body(fails: Callable[[], None]) -> None:
+        with interrupts_held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+            fails()
+
+    for fails in (lambda: None, lambda: (_ for _ in ()).throw(OSError("full"))):
+        with pytest.raises(KeyboardInterrupt):
+            body(fails)
+    assert len(done) == 2
+    with interrupts_held_back():
+        done.append(3)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

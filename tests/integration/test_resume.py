@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,10 @@ folder = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints")
 known = sorted(folder.glob("step-*.json"))
 step = json.loads(known[-1].read_text())["step"] if rank == 0 and known else 0
 print("begins after", step, "of", world, flush=True)
+for word in sys.argv:
+    if word.startswith("mb=") and not (folder / "large").exists():
+        with open(folder / "large", "wb") as file:
+            file.truncate(int(word[3:]) * 10**6)
 while step < steps:
     time.sleep(pause)
     step += 1
@@ -90,6 +95,13 @@ def steps_seen(gpuctl: Gpuctl) -> int:
     return len(path.read_text().splitlines()) if path.is_file() else 0
 
 
+def give_ranks(gpuctl: Gpuctl, *ranks: int) -> None:
+    """Change which of the cluster's machines comes first."""
+    inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
+    new = iter(ranks)
+    inventory.write_text(re.sub(r"rank: \d+", lambda _: f"rank: {next(new)}", inventory.read_text()))
+
+
 def kill_host(machine: "dict[str, int]") -> None:
     """End a local host's SSH server, as if the machine was lost."""
     [server] = [
@@ -127,10 +139,7 @@ def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl:
     first = stopped_run(gpuctl, "--nnodes", "1")
     left = steps_on(gpuctl, "default-0", first)
     # default-0 can't take part: the cluster's other machine goes on, over this computer.
-    inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
-    text = inventory.read_text()
-    swapped = text.replace("rank: 0", "rank: X").replace("rank: 1", "rank: 0").replace("rank: X", "rank: 1")
-    inventory.write_text(swapped)
+    give_ranks(gpuctl, 1, 0)
     moved = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
     assert begun(gpuctl, moved.json["run"]) == left[-1]
     assert [rank["node"] for rank in moved.json["ranks"]] == ["default-1"], "--nnodes 1 is taken over"
@@ -141,6 +150,49 @@ def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl:
     again = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
     assert begun(gpuctl, again.json["run"]) == left[-1]
     assert "with what was brought here" in again.err
+
+
+def test_an_older_run_is_taken_only_where_it_is_named(two_hosts: Gpuctl) -> None:
+    old = stopped_run(two_hosts, "--nnodes", "1")
+    give_ranks(two_hosts, 1, 0)
+    two_hosts.ok("train", "--nnodes", "1", "my.py", "5", "0", "mb=65")
+    newer = two_hosts.ok("runs", "--json").json["runs"][-1]["run"]
+    assert steps_on(two_hosts, "default-1", newer)
+    give_ranks(two_hosts, 0, 1)
+    kill_host(two_hosts.ok("status", "--json").json["machines"][1])
+    for words in ((), ("--dry-run",)):
+        refused = two_hosts("train", "--resume", *words)
+        assert refused.status == 1
+        assert (
+            f"Run {newer} may have left newer checkpoints on default-1, which does not answer" in refused.err
+        )
+        assert f"gpuctl train --resume-from {old}\n" in refused.err
+    left = steps_on(two_hosts, "default-0", old)
+    done = two_hosts.ok("train", "--resume-from", old, "--json", "my.py", str(left[-1] + 1), "0")
+    assert begun(two_hosts, done.json["run"]) == left[-1]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_interrupt_takes_back_what_was_placed(two_hosts: Gpuctl, elsewhere: bool) -> None:
+    two_hosts.script("my.py", SCRIPT)
+    first = two_hosts.ok("train", "--nnodes", "1", "--json", "my.py", "3", "0", "mb=300").json["run"]
+    if elsewhere:
+        give_ranks(two_hosts, 1, 0)
+    homes = two_hosts.home / "clusters" / "default" / "local"
+    process = two_hosts.start("train", "--resume")
+    wait_for(lambda: list(homes.glob("*/home/.gpuctl-node/runs/*/*.checkpoints")), what="placing")
+    interrupt(process)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "removing the checkpoints that were placed" in err
+    wait_for(
+        lambda: not list(homes.glob("*/home/.gpuctl-node/runs/*/*.checkpoints")),
+        what="the end",
+        deadline_s=10,
+    )
+    assert [path.name for path in (two_hosts.home / "runs").iterdir()] == [first]
+    assert not list(two_hosts.run_folder(first).glob("incoming-*"))
+    assert steps_on(two_hosts, "default-0", first) == [1, 2, 3]
 
 
 def test_where_there_is_nothing_to_go_on_from_it_says_so(two_hosts: Gpuctl) -> None:
@@ -183,7 +235,7 @@ def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
 
 
 def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) -> None:
-    two_hosts.script("fails.py", "import sys\nprint('no such layer')\nsys.exit(3)\n")
+    two_hosts.script("fails.py", "import os, sys\nprint('no such layer', os.urandom(4).hex())\nsys.exit(3)\n")
     done = two_hosts("train", "--max-restarts", "2", "--json", "fails.py")
     assert done.status == 1
     assert done.json["exit_code"] == 3
@@ -194,6 +246,22 @@ def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) 
     said = [line for line in done.err.splitlines() if line.startswith("restart ")]
     assert [line.split(":")[0] for line in said] == ["restart 1 of 2", "restart 2 of 2"]
     assert all("starts from the beginning on 2 nodes" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("status", "runs", "why"),
+    [
+        (2, 1, "is not restarted: exit status 2 stands for wrong options"),
+        (3, 2, "failed in the same way, and no newer checkpoint was written since"),
+    ],
+)
+def test_a_failure_that_would_be_repeated_is_not(two_hosts: Gpuctl, status: int, runs: int, why: str) -> None:
+    fails = f"import os, sys, time\nif os.environ['RANK'] == '1': sys.exit({status})\ntime.sleep(60)\n"
+    two_hosts.script("fails.py", fails)
+    done = two_hosts("train", "--max-restarts", "4", "--json", "fails.py")
+    assert (done.status, done.json["exit_code"]) == (1, status)
+    assert len(two_hosts.ok("runs", "--json").json["runs"]) == runs
+    assert [line for line in done.err.splitlines() if why in line]
 
 
 def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
@@ -208,19 +276,20 @@ def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
     assert (result["status"], result["nnodes"], result["world_size"]) == ("succeeded", 1, 1)
     assert result["resumed_from"] == first
     assert begun(two_hosts, result["run"]) >= 3
-    assert f"of run {first} on 1 node" in err
+    assert f"of run {first} on 1 node, 1 rank instead of 2" in err
 
 
 def test_a_lost_first_node_is_left_out_too(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "1", "--json", "my.py", "30", "0.1")
-    at_step(two_hosts, 3)
+    first = at_step(two_hosts, 3)
     kill_host(machines[0])
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert [rank["node"] for rank in json.loads(out)["ranks"]] == ["default-1"]
-    assert "starts from the beginning on 1 node: no checkpoint" in err
+    assert "starts from the beginning on 1 node, 1 rank instead of 2: no checkpoint" in err
+    assert f"run {first} may have left some on default-0, which does not answer" in err
 
 
 def test_a_stopped_run_is_not_followed_by_another(two_hosts: Gpuctl) -> None:

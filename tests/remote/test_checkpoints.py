@@ -1,17 +1,31 @@
 """Which files of a run count as checkpoints, and how a node places them for the next run."""
 
+import hashlib
 import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from remote.node import frames
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from inventories.store import Store
+from remote import checkpoints
+from remote.errors import NodeFailed, SyncRefused
+from remote.node import frames, process
+from remote.node.__main__ import FAILED
 from remote.node.checkpoints import describe, files_in, send_if_small
+from remote.node.files import write_json
+from remote.replica import Replica
+from remote.session import Node
 
 ROOT = Path(__file__).parents[2]
 RUN = "20261121-054625-3fa9"
@@ -41,7 +55,8 @@ def test_of_the_built_in_job_only_whole_ones_count(tmp_path: Path) -> None:
     assert [name for name, _ in files_in(tmp_path, whole=True)] == whole
     found = describe(tmp_path, whole=True)
     sizes = [(tmp_path / name).stat().st_size for name in whole]
-    assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt"}
+    written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
+    assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt", "written_ns": written_ns}
 
 
 def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
@@ -63,7 +78,12 @@ def test_of_a_script_every_file_counts_the_newest_by_its_time(tmp_path: Path) ->
         path.write_bytes(b"12")
         os.utime(path, (1000 - at, 1000 - at))
     assert files_in(tmp_path, whole=False) == [("last", 2), (".meta", 2), ("a/shard-1", 2), ("b/shard-0", 2)]
-    assert describe(tmp_path, whole=False) == {"files": 4, "bytes": 8, "newest": "b/shard-0"}
+    assert describe(tmp_path, whole=False) == {
+        "files": 4,
+        "bytes": 8,
+        "newest": "b/shard-0",
+        "written_ns": 1000 * 10**9,
+    }
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -72,20 +92,48 @@ def test_no_folder_and_an_empty_one_have_none(tmp_path: Path, whole: bool) -> No
     assert describe(tmp_path, whole) is None
 
 
-def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask the node's part, as a process with a home of its own."""
+def node_part(home: Path, command: str) -> "subprocess.Popen[bytes]":
+    """The node's part, as a process with a home of its own."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node.__main__ import run; run([{command!r}])"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
-        input=json.dumps(request) + "\n",
-        env={"HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", code], env={"HOME": str(home)}, stdin=pipe, stdout=pipe, stderr=pipe
     )
-    answer: dict[str, Any] = json.loads(done.stdout)
+
+
+def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The one answer of the node's part."""
+    with node_part(home, command) as part:
+        out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
+    assert part.returncode == 0, err
+    answer: dict[str, Any] = json.loads(out)
     return answer
+
+
+class NodeHere(Node):
+    """A node whose part runs on this computer, with nothing in between."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.machine = Machine(
+            name="gpu-0",
+            rank=0,
+            state="running",
+            host="127.0.0.1",
+            user="me",
+            private_ip="127.0.0.1",
+            gpus=0,
+            id="0",
+        )
+
+    @contextmanager
+    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        """Ask the node's part, which answers at once."""
+        with node_part(self.home, command) as part:
+            out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
+        assert part.returncode == 0, err
+        said = io.BytesIO(out)
+        yield SimpleNamespace(frames=lambda: frames.decode(said.readline, said.read))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -145,3 +193,105 @@ def test_a_node_tells_what_it_has_of_each_run(tmp_path: Path) -> None:
     asked = [[RUN, "gpu-0", True], [RUN, "gpu-1", True], ["20261121-060000-0000", "gpu-0", False]]
     found = on_node(tmp_path, "checkpoints", {"runs": asked})["found"]
     assert [one and one["newest"] for one in found] == ["step-000007.pt", None, None]
+
+
+SCRIPTS = Run(
+    run=RUN, cluster="default", mode="torchrun", script="my.py", args=(), master_addr="", master_port=1,
+    started_at="", nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+)  # fmt: skip
+
+
+def test_a_part_of_a_scripts_checkpoints_is_not_brought(tmp_path: Path) -> None:
+    folder = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "shard-0").write_bytes(b"0")
+    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, tmp_path / "here")
+    assert (tmp_path / "here" / "shard-0").read_bytes() == b"0"
+    refused = folder.joinpath(*["deep"] * 40)
+    refused.mkdir(parents=True)
+    (refused / "shard-1").write_bytes(b"1")
+    with pytest.raises(NodeFailed, match=r"^gpu-0: not all checkpoints of run .*/shard-1.*Mend or remove"):
+        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, tmp_path / "again")
+
+
+def test_a_part_of_a_scripts_checkpoints_is_not_sent(tmp_path: Path) -> None:
+    for name in ("shard-0", ".aws/shard-1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SyncRefused, match=r"can be sent to gpu-0, and a part of them is not: \.aws\. "):
+        checkpoints.send(
+            NodeHere(tmp_path), tmp_path, SCRIPTS.nodes[0], ssh_config=tmp_path / "ssh_config", say=print
+        )
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [(None, b"new"), ("artifacts/a", b"new"), ("checkpoints/shard-1", b"old")],
+)
+def test_where_one_was_refused_the_ones_from_before_are_kept(
+    tmp_path: Path, refused: str | None, kept: bytes
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "shard-0").write_bytes(b"old")
+    replica = Replica(folder, SCRIPTS.nodes[0])
+    replica.intake.chunk("checkpoints/shard-0", 0, b"new")
+    replica.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
+    if refused:
+        replica.intake.complete(refused, 3, "0" * 64, 0o644)
+    replica.keep_checkpoints()
+    assert (folder.checkpoints_path / "shard-0").read_bytes() == kept
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_placed_for_nobody_is_taken_back(tmp_path: Path, whole: bool) -> None:
+    runs = tmp_path / ".gpuctl-node" / "runs"
+    checkpoint(runs / RUN / "gpu-0" / "checkpoints", 7)
+    run_dir = runs / "20261121-060000-0000" / "gpu-0"
+    with node_part(tmp_path, "place") as part:
+        assert part.stdin is not None
+        assert part.stdout is not None
+        part.stdout.close()
+        request = {"source": [RUN, "gpu-0", whole], "run_dir": str(run_dir)}
+        part.stdin.write(json.dumps(request).encode() + b"\n")
+        part.stdin.close()
+        assert part.wait(30) == FAILED
+    assert list(run_dir.parent.iterdir()) == []
+
+
+def other_run(run_dir: Path) -> None:
+    """Another run that is going on: this process stands for its runner."""
+    folder = run_dir.parents[1] / RUN / "gpu-0"
+    folder.mkdir(parents=True)
+    birth = process.birth(os.getpid())
+    write_json(folder / "runner.json", {"pid": os.getpid(), "birth": birth, "boot_id": process.boot_id()})
+
+
+def stop_came_first(run_dir: Path) -> None:
+    run_dir.mkdir()
+    (run_dir / "stop").touch()
+
+
+@pytest.mark.parametrize(
+    ("in_the_way", "status", "said"),
+    [(other_run, FAILED, f"the run {RUN} is going on here\n"), (stop_came_first, 0, "")],
+)
+def test_a_launch_that_starts_nothing_leaves_nothing_that_was_placed(
+    tmp_path: Path, in_the_way: Callable[[Path], None], status: int, said: str
+) -> None:
+    run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
+    placed = run_dir.with_name("gpu-0.checkpoints")
+    checkpoint(placed, 7)
+    in_the_way(run_dir)
+    spec = {"run_dir": str(run_dir), "node": "gpu-0", "argv": ["false"], "env": {}}
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node import runner\n"
+        "try: runner.launch(eval(sys.stdin.read()))\n"
+        f"except OSError as error: print(error, file=sys.stderr); sys.exit({FAILED})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], input=repr(spec), env={"HOME": str(tmp_path)}, capture_output=True,
+        text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (status, said)
+    assert not placed.exists()
