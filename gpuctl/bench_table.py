@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.bottleneck import bottleneck, doubts
-from gpuctl.forecast import Bandwidth, Outlook, Range
+from gpuctl.forecast import Forecast, Outlook, Range
 from gpuctl.run_table import table_of
 from gpuctl.scaling import Measured
 
@@ -54,11 +54,19 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
     table = _table(columns, measured)
     job = first.job
     about = " on ".join(text.clean(part, 40) for part in (job.model, job.dataset) if part)
-    batch = f", batch {job.batch_size} a rank" if job.batch_size else ""
     counts = sorted({len(one.repetitions) for one in measured})
     of = text.plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     note = f"median of {of}; spread: from the fastest to the slowest; speed-up over {first.layout.name}"
-    return Group(*([Text(about + batch, "bold")] if about else []), table, Text(note, "dim"))
+    return Group(*([Text(about + batch_of(measured), "bold")] if about else []), table, Text(note, "dim"))
+
+
+def batch_of(measured: Sequence[Measured]) -> str:
+    """`, batch 64 a rank`; `, batch 16 to 64 a rank` where the layouts differ; empty where it is not known."""
+    sizes = sorted({one.job.batch_size for one in measured if one.job.batch_size})
+    if not sizes:
+        return ""
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return f", batch {size} a rank"
 
 
 def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Table:
@@ -154,18 +162,21 @@ def forecast_notes(outlooks: Sequence[Outlook]) -> list[str]:
             "overlap: of the gradients' averaging with the backward pass; each rank keeps its batch; "
             + ", ".join(bases)
         )
-    notes += [_of_link(one.forecast.bandwidth) for one in outlooks if one.forecast and one.forecast.bandwidth]
+    notes += [_of_link(one.forecast) for one in outlooks if one.forecast and one.forecast.bandwidth]
     notes += [f"{one.layout.name}: {one.why}" for one in outlooks if one.why]
     return list(dict.fromkeys(notes))
 
 
-def _of_link(link: Bandwidth) -> str:
+def _of_link(found: Forecast) -> str:
+    link = found.bandwidth
+    assert link is not None
+    waiting = f"{link.hop_s * 1e6:,.0f} µs a hop for each of {text.plural(found.buckets, 'bucket')}"
     if link.source == "shape":
         return (
-            f"counts with the {link.gb_s:.3g} GB/s that the vendor names, at the slow end with half of it; "
-            "two nodes would measure it"
+            f"counts with the {link.gb_s:.3g} GB/s that the vendor names, at the slow end with half of it and "
+            f"{waiting}; two nodes would measure it"
         )
-    return f"counts with {link.gb_s:.3g} GB/s a link and direction, as {link.source}"
+    return f"counts with {link.gb_s:.3g} GB/s a link and direction, as {link.source}, at the slow end with {waiting}"
 
 
 def usd(value: float | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuctl.scaling import Measured, RankPace
+from gpuctl.scaling import Measured, RankPace, same_batch
 from gpuctl.text import clean, milliseconds, percent
 
 Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "compute"]
@@ -57,11 +57,17 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
             f"The repetitions of {widest.layout.name} lie {percent(widest.spread)} of their median apart: repeat "
             "more often (--repeats), or take more epochs."
         )
-    best = max(measured, key=lambda one: one.efficiency(first))
+    alike = [one for one in measured if same_batch((one, first))]
+    best = max(alike, key=lambda one: one.efficiency(first))
     if best.efficiency(first) > TOO_GOOD_EFFICIENCY:
         found.append(
             f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
             f"{first.layout.name}, which something held up: measure again when it has its node to itself."
+        )
+    if len(alike) < len(measured):
+        found.append(
+            "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
+            "--global-batch-size, has speed-ups compare the layouts alone."
         )
     return found
 
@@ -87,33 +93,36 @@ def _usual(paces: Sequence[RankPace]) -> float:
     return statistics.median_low([pace.own_ms for pace in paces])
 
 
-def _data(judged: Measured, _first: Measured) -> Bottleneck | None:
+def _data(judged: Measured, first: Measured) -> Bottleneck | None:
     data, communication = judged.share.data or 0.0, judged.share.communication or 0.0
     if data < DATA_SHARE or data < communication:
         return None
-    on_gpus = (judged.job.device or "").startswith("cuda")
+    resident = judged.job.loop == "fast"
+    happens = "the ranks make their batches" if resident else "the ranks wait for their batch"
     advice = (
         "First take --loop fast, which keeps the images on the device."
         if judged.job.loop == "plain"
-        else "First give the ranks more CPU cores: a larger shape, or fewer processes a node."
-        if on_gpus
-        else "First take fewer processes a node, so that each has more CPU cores."
+        else f"First take {_larger_batch(judged, first)}: the images are on the device, where a batch of more "
+        "of them is made in as many operations."
+        if resident and _on_gpus(judged)
+        else "First give the ranks more CPU cores: a larger shape"
+        + (", or fewer processes a node." if judged.layout.nproc > 1 else ".")
     )
     return Bottleneck(
         kind="data",
-        sentence=f"Data is the bottleneck of {judged.layout.name}: the ranks wait for their batch for "
-        f"{percent(data)} of a step.",
+        sentence=f"Data is the bottleneck of {judged.layout.name}: {happens} for {percent(data)} of a step.",
         advice=advice,
     )
 
 
-def _communication(judged: Measured, _first: Measured) -> Bottleneck | None:
+def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
     share, job, layout = judged.share.communication or 0.0, judged.job, judged.layout
     if share < COMMUNICATION_SHARE:
         return None
     what = f"{_exposed(judged)} of a step"
     if job.gradient_bytes:
         what += f", for {job.gradient_bytes / 1e6:,.1f} MB of gradients"
+    larger_batch = _larger_batch(judged, first)
     compute_ms = _part_ms(judged, judged.share.compute)
     few = job.gradient_bytes is not None and job.gradient_bytes < FEW_BYTES
     if compute_ms is not None and (few or compute_ms < SHORT_COMPUTE_MS):
@@ -122,26 +131,43 @@ def _communication(judged: Measured, _first: Measured) -> Bottleneck | None:
             kind="small_batch",
             sentence=f"The batch{batch} is too small for {layout.name}: each rank computes for "
             f"{milliseconds(compute_ms)}, and then waits for the others for {what}.",
-            advice="First take a larger --batch-size: fewer steps an epoch, each with more to compute and no more "
-            "to send.",
+            advice=f"First take {larger_batch}: fewer steps an epoch, each with more to compute and no more to send.",
         )
     smaller = (
-        "First take a larger --batch-size, which sends less often"
+        f"First take {larger_batch}, which sends less often"
         if job.compressed
         else "First take --compression half, which halves what is sent"
     )
     if layout.nodes == 1:
+        lasting = (
+            "GPUs that are linked by NVLink are the lasting way out"
+            if _on_gpus(judged)
+            else "one process sends nothing, and can use all of the node's cores"
+        )
         return Bottleneck(
             kind="links",
             sentence=f"Communication within the node is the bottleneck of {layout.name}: {what}.",
-            advice=f"{smaller}; GPUs that are linked by NVLink are the lasting way out.",
+            advice=f"{smaller}; {lasting}.",
         )
+    lasting = (
+        "a faster network between the nodes, or more GPUs in fewer nodes, are the lasting way out"
+        if _on_gpus(judged)
+        else "a faster network between the nodes, or fewer and larger nodes, are the lasting way out"
+    )
     return Bottleneck(
         kind="network",
         sentence=f"Communication over the network is the bottleneck of {layout.name}: {what}.",
-        advice=f"{smaller}; a faster network between the nodes, or more GPUs in fewer nodes, are the lasting way out "
-        "(gpuctl shapes lists them).",
+        advice=f"{smaller}; {lasting} (gpuctl shapes lists them).",
     )
+
+
+def _on_gpus(judged: Measured) -> bool:
+    return (judged.job.device or "").startswith("cuda")
+
+
+def _larger_batch(judged: Measured, first: Measured) -> str:
+    """What to ask the job for; where ranks have other batches on other layouts, it is the one of all together."""
+    return "a larger --batch-size" if same_batch((judged, first)) else "a larger --global-batch-size"
 
 
 def _exposed(judged: Measured) -> str:
@@ -158,12 +184,20 @@ def _part_ms(judged: Measured, share: float | None) -> float | None:
 
 
 def _contention(judged: Measured, first: Measured) -> Bottleneck | None:
-    """The ranks hardly wait, and yet each is slower than one alone: they share something else than a network."""
+    """The ranks hardly wait, and yet each is slower than one alone: its batch is smaller, or they share something."""
     efficiency = judged.efficiency(first)
     if judged is first or efficiency >= GOOD_EFFICIENCY:
         return None
-    on_gpus = (judged.job.device or "").startswith("cuda")
-    shared = "a CPU, its memory, or power" if on_gpus else "CPU cores or memory"
+    if not same_batch((judged, first)):
+        return Bottleneck(
+            kind="small_batch",
+            sentence=f"The batch of a rank is {judged.job.batch_size} on {judged.layout.name} and "
+            f"{first.job.batch_size} on {first.layout.name}: each rank does {percent(efficiency)} of what one of "
+            f"{first.layout.name} does.",
+            advice="First take a larger --global-batch-size, or the same --batch-size on each layout, to tell what "
+            "the layouts themselves bring.",
+        )
+    shared = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
     return Bottleneck(
         kind="contention",
         sentence=f"The ranks of {judged.layout.name} slow each other down: they hardly wait for each other, and yet "
@@ -176,7 +210,7 @@ def _compute(judged: Measured, first: Measured) -> Bottleneck:
     share = percent(judged.share.compute)
     faster = (
         "--precision bf16"
-        if judged.job.precision in (None, "fp32") and (judged.job.device or "").startswith("cuda")
+        if judged.job.precision in (None, "fp32") and _on_gpus(judged)
         else "a faster GPU or CPU for each rank"
     )
     if judged is first:

@@ -1,65 +1,34 @@
 """What another layout would bring and cost, from what was measured on one, before it is rented. Pure.
 
 A step of a layout of n ranks is the measured rank's own work, which stays the same, as each rank keeps its batch,
-and the averaging of the gradients. That is a ring all-reduce: 2 (n - 1) / n times the gradients' bytes over the
-slowest link of the ring, each link at its bus bandwidth (what `train.allreduce` measures).
+and the averaging of the gradients. That is a ring all-reduce for each of DistributedDataParallel's buckets: together
+2 (n - 1) / n times the gradients' bytes over the slowest link of the ring, each link at its bus bandwidth (what
+`train.allreduce` measures), and each of them the ring's latency, which only the slow end of every range counts.
 
 Assumed, because nothing measures it beforehand:
 
 - how much of the averaging is hidden behind the backward pass. The slow end of every range hides nothing, the fast
   end as much as fits behind the whole backward pass, which is `BACKWARD` of the compute time;
-- that a link of which only the vendor's figure is known carries all of it at the fast end, and `NOMINAL_AT_LEAST`
-  of it at the slow end: the two A10 machines of 48 Gbps of the OCI example took 17 ms for 67 MB, 66 % of it;
-- that the nodes are like the measured one, and share nothing but the network.
+- that a link of which only the vendor's figure is known carries all of it at the fast end, and at the slow end
+  `links.NOMINAL_AT_LEAST` of it, after `links.UNMEASURED_HOP_S`;
+- that the nodes are like the measured one, and share nothing but the network; and a GPU's work is the same beside
+  others in its node. Processes on CPUs take each other's cores, so as many a node have to have been measured.
+
+A cost is only told for nodes like the measured ones, and so not for more processes a node than those have GPUs.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from gpuctl.buckets import buckets_of
+from gpuctl.links import Bandwidth, Network, rounds
 from gpuctl.scaling import Layout, Measured
+from gpuctl.text import plural
 
 BACKWARD = 2 / 3
 """Of the compute time: the backward pass does about twice the arithmetic of the forward pass."""
-NOMINAL_AT_LEAST = 0.5
-
-Source = Literal["measured", "given", "shape"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bandwidth:
-    """What a link carries in each direction, GB/s (10**9 bytes)."""
-
-    gb_s: float
-    source: Source
-    """`shape`: the vendor's figure for that kind of machine."""
-
-    @property
-    def at_least_gb_s(self) -> float:
-        """What to count on."""
-        return self.gb_s * NOMINAL_AT_LEAST if self.source == "shape" else self.gb_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """The links of a cluster; None: not known."""
-
-    between: Bandwidth | None = None
-    """Between nodes."""
-    within: Bandwidth | None = None
-    """Between the ranks of one node."""
-
-    def slowest(self, layout: Layout) -> Bandwidth | None:
-        """The link that decides in a layout of several ranks; None where a link is not known that may be it.
-
-        Within a node is taken to be no slower than between nodes where only the latter is known.
-        """
-        if layout.nodes == 1:
-            return self.within
-        if self.between is None or self.within is None or layout.nproc == 1:
-            return self.between
-        return min(self.between, self.within, key=lambda link: link.at_least_gb_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +39,8 @@ class Step:
     data_ms: float
     compute_ms: float
     gradient_bytes: int
+    buckets: int
+    """Of the gradients: all-reduces."""
     batch_size: int
     """Samples a step and rank."""
     samples: int
@@ -81,9 +52,9 @@ class Range:
     """A forecast is never one number."""
 
     fast: float
-    """With full overlap of averaging and backward pass."""
+    """With full overlap of averaging and backward pass, and no latency."""
     slow: float
-    """With none."""
+    """With no overlap, and all latency."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +66,9 @@ class Forecast:
     """An epoch."""
     bandwidth: Bandwidth | None
     """Of the slowest link; None: one rank needs none."""
+    buckets: int
+    """All-reduces a step, each with its `latency_ms` at the slow end."""
+    latency_ms: float
     communication_ms: Range
     """Of a step's time; what is hidden behind the backward pass is not in it."""
     step_ms: Range
@@ -104,7 +78,7 @@ class Forecast:
 
 def ring_ms(gradient_bytes: int, ranks: int, gb_s: float) -> float:
     """Milliseconds of a ring all-reduce over links of `gb_s`."""
-    return 2 * (ranks - 1) / ranks * gradient_bytes / (gb_s * 1e6)
+    return rounds(ranks) * gradient_bytes / (gb_s * 1e6)
 
 
 def steps_an_epoch(samples: int, batch_size: int, ranks: int) -> int:
@@ -118,10 +92,11 @@ def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
     link = network.slowest(layout) if ranks > 1 else None
     if ranks > 1 and link is None:
         return None
-    averaging_fast = averaging_slow = 0.0
+    averaging_fast = averaging_slow = latency_ms = 0.0
     if link is not None:
+        latency_ms = network.latency_s(layout) * 1000
         averaging_fast = ring_ms(step.gradient_bytes, ranks, link.gb_s)
-        averaging_slow = ring_ms(step.gradient_bytes, ranks, link.at_least_gb_s)
+        averaging_slow = ring_ms(step.gradient_bytes, ranks, link.at_least_gb_s) + step.buckets * latency_ms
     communication = Range(fast=max(0.0, averaging_fast - BACKWARD * step.compute_ms), slow=averaging_slow)
     own_ms = step.data_ms + step.compute_ms
     step_ms = Range(fast=own_ms + communication.fast, slow=own_ms + communication.slow)
@@ -131,6 +106,8 @@ def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
         layout=layout,
         steps=steps,
         bandwidth=link,
+        buckets=step.buckets,
+        latency_ms=latency_ms,
         communication_ms=communication,
         step_ms=step_ms,
         epoch_s=epoch_s,
@@ -138,13 +115,13 @@ def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
     )
 
 
-def step_of(measured: Measured) -> Step | None:
+def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
     """The step of a measured layout; None where the job did not tell enough of itself.
 
     All of an epoch's time is spread over its steps: what the job does once an epoch is in them.
     """
-    share, job = measured.share, measured.job
-    if share.compute is None or share.data is None or not job.gradient_bytes or not job.batch_size:
+    share, job, buckets = measured.share, measured.job, buckets_of(measured.job, bucket_mb)
+    if share.compute is None or share.data is None or buckets is None or not job.batch_size:
         return None
     steps = steps_an_epoch(measured.samples, job.batch_size, measured.layout.world_size)
     step_ms = measured.epoch_s * 1000 / steps
@@ -152,7 +129,8 @@ def step_of(measured: Measured) -> Step | None:
         layout=measured.layout,
         data_ms=step_ms * share.data,
         compute_ms=step_ms * share.compute,
-        gradient_bytes=job.gradient_bytes,
+        gradient_bytes=buckets.sent_bytes,
+        buckets=buckets.count,
         batch_size=job.batch_size,
         samples=measured.samples,
     )
@@ -181,8 +159,10 @@ class Outlook:
     first: Measured
     """The first measured layout: what speed-ups are over."""
     forecast: Forecast | None
+    node_hourly_usd: float | None
+    """Of a node that can run the layout; None: not known."""
     why: str | None
-    """A sentence where there is no forecast."""
+    """A sentence where there is no forecast, or no price of it that is known of the measured nodes."""
     measured: Measured | None
 
     @property
@@ -212,10 +192,10 @@ class Outlook:
 
     @property
     def epoch_usd(self) -> Range | None:
-        """What an epoch costs on nodes of the measured ones' price; None where that is not known."""
-        if self.forecast is None or self.base.hourly_usd is None:
+        """What an epoch costs on nodes of the measured ones' price; None where that is not known, or not theirs."""
+        if self.forecast is None or self.node_hourly_usd is None:
             return None
-        usd_per_s = self.base.hourly_usd / self.base.layout.nodes * self.layout.nodes / 3600
+        usd_per_s = self.node_hourly_usd * self.layout.nodes / 3600
         epoch_s = self.forecast.epoch_s
         return Range(fast=usd_per_s * epoch_s.fast, slow=usd_per_s * epoch_s.slow)
 
@@ -237,6 +217,8 @@ class Outlook:
             "steps": found.steps if found else None,
             "bandwidth_gb_s": link.gb_s if link else None,
             "bandwidth_source": link.source if link else None,
+            "buckets": found.buckets if found else None,
+            "latency_ms": found.latency_ms if found else None,
             "communication_ms": found.communication_ms if found else None,
             "step_ms": self.step_ms,
             "epoch_s": self.epoch_s,
@@ -249,22 +231,46 @@ class Outlook:
         }
 
 
-def outlook(layout: Layout, measured: Sequence[Measured], network: Network) -> Outlook:
-    """What is foretold of a layout, from what was measured (at least one)."""
-    base = base_for(layout, measured)
-    step = step_of(base)
-    found = forecast(step, layout, network) if step else None
-    why = None
+def outlook(
+    layout: Layout,
+    measured: Sequence[Measured],
+    network: Network,
+    *,
+    gpus_a_node: int,
+    bucket_mb: float | None = None,
+) -> Outlook:
+    """What is foretold of a layout, from what was measured (at least one) on nodes of so many GPUs.
+
+    `bucket_mb`: the job's --bucket-mb.
+    """
+    on_cpus = measured[0].job.device == "cpu"
+    alike = [one for one in measured if one.layout.nproc == layout.nproc]
+    base = base_for(layout, alike if on_cpus and alike else measured)
+    usd = None if base.hourly_usd is None else base.hourly_usd / base.layout.nodes
+    step = step_of(base, bucket_mb)
+    found, why = None, None
     if step is None:
         why = f"The runs on {base.layout.name} did not tell their steps' shares, gradients and batch."
-    elif found is None:
+    elif on_cpus and not alike:
+        why = (
+            f"Processes that share a node's CPU slow each other down: measure one with {layout.nproc} "
+            f"(--layouts 1x{layout.nproc}) to foretell more of them."
+        )
+    elif (found := forecast(step, layout, network)) is None:
         where = "between the nodes" if layout.nodes > 1 else "within a node"
         why = f"The bandwidth {where} is not known: {HOW_TO_KNOW[layout.nodes > 1]}."
+    elif not on_cpus and 0 < gpus_a_node < layout.nproc and usd is not None:
+        usd = None
+        why = (
+            f"No cost: the measured nodes have {plural(gpus_a_node, 'GPU')}, and the price of nodes with "
+            f"{layout.nproc} is not known (gpuctl shapes lists some)."
+        )
     return Outlook(
         layout=layout,
         base=base,
         first=measured[0],
         forecast=found,
+        node_hourly_usd=usd,
         why=why,
         measured=next((one for one in measured if one.layout == layout), None),
     )

@@ -80,10 +80,13 @@ class Job:
 
     @property
     def compressed(self) -> bool:
-        """True: it is known that fewer bytes are sent than the gradients have."""
-        if self.gradient_bytes is None or self.parameters is None:
+        """True: it is known that fewer bytes are sent than the gradients have.
+
+        A job that tells its parameters, but not the bytes, sends another number of them at each step: PowerSGD.
+        """
+        if self.parameters is None:
             return False
-        return self.gradient_bytes < 4 * self.parameters
+        return self.gradient_bytes is None or self.gradient_bytes < 4 * self.parameters
 
     @classmethod
     def of(cls, start: told.Line) -> Self:
@@ -251,6 +254,7 @@ class Measured:
             "nnodes": self.layout.nodes,
             "nproc_per_node": self.layout.nproc,
             "world_size": self.layout.world_size,
+            "batch_size": self.job.batch_size,
             "runs": [one.run for one in self.repetitions],
             "epoch_s": self.epochs_s,
             "epoch_s_median": self.epoch_s,
@@ -262,6 +266,11 @@ class Measured:
             "hourly_usd": self.hourly_usd,
             "epoch_usd": self.epoch_usd,
         }
+
+
+def same_batch(measured: Iterable[Measured]) -> bool:
+    """Whether a rank's step is of as many samples on each layout: else it is another step."""
+    return len({one.job.batch_size for one in measured}) < 2
 
 
 def _median(values: Iterable[float | None]) -> float | None:

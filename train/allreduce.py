@@ -21,7 +21,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ from train.errors import TrainError
 
 TIMEOUT_S = 30
 """Of everything: the ranks' meeting, each operation, and this process."""
-SIZES = (4_000_000, 64_000_000)
-GPU_SIZES = (4_000_000, 64_000_000, 1_000_000_000)
-"""Bytes. Links between GPUs are only busy with a gigabyte."""
+SIZES = (64_000, 4_000_000, 64_000_000)
+GPU_SIZES = (*SIZES, 1_000_000_000)
+"""Bytes, smallest first: that one tells the latency. Links between GPUs are only busy with a gigabyte."""
 WARM_UP = 3
 MIN_ITERATIONS, MAX_ITERATIONS = 5, 50
 BUDGET_S = 2.0
@@ -76,11 +76,9 @@ def scopes(place: Place) -> Iterator[tuple[str, dist.ProcessGroup]]:
 def measure(group: dist.ProcessGroup, device: torch.device) -> Iterator[dict[str, Any]]:
     """The bandwidth of each size that the time and the memory allow, smallest first."""
     world_size = dist.get_world_size(group)
-    s_per_byte = 0.0
+    took: list[tuple[int, float]] = []
     for size in GPU_SIZES if device.type == "cuda" else SIZES:
-        if s_per_byte * size * MIN_ITERATIONS > 2 * BUDGET_S or slowest(
-            lacks(2 * size, device), group, device
-        ):
+        if too_slow(size, took) or slowest(lacks(2 * size, device), group, device):
             return
         tensor = torch.zeros(size // 4, device=device)
 
@@ -98,7 +96,16 @@ def measure(group: dist.ProcessGroup, device: torch.device) -> Iterator[dict[str
             "seconds": seconds,
             **bandwidth(size, seconds, world_size),
         }
-        s_per_byte = seconds / size
+        took.append((size, seconds))
+
+
+def too_slow(size: int, took: Sequence[tuple[int, float]]) -> bool:
+    """Whether `MIN_ITERATIONS` of a size would take twice the budget, from the bytes and seconds of smaller ones."""
+    if len(took) < 2:
+        return False
+    # What the smallest takes is hardly for its bytes, and a larger one takes it once.
+    (_, latency_s), (last, seconds) = took[0], took[-1]
+    return (seconds - latency_s) / last * size * MIN_ITERATIONS > 2 * BUDGET_S
 
 
 def lacks(size: int, device: torch.device) -> bool:

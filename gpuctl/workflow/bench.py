@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.bottleneck import bottleneck, doubts
+from gpuctl.buckets import buckets_of
 from gpuctl.forecast import Outlook, outlook
 from gpuctl.links import Line, network_of, nominal_gb_s
 from gpuctl.options import App
-from gpuctl.scaling import Measured, default_layouts
+from gpuctl.scaling import Measured, default_layouts, same_batch
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow import bandwidth
-from gpuctl.workflow.bench_request import BENCH_WORDS, BenchRequest, check, check_gpus, nodes_of
+from gpuctl.workflow.bench_request import BENCH_WORDS, BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from gpuctl.workflow.bench_runs import Ready, measure
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared, prepare
@@ -56,7 +57,7 @@ class Bench:
             "failure": self.failure,
             "model": first.job.model,
             "dataset": first.job.dataset,
-            "batch_size": first.job.batch_size,
+            "batch_size": first.job.batch_size if same_batch(self.measured) else None,
             "gradient_bytes": first.job.gradient_bytes,
             "layouts": [one.document(first) for one in self.measured],
             "forecast": [one.document() for one in self.outlooks],
@@ -144,12 +145,17 @@ def _outlooks(
     request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
 ) -> list[Outlook]:
     """What is foretold of the layouts that were asked for."""
+    buckets = buckets_of(measured[0].job, bucket_mb(request.words))
     rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)
     network = network_of(
         lines,
         nnodes=len(ready.machines),
-        gradient_bytes=measured[0].job.gradient_bytes or 0,
+        bucket_bytes=buckets.largest_bytes if buckets else 0,
         given_gb_s=request.bandwidth_gb_s,
         nominal_gb_s=nominal_gb_s(ready.inventory.shape, rdma=rdma),
     )
-    return [outlook(layout, measured, network) for layout in request.forecast]
+    gpus = min(len(ready.prepared.facts[machine.name].gpus) for machine in ready.machines)
+    return [
+        outlook(layout, measured, network, gpus_a_node=gpus, bucket_mb=bucket_mb(request.words))
+        for layout in request.forecast
+    ]

@@ -59,6 +59,16 @@ def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int], words: Sequence[s
             )
 
 
+def bucket_mb(words: Sequence[str]) -> float | None:
+    """The job's --bucket-mb, MiB, of words that it has accepted; None: its default."""
+    found = None
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name == "--bucket-mb":
+            found = float(value if equals else following)
+    return found
+
+
 def nodes_of(layouts: Sequence[Layout], inventory: Inventory) -> int | None:
     """How many nodes the layouts take; None: all. Raises Usage where there are not as many."""
     if not layouts:

@@ -8,7 +8,7 @@ from gpuctl import cli
 from gpuctl.errors import Usage
 from gpuctl.scaling import parse_layouts
 from gpuctl.variables import variable
-from gpuctl.workflow.bench_request import BenchRequest, check, check_gpus, nodes_of
+from gpuctl.workflow.bench_request import BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from inventories.machine import Inventory, Machine
 
 
@@ -61,6 +61,20 @@ def test_a_gpu_for_each_process(
         return
     with pytest.raises(Usage, match=f"--layouts {refused} is not possible: a node has"):
         check_gpus(parse_layouts(layouts, "--layouts"), gpus, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "mb"),
+    [
+        ([], None),
+        (["--epochs", "1"], None),
+        (["--bucket-mb", "5"], 5.0),
+        (["--bucket-mb=0.5", "--epochs", "1"], 0.5),
+        (["--bucket-mb", "5", "--bucket-mb=7"], 7.0),
+    ],
+)
+def test_the_jobs_buckets(words: Sequence[str], mb: float | None) -> None:
+    assert bucket_mb(words) == mb
 
 
 @pytest.mark.parametrize(

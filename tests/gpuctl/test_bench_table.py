@@ -1,16 +1,18 @@
 """A bench as people see it, and as a picture."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import RenderableType
 
 from gpuctl.bench_plot import write_bench_plot
-from gpuctl.bench_table import bar_of, bench_table, usd
+from gpuctl.bench_table import bar_of, batch_of, bench_table, usd
 from gpuctl.errors import Failed, Usage
 from gpuctl.figures import check_picture
-from gpuctl.forecast import Bandwidth, Network, outlook
+from gpuctl.forecast import outlook
+from gpuctl.links import Bandwidth, Network
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.scaling import Job, Layout, Measured, Repetition, parse_layouts
@@ -44,7 +46,7 @@ SEED = (
     measured(1, 2, 8.3, 8.3, 8.3, usd=4.0),
     measured(2, 2, 7.5, 7.4, 7.6, communication=0.45, usd=8.0),
 )
-NETWORK = Network(between=Bandwidth(gb_s=6.0, source="shape"))
+NETWORK = Network(between=Bandwidth(gb_s=6.0, source="shape", hop_s=1e-4))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,9 @@ def shown(table: RenderableType) -> list[str]:
 
 
 def test_the_seeds_table() -> None:
-    foretold = [outlook(layout, SEED, NETWORK) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")]
+    foretold = [
+        outlook(layout, SEED, NETWORK, gpus_a_node=2) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")
+    ]
     lines = shown(bench_table(SEED, foretold))
     assert lines[:17] == [
         "resnet18 on cifar10, batch 64 a rank",
@@ -77,14 +81,15 @@ def test_the_seeds_table() -> None:
         "",
         "forecast overlap    step epoch samples/s speed-up efficiency $/epoch measured",
         "2x2      full    21.2 ms 4.2 s    12,017   3.94 x     98.5 % $0.0092    7.5 s",
-        "         none    43.6 ms 8.5 s     5,852   1.92 x     48.0 %  $0.019        -",
+        "         none    45.4 ms 8.9 s     5,620   1.84 x     46.1 %   $0.02        -",
         "4x2      full    22.6 ms 2.2 s    22,564   7.40 x     92.5 % $0.0098        -",
-        "         none    47.1 ms 4.6 s    10,824   3.55 x     44.4 %  $0.021        -",
+        "         none    51.3 ms 5.0 s     9,938   3.26 x     40.7 %  $0.022        -",
     ]
     assert lines[17:20] == [
         "overlap: of the gradients' averaging with the backward pass; each rank keeps its batch; 2x2 from the steps "
         "of 1x2, 4x2 from the steps of 2x2",
-        "counts with the 6 GB/s that the vendor names, at the slow end with half of it; two nodes would measure it",
+        "counts with the 6 GB/s that the vendor names, at the slow end with half of it and 100 µs a hop for each of "
+        "3 buckets; two nodes would measure it",
         "1x8: The bandwidth within a node is not known: it is measured where a node has several GPUs.",
     ]
     assert lines[-1].startswith(
@@ -96,7 +101,7 @@ def test_the_seeds_table() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     layout = parse_layouts("1x8", "--forecast")[0]
     one = measured(1, 1, 4.0, communication=None)
-    lines = shown(bench_table([one], [outlook(layout, [one], NETWORK)]))
+    lines = shown(bench_table([one], [outlook(layout, [one], NETWORK, gpus_a_node=2)]))
     assert lines[1].split() == ["layout", "epoch", "spread", "samples/s", "speed-up", "efficiency"]
     assert lines[3].startswith("median of 1 run;")
     assert lines[5] == "1x1  " + "━" * 48 + " 4.0 s"
@@ -104,6 +109,37 @@ def test_what_is_not_known_is_left_out() -> None:
         "no forecast",
         "1x8: The runs on 1x1 did not tell their steps' shares, gradients and batch.",
     ], "no bottleneck is made up"
+
+
+def test_a_cost_that_is_not_the_measured_nodes_is_left_out() -> None:
+    layouts = parse_layouts("4x2,4x8", "--forecast")
+    network = Network(between=Bandwidth(gb_s=6.0, source="measured"))
+    lines = shown(bench_table(SEED, [outlook(layout, SEED, network, gpus_a_node=2) for layout in layouts]))
+    cost = {
+        line.split()[0]: line.split()[-1]
+        for line in lines
+        if line.startswith(("4x2      full", "4x8      full"))
+    }
+    assert cost == {"4x2": "$0.0098", "4x8": "-"}
+    assert (
+        "counts with 6 GB/s a link and direction, as measured, at the slow end with 0 µs a hop for each of 3 buckets"
+        in lines
+    )
+    assert (
+        "4x8: No cost: the measured nodes have 2 GPUs, and the price of nodes with 8 is not known (gpuctl shapes "
+        "lists some)."
+    ) in lines
+
+
+def test_the_batch_of_every_layout() -> None:
+    one, two, four = (
+        replace(layout, job=replace(JOB, batch_size=size))
+        for layout, size in zip(SEED, (64, 32, 16), strict=True)
+    )
+    assert batch_of([one, one]) == ", batch 64 a rank"
+    assert batch_of([one, two, four]) == ", batch 16 to 64 a rank"
+    assert batch_of([replace(one, job=Job())]) == ""
+    assert shown(bench_table([one, two]))[0] == "resnet18 on cifar10, batch 32 to 64 a rank"
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 48])
@@ -132,7 +168,9 @@ def test_the_price_of_an_epoch(value: float | None, said: str) -> None:
 def test_a_picture_in_each_kind(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     check_picture(path)
-    foretold = [outlook(layout, SEED, NETWORK) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")]
+    foretold = [
+        outlook(layout, SEED, NETWORK, gpus_a_node=2) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")
+    ]
     assert write_bench_plot(SEED, foretold, path) == f"wrote {path}: a plot of 3 layouts"
     magic = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[path.suffix]
     assert path.read_bytes().startswith(magic)

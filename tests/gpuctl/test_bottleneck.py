@@ -63,14 +63,21 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
         (
             [ONE, measured(1, 2, data=0.3, communication=0.25, loop="fast")],
             "data",
-            "Data is the bottleneck of 1x2: the ranks wait for their batch for 30.0 % of a step.",
+            "Data is the bottleneck of 1x2: the ranks make their batches for 30.0 % of a step.",
+            "First take a larger --batch-size: the images are on the device, where a batch of more of them is made "
+            "in as many operations.",
+        ),
+        (
+            [measured(1, 2, data=0.3, device="cpu", loop="fast")],
+            "data",
+            "Data is the bottleneck of 1x2: the ranks make their batches for 30.0 % of a step.",
             "First give the ranks more CPU cores: a larger shape, or fewer processes a node.",
         ),
         (
             [measured(1, 1, data=0.3, device="cpu")],
             "data",
             "Data is the bottleneck of 1x1: the ranks wait for their batch for 30.0 % of a step.",
-            "First take fewer processes a node, so that each has more CPU cores.",
+            "First give the ranks more CPU cores: a larger shape.",
         ),
         (  # the seed's: 17 of 38 ms
             [ONE, measured(2, 2, step_ms=38.3, communication=0.4465, epoch_s=7.5, **RESNET18)],
@@ -91,6 +98,40 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
             "links",
             "Communication within the node is the bottleneck of 1x4: 12.0 ms (30.0 %) of a step.",
             "First take --compression half, which halves what is sent; GPUs that are linked by NVLink",
+        ),
+        (
+            [measured(1, 4, communication=0.3, device="cpu")],
+            "links",
+            "Communication within the node is the bottleneck of 1x4: 12.0 ms (30.0 %) of a step.",
+            "First take --compression half, which halves what is sent; one process sends nothing, and can use all of "
+            "the node's cores.",
+        ),
+        (  # PowerSGD sends less than half of it
+            [ONE, measured(2, 1, communication=0.4, parameters=11_181_642)],
+            "network",
+            "Communication over the network is the bottleneck of 2x1: 16.0 ms (40.0 %) of a step.",
+            "First take a larger --batch-size, which sends less often; a faster network between the nodes, or more "
+            "GPUs in fewer nodes, are the lasting way out (gpuctl shapes lists them).",
+        ),
+        (
+            [ONE, measured(2, 1, communication=0.4, device="cpu")],
+            "network",
+            "Communication over the network is the bottleneck of 2x1: 16.0 ms (40.0 %) of a step.",
+            "First take --compression half, which halves what is sent; a faster network between the nodes, or fewer "
+            "and larger nodes, are the lasting way out (gpuctl shapes lists them).",
+        ),
+        (  # the batch of all ranks together is the same
+            [ONE, measured(2, 2, step_ms=4.0, communication=0.5, batch_size=16)],
+            "small_batch",
+            "The batch of 16 is too small for 2x2: each rank computes for 2.00 ms, and then waits for the others for "
+            "2.00 ms (50.0 %) of a step.",
+            "First take a larger --global-batch-size: fewer steps an epoch",
+        ),
+        (
+            [ONE, measured(2, 2, epoch_s=8.0, communication=0.05, batch_size=16)],
+            "small_batch",
+            "The batch of a rank is 16 on 2x2 and 64 on 1x1: each rank does 62.5 % of what one of 1x1 does.",
+            "First take a larger --global-batch-size, or the same --batch-size on each layout",
         ),
         (
             [ONE, measured(2, 1, step_ms=4.0, communication=0.5, gradient_bytes=400_000)],
@@ -178,4 +219,11 @@ def test_more_than_all_of_it_is_doubted() -> None:
     assert doubts([ONE, measured(2, 1, epoch_s=5.0)]) == [
         "A rank of 2x1 is 2.0 times as fast as one of 1x1, which something held up: measure again when it has its "
         "node to itself."
+    ]
+
+
+def test_layouts_of_other_batches_are_told_and_not_doubted() -> None:
+    assert doubts([ONE, measured(2, 1, epoch_s=5.0, batch_size=32)]) == [
+        "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
+        "--global-batch-size, has speed-ups compare the layouts alone."
     ]

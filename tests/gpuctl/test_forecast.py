@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from gpuctl.forecast import (
-    Bandwidth,
     Forecast,
-    Network,
     Range,
-    Source,
     Step,
     base_for,
     forecast,
@@ -19,7 +16,7 @@ from gpuctl.forecast import (
     step_of,
     steps_an_epoch,
 )
-from gpuctl.links import network_of, nominal_gb_s
+from gpuctl.links import UNMEASURED_HOP_S, Bandwidth, Network, Source, network_of, nominal_gb_s, rounds
 from gpuctl.scaling import Job, Layout, Measured, Repetition, parse_layouts
 from inventories.run import Share, StepMs
 
@@ -31,14 +28,14 @@ def layout(name: str) -> Layout:
     return parse_layouts(name, "--forecast")[0]
 
 
-def link(gb_s: float, source: Source = "measured") -> Bandwidth:
-    return Bandwidth(gb_s=gb_s, source=source)
+def link(gb_s: float, source: Source = "measured", hop_s: float = 0.0) -> Bandwidth:
+    return Bandwidth(gb_s=gb_s, source=source, hop_s=hop_s)
 
 
 def step(name: str = "1x1", **changed: Any) -> Step:
     values: dict[str, Any] = {
-        "layout": layout(name), "data_ms": 0.0, "compute_ms": 30.0, "gradient_bytes": 40_000_000, "batch_size": 100,
-        "samples": 10_000,
+        "layout": layout(name), "data_ms": 0.0, "compute_ms": 30.0, "gradient_bytes": 40_000_000, "buckets": 3,
+        "batch_size": 100, "samples": 10_000,
     }  # fmt: skip
     return Step(**{**values, **changed})
 
@@ -111,6 +108,16 @@ def test_the_seeds_steps_an_epoch(ranks: int, steps: int) -> None:
          Range(fast=30.0, slow=40.0), 50),
         # Within a node is taken to be no slower.
         (step(), "2x2", Network(between=link(1.0)), Range(fast=40.0, slow=60.0), Range(fast=70.0, slow=90.0), 25),
+        # A hop of 1 ms, two hops an all-reduce, three of them: at the slow end.
+        (
+            step(), "2x1", Network(between=link(1.0, hop_s=0.001)),
+            Range(fast=20.0, slow=46.0), Range(fast=50.0, slow=76.0), 50,
+        ),
+        # Few bytes take the latency, hardly more.
+        (
+            step(gradient_bytes=1000, buckets=1), "2x1", Network(between=link(1.0, hop_s=0.5)),
+            Range(fast=0.0, slow=1000.001), Range(fast=30.0, slow=1030.001), 50,
+        ),
     ],
 )  # fmt: skip
 def test_a_layout(
@@ -123,6 +130,8 @@ def test_a_layout(
         layout=layout(to),
         steps=steps,
         bandwidth=found.bandwidth,
+        buckets=start.buckets,
+        latency_ms=found.latency_ms,
         communication_ms=communication_ms,
         step_ms=step_ms,
         epoch_s=epoch_s,
@@ -167,7 +176,7 @@ def test_the_seeds_second_machine() -> None:
 def test_a_job_that_does_not_tell_enough_has_no_step(share: Share, job: Job) -> None:
     one = measured("1x1", 10.0, share=share, job=job)
     assert step_of(one) is None
-    found = outlook(layout("2x1"), [one], Network(between=link(1.0)))
+    found = outlook(layout("2x1"), [one], Network(between=link(1.0)), gpus_a_node=1)
     assert found.forecast is None
     assert found.why == "The runs on 1x1 did not tell their steps' shares, gradients and batch."
     assert (found.speed_up, found.efficiency, found.epoch_usd) == (None, None, None)
@@ -199,7 +208,7 @@ def test_what_a_forecast_starts_from(to: str, there: Sequence[str], base: str) -
 def test_what_a_layout_would_cost() -> None:
     one = measured("1x2", 391 * 0.020, usd=4.0, share=Share(compute=1.0, communication=0.0, data=0.0))
     two = measured("2x2", 5.0, usd=8.0)
-    found = outlook(layout("2x2"), [one, two], Network(between=link(6.0)))
+    found = outlook(layout("2x2"), [one, two], Network(between=link(6.0)), gpus_a_node=2)
     assert found.forecast is not None
     assert found.measured is two
     assert (found.base, found.first, found.why) == (one, one, None)
@@ -219,7 +228,7 @@ def test_what_a_layout_would_cost() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    found = outlook(layout("4x8"), [measured("1x1", 10.0)], Network()).document()
+    found = outlook(layout("4x8"), [measured("1x1", 10.0)], Network(), gpus_a_node=8).document()
     known = {key: value for key, value in found.items() if value is not None}
     assert known == {
         "layout": "4x8", "nnodes": 4, "nproc_per_node": 8, "world_size": 32, "from": "1x1",
@@ -227,32 +236,189 @@ def test_what_is_not_known_is_null() -> None:
     }  # fmt: skip
 
 
-def line(scope: str, size: int, gb_s: float, rank: int = 0) -> dict[str, Any]:
-    return {"event": "allreduce", "scope": scope, "bytes": size, "bus_gb_s": gb_s, "rank": rank}
+@pytest.mark.parametrize(
+    ("to", "gpus", "device", "usd"),
+    [
+        ("2x2", 2, "cuda:0", 8.0),
+        ("2x1", 2, "cuda:0", 8.0),  # one GPU of each is idle, and paid for
+        ("4x8", 2, "cuda:0", None),
+        ("4x8", 8, "cuda:0", 16.0),
+        ("4x2", 1, "cpu", 16.0),  # not on its GPU
+    ],
+)
+def test_nodes_of_more_gpus_than_the_measured_ones_have_no_known_price(
+    to: str, gpus: int, device: str, usd: float | None
+) -> None:
+    job = Job(device=device, batch_size=64, gradient_bytes=RESNET18_BYTES)
+    one = measured("1x2", 10.0, usd=4.0, job=job)
+    found = outlook(layout(to), [one], Network(between=link(6.0), within=link(6.0)), gpus_a_node=gpus)
+    assert found.forecast is not None
+    if usd is None:
+        assert found.epoch_usd is None
+        assert found.why == (
+            "No cost: the measured nodes have 2 GPUs, and the price of nodes with 8 is not known (gpuctl shapes "
+            "lists some)."
+        )
+    else:
+        assert found.why is None
+        assert found.epoch_usd is not None
+        assert found.epoch_usd.slow == pytest.approx(usd * found.forecast.epoch_s.slow / 3600)
+
+
+@pytest.mark.parametrize(
+    ("to", "there", "base"),
+    [
+        ("2x1", ["1x1"], "1x1"),
+        ("1x2", ["1x1"], None),
+        ("2x2", ["1x1", "2x1"], None),
+        ("4x2", ["1x2", "4x1"], "1x2"),
+        ("1x2", ["1x1", "2x2"], "2x2"),  # as many a node goes before smaller
+    ],
+)
+def test_processes_that_share_a_cpu_are_foretold_from_as_many(
+    to: str, there: Sequence[str], base: str | None
+) -> None:
+    job = Job(device="cpu", batch_size=64, gradient_bytes=RESNET18_BYTES)
+    known = [measured(name, 10.0, job=job) for name in there]
+    found = outlook(layout(to), known, Network(between=link(6.0), within=link(6.0)), gpus_a_node=0)
+    if base is None:
+        assert (found.forecast, found.why) == (
+            None,
+            "Processes that share a node's CPU slow each other down: measure one with 2 (--layouts 1x2) to foretell "
+            "more of them.",
+        )
+    else:
+        assert (found.forecast is None, found.base.layout.name, found.why) == (False, base, None)
+
+
+def test_a_steps_buckets_are_the_jobs() -> None:
+    one = measured("1x1", 10.0)
+    assert [step_of(one, mb).buckets for mb in (None, 25.0, 100.0, 1.0)] == [3, 2, 1, 43]  # type: ignore[union-attr]
+    found = outlook(
+        layout("2x1"), [one], Network(between=link(1.0, hop_s=0.001)), gpus_a_node=1, bucket_mb=1.0
+    )
+    assert found.document()["buckets"] == 43
+    assert found.document()["latency_ms"] == pytest.approx(2.0)
+
+
+def line(
+    scope: str, size: int, gb_s: float, rank: int = 0, *, ranks: int = 2, latency_s: float = 0.0
+) -> dict[str, Any]:
+    """Of a link of `gb_s`, with so many seconds before; its bus bandwidth is what `train.allreduce` makes of both."""
+    seconds = latency_s + rounds(ranks) * size / (gb_s * 1e9)
+    return {
+        "event": "allreduce", "scope": scope, "bytes": size, "world_size": ranks, "rank": rank, "seconds": seconds,
+        "bus_gb_s": rounds(ranks) * size / seconds / 1e9,
+    }  # fmt: skip
 
 
 TWO_NODES = [
-    line("all", 4_000_000, 2.0), line("all", 64_000_000, 5.0), line("node", 4_000_000, 20.0),
-    line("node", 4_000_000, 15.0, rank=2), line("node", 64_000_000, 90.0), line("node", 64_000_000, 80.0, rank=2),
+    line("all", 64_000, 2.0), line("all", 4_000_000, 2.0), line("all", 64_000_000, 5.0),
+    line("node", 64_000, 20.0), line("node", 4_000_000, 20.0), line("node", 64_000_000, 90.0),
+    line("node", 64_000, 15.0, rank=2), line("node", 4_000_000, 15.0, rank=2), line("node", 64_000_000, 80.0, rank=2),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("lines", "nnodes", "size", "given", "nominal", "network"),
+    ("lines", "nnodes", "size", "given", "nominal", "between", "within"),
     [
-        (TWO_NODES, 2, 44_000_000, None, 6.0, Network(between=link(5.0), within=link(80.0))),
-        (TWO_NODES, 2, 200_000, None, None, Network(between=link(2.0), within=link(15.0))),
-        (TWO_NODES, 2, 44_000_000, 1.5, None, Network(between=link(1.5, "given"), within=link(80.0))),
-        (TWO_NODES[:2], 1, 44_000_000, None, 6.0, Network(between=link(6.0, "shape"), within=link(5.0))),
-        ([], 1, 44_000_000, None, 6.0, Network(between=link(6.0, "shape"))),
-        ([], 1, 0, None, None, Network()),
+        (TWO_NODES, 2, 26_000_000, None, 6.0, (5.0, "measured"), (80.0, "measured")),
+        (TWO_NODES, 2, 1_000_000, None, None, (2.0, "measured"), (15.0, "measured")),
+        (
+            TWO_NODES,
+            2,
+            10_000,
+            None,
+            None,
+            (2.0, "measured"),
+            (15.0, "measured"),
+        ),  # the smallest tells the latency
+        (TWO_NODES, 2, 26_000_000, 1.5, None, (1.5, "given"), (80.0, "measured")),
+        (TWO_NODES[:3], 1, 26_000_000, None, 6.0, (6.0, "shape"), (5.0, "measured")),
+        (TWO_NODES[:1], 2, 26_000_000, None, 6.0, (2.0, "measured"), None),
+        ([], 1, 26_000_000, None, 6.0, (6.0, "shape"), None),
+        ([], 1, 0, None, None, None, None),
     ],
 )
 def test_which_figure_counts(
-    lines: list[Any], nnodes: int, size: int, given: float | None, nominal: float | None, network: Network
+    lines: list[Any],
+    nnodes: int,
+    size: int,
+    given: float | None,
+    nominal: float | None,
+    between: tuple[float, Source] | None,
+    within: tuple[float, Source] | None,
 ) -> None:
-    found = network_of(lines, nnodes=nnodes, gradient_bytes=size, given_gb_s=given, nominal_gb_s=nominal)
-    assert found == network
+    found = network_of(lines, nnodes=nnodes, bucket_bytes=size, given_gb_s=given, nominal_gb_s=nominal)
+    for known, wanted in ((found.between, between), (found.within, within)):
+        assert (known and (pytest.approx(known.gb_s), known.source)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("lines", "nnodes", "between_s", "within_s"),
+    [
+        # Two ranks: their messages go over two hops.
+        ([line("all", 64_000, 1.0, latency_s=0.002), line("all", 4_000_000, 1.0)], 2, 0.001, None),
+        ([line("all", 64_000, 1.0, latency_s=0.002), line("all", 4_000_000, 1.0)], 1, None, 0.001),
+        # A smallest size that is as fast as the others.
+        ([line("all", 64_000, 2.0), line("all", 4_000_000, 1.0)], 2, 0.0, None),
+        # Two nodes of two: the slower node's; of a ring over both nodes the hops between them take all of it.
+        (
+            [
+                line("all", 64_000, 1.0, ranks=4, latency_s=0.006), line("all", 4_000_000, 1.0, ranks=4),
+                line("node", 64_000, 9.0, latency_s=0.0001), line("node", 4_000_000, 9.0),
+                line("node", 64_000, 9.0, rank=2, latency_s=0.0002), line("node", 4_000_000, 9.0, rank=2),
+            ],
+            2, 0.002, 0.0001,
+        ),
+    ],
+)  # fmt: skip
+def test_the_smallest_size_tells_the_latency(
+    lines: list[Any], nnodes: int, between_s: float | None, within_s: float | None
+) -> None:
+    found = network_of(lines, nnodes=nnodes, bucket_bytes=4_000_000)
+    for known, wanted in ((found.between, between_s), (found.within, within_s)):
+        assert (known and known.hop_s) == (wanted if wanted is None else pytest.approx(wanted))
+
+
+def test_latency_that_nobody_measured_is_assumed() -> None:
+    for known in ({"given_gb_s": 1.0}, {"nominal_gb_s": 1.0}):
+        between = network_of([], nnodes=1, bucket_bytes=1000, **known).between
+        assert between is not None
+        assert between.hop_s == UNMEASURED_HOP_S
+    slow = [line("all", 64_000, 1.0, latency_s=0.002), line("all", 4_000_000, 1.0)]
+    between = network_of(slow, nnodes=2, bucket_bytes=1000, given_gb_s=9.0).between
+    assert between is not None
+    assert between.hop_s == pytest.approx(0.001), "a bandwidth that is given takes no latency away"
+
+
+@pytest.mark.parametrize(
+    ("to", "ms"),
+    [
+        ("1x1", 0.0),
+        ("2x1", 2.0),
+        ("4x1", 6.0),
+        ("1x4", 0.6),  # six hops within
+        ("2x4", 2 * 7 / 8 * (2 * 1.0 + 6 * 0.1)),
+    ],
+)
+def test_the_hops_of_a_ring(to: str, ms: float) -> None:
+    both = Network(between=link(1.0, hop_s=0.001), within=link(9.0, hop_s=0.0001))
+    assert both.latency_s(layout(to)) * 1000 == pytest.approx(ms)
+
+
+def test_what_was_measured_is_no_more_than_the_slow_end() -> None:
+    """Bandwidth that grows with the size, and latency: a step of one bucket of each measured size."""
+    speeds = {64_000: 0.05, 4_000_000: 0.8, 64_000_000: 1.1}
+    lines = [line("all", size, gb_s, latency_s=0.0004) for size, gb_s in speeds.items()]
+    for measured_line in lines:
+        size = measured_line["bytes"]
+        network = network_of(lines, nnodes=2, bucket_bytes=size)
+        found = forecast(step(gradient_bytes=size, buckets=1), layout("2x1"), network)
+        assert found is not None
+        slow_ms, took_ms = found.communication_ms.slow, measured_line["seconds"] * 1000
+        assert took_ms <= slow_ms * (1 + 1e-9)
+        assert slow_ms <= took_ms * 1.35
 
 
 @pytest.mark.parametrize(

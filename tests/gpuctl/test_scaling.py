@@ -14,6 +14,7 @@ from gpuctl.scaling import (
     default_layouts,
     parse_layouts,
     repetition_of,
+    same_batch,
 )
 from inventories.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
 
@@ -192,7 +193,7 @@ def test_a_rank_that_waits_is_not_the_one_that_is_slow() -> None:
         (
             {"parameters": 10, "gradient_bytes": None, "model": 3, "loop": "fast"},
             Job(parameters=10, loop="fast"),
-            False,
+            True,  # another number of bytes at each step
         ),
     ],
 )
@@ -201,13 +202,22 @@ def test_what_a_job_says_of_itself(start: dict[str, object], job: Job, compresse
     assert job.compressed is compressed
 
 
+def test_ranks_of_other_batches_take_other_steps() -> None:
+    one, two, four = (
+        measured(name, job=Job(batch_size=size)) for name, size in (("1x1", 64), ("1x2", 64), ("2x2", 16))
+    )
+    assert same_batch([one, two])
+    assert not same_batch([one, two, four])
+
+
 def test_the_document_of_a_layout() -> None:
     first, second = (
         measured("1x1", 16.0, hourly_usd=3.6),
         measured("2x1", 10.0, hourly_usd=7.2, samples=50_000.4),
     )
     assert second.document(first) == {
-        "layout": "2x1", "nnodes": 2, "nproc_per_node": 1, "world_size": 2, "runs": ["R"], "epoch_s": (10.0,),
+        "layout": "2x1", "nnodes": 2, "nproc_per_node": 1, "world_size": 2, "batch_size": 64, "runs": ["R"],
+        "epoch_s": (10.0,),
         "epoch_s_median": 10.0, "samples_per_s": pytest.approx(5000.04), "speed_up": pytest.approx(1.6, rel=1e-4),
         "efficiency": pytest.approx(0.8, rel=1e-4), "step_ms": StepMs(p50=20.0, p95=25.0),
         "share": Share(compute=0.75, communication=0.0, data=0.25), "hourly_usd": 7.2,

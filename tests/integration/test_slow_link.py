@@ -30,7 +30,7 @@ RESNET = (
     "4",
 )
 RESNET_BYTES = 11_181_642 * 4
-MLP = ("--model", "mlp", "--dataset", "synthetic", "--synthetic", "640,3,48,48,10", "--batch-size", "32")
+MLP = ("--model", "mlp", "--dataset", "synthetic", "--synthetic", "384,3,96,96,10", "--batch-size", "32")
 
 
 @pytest.fixture

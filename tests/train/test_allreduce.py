@@ -26,8 +26,24 @@ def test_a_fast_operation_is_repeated_more_often(one_s, count):
     assert allreduce.iterations(one_s) == count
 
 
+@pytest.mark.parametrize(
+    ("size", "took", "left_out"),
+    [
+        (64_000, [], False),
+        (4_000_000, [(64_000, 0.2)], False),  # far apart: of a second, most is latency
+        (64_000_000, [(64_000, 0.0052), (4_000_000, 0.32)], True),  # 100 Mbit/s
+        (64_000_000, [(64_000, 0.00055), (4_000_000, 0.032)], False),  # 1 Gbit/s
+        (64_000_000, [(64_000, 0.2), (4_000_000, 0.24)], False),
+        (10**9, [(64_000, 0.0001), (4_000_000, 0.003), (64_000_000, 0.045)], False),
+        (10**9, [(64_000, 0.0001), (4_000_000, 0.004), (64_000_000, 0.06)], True),
+    ],
+)
+def test_a_size_that_takes_too_long_is_left_out(size, took, left_out):
+    assert allreduce.too_slow(size, took) is left_out
+
+
 @pytest.mark.slow
-def test_two_ranks_measure_both_sizes(start, free_port, tmp_path: Path):
+def test_two_ranks_measure_every_size(start, free_port, tmp_path: Path):
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     with start(
         *launcher, "--master-port", str(free_port()), "-m", "train.allreduce", run_dir=tmp_path
