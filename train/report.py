@@ -29,7 +29,7 @@ import torch
 
 from train.distributed import Place
 from train.errors import NotWritten
-from train.options import Options
+from train.options import Loop, Options
 from train.timing import StepTime, Timing
 
 Json = str | int | float | dict[str, float] | dict[str, float | None] | None
@@ -107,8 +107,9 @@ class Report:
         batch_size: int,
         parameters: int,
         gradient_bytes: int | None,
+        loop: Loop,
     ) -> None:
-        """The first line, when all ranks have met."""
+        """The first line, when all ranks have met. `loop`: how the images really come."""
         options, place = self._options, self._place
         strategy = "ddp" if place.world_size > 1 else "single"
         self._record(
@@ -123,7 +124,7 @@ class Report:
             steps_per_epoch=steps_per_epoch,
             batch_size=batch_size,
             precision=options.precision,
-            loop=options.loop,
+            loop=loop,
             parameters=parameters,
             gradient_bytes=gradient_bytes,
         )

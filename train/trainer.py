@@ -101,6 +101,7 @@ class Trainer:
             batch_size=self._batch_size,
             parameters=sum(p.numel() for p in self.model.parameters()),
             gradient_bytes=gradient_bytes(self.model, self.options.compression),
+            loop="fast" if isinstance(self._batches, ResidentBatches) else "plain",
         )
         resumed = self._checkpoints.resume()
         if resumed:

@@ -22,7 +22,13 @@ EPOCH = Epoch(
     training={"loss": 0.5, "accuracy": 0.8},
     validation={"loss": float("nan"), "accuracy": 0.9},
 )
-START = {"steps_per_epoch": 12, "batch_size": 64, "parameters": 53_002, "gradient_bytes": None}
+START = {
+    "steps_per_epoch": 12,
+    "batch_size": 64,
+    "parameters": 53_002,
+    "gradient_bytes": None,
+    "loop": "fast",
+}
 
 
 def test_lines_can_be_followed_while_the_job_runs(tmp_path):
