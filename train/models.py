@@ -76,7 +76,7 @@ def _of_torchvision(name: str, classes: int) -> nn.Module:
     models = torchvision().models
     known = models.list_models(module=models)  # those that give a score for each class
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), [*OUR_MODELS, *known], n=3)
+        near = difflib.get_close_matches(name.lower(), sorted({*OUR_MODELS, *known}), n=3)
         meant = (
             f"Did you mean {' or '.join(near)}?"
             if near

@@ -12,7 +12,7 @@ from gpuctl.variables import variable
 
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
-    "--max-restarts",
+    "--max-restarts", "--dry-run",
 })  # fmt: skip
 """Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 

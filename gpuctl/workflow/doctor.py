@@ -93,8 +93,18 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     try:
         # Machines that are named are asked about for their own sake, whatever this cluster is.
         named = spec.provider is not None or spec.shape is not None
-        provider = load(infer(spec), folder) if named else choose_provider(folder, spec)
+        provider = (
+            load(infer(spec), _folder_for(infer(spec), folder)) if named else choose_provider(folder, spec)
+        )
         if isinstance(provider, CloudProvider):
             yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:
         yield Finding(what="cloud", ok=False, detail=type(error).__name__, fix=str(error))
+
+
+def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
+    """The cluster's folder, or where the cluster is of another provider, one that no cluster has."""
+    from gpuctl.workflow.up import provider_name
+
+    same = provider_name(folder) in (None, provider)
+    return folder if same else ClusterFolder(folder.path.with_name(".none"))

@@ -26,6 +26,8 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
             f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
             "`gpuctl reap --dry-run` looks in your cloud accounts."
         )
+        if others := ", ".join(cluster.name for cluster in app.store.clusters()):
+            app.output.say(f"note: these clusters are there: {others}")
         return {"cluster": folder.name, "removed": [], "leftovers": [], "cost_usd": None, "seconds": 0.0}
     from provision.providers import load
 

@@ -8,7 +8,7 @@ from gpuctl.options import App
 from gpuctl.text import clean
 from gpuctl.workflow.collect import attach
 from gpuctl.workflow.runs import latest
-from inventories.run import Run
+from inventories.run import Result, Run
 from inventories.store import RunFolder
 
 
@@ -29,7 +29,18 @@ def logs(app: App, named: str | None, *, follow: bool, rank: int | None) -> int:
         except KeyboardInterrupt:
             app.output.say(f"run {run.run} goes on; gpuctl stop {run.run} ends it")
             return 130
+        if follow:
+            _tell_the_end(app, result)
     return 1 if follow and result.status != "succeeded" else 0
+
+
+def _tell_the_end(app: App, result: Result) -> None:
+    """How the run that was followed ended, and what failed first."""
+    error = result.first_error
+    if error is not None:
+        who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
+        app.output.say(f"{who} failed first: {clean(error.message)}")
+    app.output.say(f"run {result.run}  {result.status}")
 
 
 def _ranks(run: Run, rank: int | None) -> list[int]:

@@ -167,6 +167,12 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dic
     from remote.tree import human_bytes
 
     folder = app.store.cluster(app.options.cluster)
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Usage(
+            f"Nothing can be brought to '{destination}': {error.strerror}. Name a folder that can be made."
+        ) from error
 
     def one(node: "Node") -> tuple[Intake, list[str]]:
         intake = Intake(destination if rank is not None else destination / node.name)

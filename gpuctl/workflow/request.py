@@ -1,5 +1,6 @@
 """What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +98,7 @@ def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple
     from remote.tree import read_tree
 
     if request.built_in:
+        check_built_in(request.words)
         return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
     if request.project is not None and not request.project.is_dir():
         raise Usage(
@@ -136,6 +138,25 @@ def what_to_install(
         built_in=request.built_in,
         always=LAUNCHER,
     )
+
+
+def check_built_in(words: Sequence[str]) -> None:
+    """Raises Usage for options that the built-in job would refuse, before anything is launched."""
+    from remote.script import built_in_tree
+
+    code = "import sys; from train.command_line import parse; parse(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=built_in_tree().root,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "RANK"},
+    )
+    said = done.stderr.strip().splitlines()
+    if done.returncode == 2 and said:
+        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+        raise Usage(f"{sentence[:1].upper()}{sentence[1:]}" if sentence.startswith("argument") else sentence)
 
 
 def built_in_help() -> int:

@@ -1,7 +1,8 @@
 """Checkpoints of runs on a node: found, sent, and placed where the next run looks for them.
 
 A run keeps them in `checkpoints/` of its folder. Of the built-in job one counts once its `step-N.json` is there,
-which is written last and tells the size of its file. Of a user's script every file of the folder counts.
+which is written last and tells the size of its file. Of a user's script every file of the folder counts;
+a link within the folder is the file that it leads to.
 
 What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
 launch moves it in. Nothing here ever changes what an earlier run has left.
@@ -9,6 +10,7 @@ launch moves it in. Nothing here ever changes what an earlier run has left.
 
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
@@ -34,7 +36,11 @@ def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
     is cut off holds whole checkpoints, too.
     """
     if not whole:
-        plain = [(status, name) for name, status in walk_files(folder) if is_regular(status)]
+        plain = [
+            (status, name)
+            for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
+            if is_regular(status)
+        ]
         return [
             (name, status.st_size)
             for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
@@ -49,6 +55,15 @@ def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
         if size >= 0 and size == document.get("bytes"):
             steps.append((step, [(name, size), (path.name, _size(path))]))
     return [file for _, files in sorted(steps) for file in files]
+
+
+def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
+    """The status of the file that a link leads to, where that is in the folder, too; else the link's own."""
+    if not stat.S_ISLNK(status.st_mode):
+        return status
+    target = os.path.realpath(str(folder / name))
+    inside = target.startswith(os.path.realpath(str(folder)) + os.sep)
+    return os.stat(target) if inside and os.path.isfile(target) else status
 
 
 def _size(path: Path) -> int:

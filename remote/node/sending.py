@@ -30,9 +30,11 @@ def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None
 
 
 def send_files(root: Path, names: Iterable[str], prefix: str, output: BinaryIO) -> None:
-    """Send these files below `root`, in this order."""
+    """Send these files below `root`, in this order; of a link, the file that it leads to."""
     for name in names:
-        _send_file(root / name, "{}/{}".format(prefix, name) if prefix else name, output)
+        _send_file(
+            Path(os.path.realpath(str(root / name))), "{}/{}".format(prefix, name) if prefix else name, output
+        )
 
 
 def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:

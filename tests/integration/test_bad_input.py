@@ -67,6 +67,28 @@ def test_refused_with_a_cluster(cluster: Gpuctl, tmp_path: Path) -> None:
     refused(cluster, "train", "--mode", "torchrum", "my.py", said=("torchrum", "torchrun"))
     refused(cluster, "train", "-m", "my-module", said=("my-module",))
     refused(cluster, "exec", "--rank", "7", "--", "true", said=("7", "default-0", "default-1"))
+    (tmp_path / "file").write_text("")
+    refused(cluster, "pull", "sets", "file", said=("Nothing can be brought to 'file': File exists.",))
+
+
+def test_options_of_the_built_in_job_are_looked_at_before_anything_is_launched(cluster: Gpuctl) -> None:
+    before = cluster.ok("runs", "--json").json["runs"]
+    refused(cluster, "train", "--", "--epohcs", "2", said=("--epochs?", "gpuctl train -- --help"))
+    refused(cluster, "train", "--dry-run", "--", "--epochs", "x", said=("--epochs: 'x' can't be used",))
+    assert cluster.ok("runs", "--json").json["runs"] == before
+
+
+def test_a_name_that_no_cluster_has_is_told_beside_those_that_are_there(cluster: Gpuctl) -> None:
+    done = cluster.ok("down", "--cluster", "defautl")
+    assert "There is no cluster defautl in the files here" in done.err
+    assert "these clusters are there: default" in done.err
+
+
+def test_another_providers_account_is_checked_beside_a_cluster(cluster: Gpuctl) -> None:
+    done = cluster("doctor", "--shape", "VM.GPU.A10.2", "--json")
+    found = {one["what"]: one for one in done.json["findings"]}
+    assert "cloud" not in found, "not taken for a cluster of OCI's that lost its files"
+    assert "OCI SDK" in found
 
 
 def test_specs_and_inventories(gpuctl: Gpuctl) -> None:

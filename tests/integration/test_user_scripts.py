@@ -201,6 +201,7 @@ def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
     assert began["ended_at"] is None
     followed = cluster.ok("logs", "-f", "--rank", "1")
     assert followed.out.split() == " ".join(f"tick {i}" for i in range(30)).split()
+    assert followed.err.rstrip().endswith(f"run {began['run']}  succeeded")
     result = cluster.ok("results", "--json").json["runs"][0]
     assert result["status"] == "succeeded"
     assert [row["run"] for row in cluster.ok("runs", "--json").json["runs"]][-1] == began["run"]

@@ -86,6 +86,21 @@ def test_of_a_script_every_file_counts_the_newest_by_its_time(tmp_path: Path) ->
     }
 
 
+def test_a_link_within_the_folder_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "e2.pt").write_bytes(b"two")
+    (tmp_path / "secret").write_bytes(b"of somebody")
+    for name, target in (("last.pt", "e2.pt"), ("out", "../secret"), ("gone", "nothing"), ("dir", ".")):
+        (folder / name).symlink_to(target)
+    assert files_in(folder, whole=False) == [("e2.pt", 3), ("last.pt", 3)]
+    output = io.BytesIO()
+    send_if_small(tmp_path, output, whole=False, max_bytes=100, failed=False)
+    output.seek(0)
+    sent = {header["path"]: body for header, body in frames.decode(output.readline, output.read) if body}
+    assert sent == {"checkpoints/e2.pt": b"two", "checkpoints/last.pt": b"two"}
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_folder_and_an_empty_one_have_none(tmp_path: Path, whole: bool) -> None:
     assert describe(tmp_path / "none", whole) is None
