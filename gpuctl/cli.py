@@ -15,6 +15,7 @@ import click
 from gpuctl import overview
 from gpuctl.options import App, global_options
 from gpuctl.output import silence
+from gpuctl.text import for_cluster
 from inventories.suggest import did_you_mean
 
 INTERRUPTED = 130
@@ -181,7 +182,7 @@ def _asked_for_json(arguments: Sequence[str]) -> bool:
 
 def _report(app: App, kind: str, message: str, status: int, error: BaseException) -> int:
     """Print an error for people, and with --json also as the one document; returns the status."""
-    output = app.output
+    output, message = app.output, for_cluster(message, app.options.cluster)
     if app.options.verbose:
         import traceback
 

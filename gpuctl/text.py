@@ -12,6 +12,9 @@ _ESCAPES = re.compile(
 """Terminal sequences: colours, cursor moves, titles, links."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
+_COMMAND = re.compile(r"\bgpuctl (up|down|status|train|exec|top|push|pull|runs|bench)\b(?![^`;\n]*--cluster)")
+"""A command in a message that is about a cluster and does not name it."""
+
 UNKNOWN = "-"
 """Shown in place of what is not known."""
 
@@ -32,6 +35,11 @@ def clean(line: str, limit: int = 2000) -> str:
     shown = next((state for state in reversed(states) if state.strip()), "")
     shown = _CONTROLS.sub("", shown)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def for_cluster(message: str, cluster: str) -> str:
+    """The message with the cluster in the commands that it advises, unless that is the one they mean anyway."""
+    return message if cluster == "default" else _COMMAND.sub(rf"gpuctl \1 --cluster {cluster}", message)
 
 
 def clean_lines(text: str) -> str:

@@ -120,3 +120,20 @@ def test_a_command_is_quoted_and_cannot_steer() -> None:
 
 def test_a_curve_with_values_beyond_all_bounds() -> None:
     assert text.sparkline([1.0, float("inf"), 2.0]) == "▁ █"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Add some: gpuctl up --count 4", "Add some: gpuctl up --cluster two --count 4"),
+        ("`gpuctl status`; `gpuctl up`", "`gpuctl status --cluster two`; `gpuctl up --cluster two`"),
+        ("Start one: gpuctl train", "Start one: gpuctl train --cluster two"),
+        ("or: gpuctl down --cluster two", "or: gpuctl down --cluster two"),
+        ("gpuctl logs -f 20260101-000000-abcd", "gpuctl logs -f 20260101-000000-abcd"),
+        ("`gpuctl reap --dry-run` looks", "`gpuctl reap --dry-run` looks"),
+        ("gpuctl updates nothing", "gpuctl updates nothing"),
+    ],
+)
+def test_commands_that_are_advised_name_the_cluster(said: str, shown: str) -> None:
+    assert text.for_cluster(said, "two") == shown
+    assert text.for_cluster(said, "default") == said
