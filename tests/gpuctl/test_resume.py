@@ -28,7 +28,7 @@ RUN = Run(
     master_addr="10.0.0.1",
     master_port=29500,
     started_at="2026-11-21T05:46:25+00:00",
-    options=RunOptions(project="/work", nnodes=2, nproc_per_node=4, pip=("numpy",)),
+    options=RunOptions(project="/srv", nnodes=2, nproc_per_node=4, pip=("numpy",)),
 )
 BUILT_IN = replace(RUN, script="built-in", args=("--epochs", "3"), options=RunOptions())
 MODULE = replace(RUN, script="-m pkg.mod")
@@ -38,11 +38,11 @@ NEXT = replace(RUN, run="20261121-060000-0000")
 @pytest.mark.parametrize(
     ("typed", "run", "expected"),
     [
-        ({}, RUN, {"words": ("/work/sub/my.py", "--lr", "0.1"), "project": Path("/work")}),
-        ({"words": ("--lr", "1")}, RUN, {"words": ("/work/sub/my.py", "--lr", "0.1", "--lr", "1")}),
+        ({}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1"), "project": Path("/srv")}),
+        ({"words": ("--lr", "1")}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1", "--lr", "1")}),
         ({"words": ("other.py",)}, RUN, {"words": ("other.py",), "project": None, "module": None}),
         ({"module": "a.b", "words": ("x",)}, RUN, {"words": ("x",), "project": None, "module": "a.b"}),
-        ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/work")}),
+        ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/srv")}),
         ({}, BUILT_IN, {"words": ("--epochs", "3"), "module": None, "project": None, "built_in": True}),
         ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "3", "--epochs", "9")}),
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
@@ -63,7 +63,7 @@ def test_what_is_typed_wins_over_the_earlier_run(
 
 
 def test_values_of_variables_are_asked_for_again() -> None:
-    run = replace(RUN, options=RunOptions(project="/work", env=("LR", "TOKEN")))
+    run = replace(RUN, options=RunOptions(project="/srv", env=("LR", "TOKEN")))
     with pytest.raises(Usage, match=r"was given --env TOKEN, .* Give them again: --env TOKEN=VALUE"):
         taken_over(TrainRequest(env={"LR": "1"}), run)
     assert taken_over(TrainRequest(env={"LR": "1", "TOKEN": ""}), run).env == {"LR": "1", "TOKEN": ""}
@@ -72,13 +72,13 @@ def test_values_of_variables_are_asked_for_again() -> None:
 def test_what_a_record_keeps_of_a_request() -> None:
     request = TrainRequest(
         words=("my.py",),
-        project=Path("/work"),
+        project=Path("/srv"),
         nnodes=2,
         nproc_per_node="auto",
         env={"B": "secret", "A": "1"},
         wheels=Path("/wheels"),
     )
-    assert request.options() == RunOptions(project="/work", nnodes=2, env=("A", "B"), wheels="/wheels")
+    assert request.options() == RunOptions(project="/srv", nnodes=2, env=("A", "B"), wheels="/wheels")
     assert TrainRequest(words=("--epochs", "1")).options() == RunOptions()
 
 
@@ -87,8 +87,8 @@ def test_what_a_record_keeps_of_a_request() -> None:
     [
         ({}, RUN, True),
         ({"words": ("--lr", "1")}, RUN, True),
-        ({"words": ("/work/sub/my.py",)}, RUN, True),
-        ({"words": ("/work/sub/../sub/my.py",)}, RUN, True),
+        ({"words": ("/srv/sub/my.py",)}, RUN, True),
+        ({"words": ("/srv/sub/../sub/my.py",)}, RUN, True),
         ({"words": ("/other/sub/my.py",)}, RUN, False),
         ({"words": ("built-in",)}, BUILT_IN, False),
         ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), True),
