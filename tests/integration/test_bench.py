@@ -94,7 +94,7 @@ def test_an_interrupt_shows_what_was_measured(cluster: Gpuctl) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--", "--model", "mlp", "--lr", "much"], 1, "on 1x1 failed (rank 0 on default-0: exit status 2"),
+        (["--", "--model", "mlp", "--lr", "much"], 2, "--lr: 'much'"),
         (["--layouts", "3x1"], 2, "the cluster default has 2 nodes"),
         (["--plot", "bench.txt"], 2, "one of .png"),
         (["train.py"], 2, "none of its options"),
