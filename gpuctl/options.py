@@ -6,7 +6,8 @@
     def command(app: App, rank: int | None) -> int | None: ...
 
 A command returns its exit status, or None for 0. Options given before and after the command's name are
-put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`.
+put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`; options that
+several commands which start ranks have stand here, too.
 """
 
 import functools
@@ -28,6 +29,14 @@ TAIL: dict[str, Any] = {"allow_interspersed_args": False}
 The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
 is dropped, a later one is kept.
 """
+
+env_option = click.option(
+    "--env",
+    multiple=True,
+    metavar="K=V",
+    help="A variable for every rank; K alone: its value here. Repeatable.",
+)
+python_option = click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
 
 
 @dataclass(frozen=True, kw_only=True)

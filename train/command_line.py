@@ -4,6 +4,7 @@ import argparse
 import difflib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -60,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"error: {message}\n")
+        self.exit(2, f"error: {re.sub('^argument ', 'Argument ', message)}\n")  # argparse's own begin small
 
 
 def _parser() -> _Parser:
@@ -198,9 +199,9 @@ def _speed(group: _Group) -> None:
     group.choice(
         "--loop",
         Loop,
-        "fast: data on the device, fused optimizer, CUDA graphs; plain: the textbook loop, the same losses",
+        "fast: data on the device, channels innermost, fused optimizer; plain: the textbook loop, the same losses",
     )
-    group.switch("--compile", "compile the model with torch.compile")
+    group.switch("--compile", "compile the model with torch.compile; the first steps take a minute or so")
     group.choice("--compression", Compression, "of the gradients on the network")
     group.add(
         "--bucket-mb",

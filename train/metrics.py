@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -35,14 +35,13 @@ State = Mapping[str, Tensor | list[Tensor]]
 """What torchmetrics remembers of the samples that a metric has seen, by names of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One rank's samples."""
+class Seen(TypedDict):
+    """What some samples come to, in plain data."""
 
     loss_sum: float
     samples: int
-    states: list[State]
-    """Of each metric."""
+    states: dict[str, State]
+    """Of each metric, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +74,7 @@ class MetricsManager:
         self._logits: list[Tensor]
         self._labels: list[Tensor]
         self._held: int
+        self._earlier: list[Seen]
         self._start_over()
 
     @torch.inference_mode()
@@ -103,21 +103,40 @@ class MetricsManager:
         Every rank has to call it, and gets the same numbers to the last bit. Waits for the device, and for the other
         ranks in one exchange. With no sample at all, every number is NaN.
         """
-        self._count()
-        states = [one.metric.metric_state for one in self._metrics]
-        parts = _of_all_ranks(_Part(loss_sum=float(self._loss_sum), samples=self._samples, states=states))
-        samples = sum(part.samples for part in parts)
-        numbers = {"loss": sum(part.loss_sum for part in parts) / samples if samples else math.nan}
-        for index, one in enumerate(self._metrics):
-            merged = _moved_all((part.states[index] for part in parts), self._device)
-            numbers[one.name] = _number(one.metric, merged) if samples else math.nan
+        parts = [part for part in _of_all_ranks(self.seen()) if part["samples"]]
+        samples = sum(part["samples"] for part in parts)
+        numbers = {"loss": sum(part["loss_sum"] for part in parts) / samples if samples else math.nan}
+        for one in self._metrics:
+            known = bool(parts) and all(one.name in part["states"] for part in parts)
+            states = (_moved(part["states"][one.name], self._device) for part in parts)
+            numbers[one.name] = _number(one.metric, states) if known else math.nan
         self._start_over()
         return numbers
+
+    @torch.inference_mode()
+    def seen(self) -> list[Seen]:
+        """What this rank was told since it last computed, on the CPU, for `take_over`. Waits for the device."""
+        self._count()
+        cpu = torch.device("cpu")
+        own = Seen(
+            loss_sum=float(self._loss_sum),
+            samples=self._samples,
+            states={one.name: _moved(one.metric.metric_state, cpu) for one in self._metrics},
+        )
+        return [*self._earlier, own]
+
+    def take_over(self, seen: Sequence[Seen]) -> None:
+        """Count in what other managers have seen, of any ranks. Each part is taken over by one rank alone.
+
+        A metric that one of them did not have can't be known, and will be NaN.
+        """
+        self._earlier = list(seen)
 
     def _start_over(self) -> None:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._samples = 0
         self._logits, self._labels, self._held = [], [], 0
+        self._earlier = []
         for one in self._metrics:
             one.metric.reset()
 
@@ -132,30 +151,21 @@ class MetricsManager:
         self._logits, self._labels, self._held = [], [], 0
 
 
-def _of_all_ranks(part: _Part) -> list[_Part]:
-    """The parts of all ranks, in the order of the ranks; with one rank, its own."""
+def _of_all_ranks(seen: list[Seen]) -> list[Seen]:
+    """What all ranks have seen, in the order of the ranks; with one rank, its own."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [part]
-    # The other ranks have not this rank's device.
-    mine = _Part(
-        loss_sum=part.loss_sum,
-        samples=part.samples,
-        states=_moved_all(part.states, torch.device("cpu")),
-    )
-    parts = [mine] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
-    return parts
+        return seen
+    parts = [seen] * dist.get_world_size()
+    dist.all_gather_object(parts, seen)
+    return [part for of_rank in parts for part in of_rank]
 
 
-def _moved_all(states: Iterable[State], device: torch.device) -> list[State]:
-    """The states on a device; lists are new ones, which stay when the metric starts over."""
-    return [
-        {
-            name: value.to(device) if isinstance(value, Tensor) else [one.to(device) for one in value]
-            for name, value in state.items()
-        }
-        for state in states
-    ]
+def _moved(state: State, device: torch.device) -> State:
+    """The state on a device; lists are new ones, which stay when the metric starts over."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else [one.to(device) for one in value]
+        for name, value in state.items()
+    }
 
 
 def _number(metric: Any, states: Iterable[State]) -> float:  # noqa: ANN401 - torchmetrics has no types

@@ -27,8 +27,6 @@ class Progress:
         """Samples of this epoch that this rank has taken. Of a resumed epoch, rank 0 has what all ranks had."""
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         """Over `taken`."""
-        self.resumed = False
-        """Whether a part of this epoch was taken by a run before this one."""
         self._seconds = 0.0
         self._began: float | None = None
 
@@ -52,14 +50,12 @@ class Progress:
         """The epoch is over."""
         self.epoch += 1
         self.consumed = self.taken = 0
-        self.resumed = False
         self.loss_sum.zero_()
         self._seconds, self._began = 0.0, None
 
     def went(self, seconds: float) -> None:
         """The epoch took so many seconds before it was interrupted."""
         self._seconds = seconds
-        self.resumed = self.consumed > 0
 
 
 @dataclass(frozen=True, kw_only=True)

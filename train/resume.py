@@ -49,9 +49,10 @@ class Checkpoints:
             sums = torch.stack([state["loss_sum"], torch.full_like(state["loss_sum"], state["taken"])])
             dist.all_reduce(sums)
             state["loss_sum"], state["taken"] = sums[0], int(sums[1])
-            rng: list[Any] = [None] * place.world_size
-            dist.all_gather_object(rng, state["rng"][0])
-            state["rng"] = rng
+            own: list[Any] = [None] * place.world_size
+            dist.all_gather_object(own, (state["rng"], state["seen"]))
+            state["rng"] = [rng for rngs, _ in own for rng in rngs]
+            state["seen"] = [part for _, seen in own for part in seen]
         if place.rank != 0:
             return
         checkpoint.save(

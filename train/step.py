@@ -1,6 +1,9 @@
 """One training step: forward, backward, the averaged gradients, the weights."""
 
-from contextlib import AbstractContextManager, nullcontext
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +44,8 @@ class Step:
         for number, (part, truth) in enumerate(parts, 1):
             # The gradients are averaged over the ranks once, with the last part.
             with self._alone() if number < len(parts) else nullcontext():
-                with self.autocast():
-                    guessed = self._guess(part)
+                with self.autocast(), _told_of_single_images(self._options.model):
+                    guessed = self._forward(part)
                     loss = cross_entropy(guessed, truth, label_smoothing=self._options.label_smoothing)
                     loss = loss * (len(truth) / len(labels)) if len(parts) > 1 else loss
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -62,20 +65,38 @@ class Step:
         """The arithmetic of the chosen precision."""
         return autocast(self._options.precision, self._device)
 
-    def _guess(self, images: Tensor) -> Tensor:
-        try:
-            return self._forward(images)  # type: ignore[no-any-return]
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise BadOptions(
-                f"{self._options.model} normalises over the batch, and can't be trained on a single image, which "
-                "is what is left for the last batch or part of an epoch. Give another --batch-size, or larger images."
-            ) from error
-
     def _alone(self) -> AbstractContextManager[None]:
         """Gradients stay with this rank."""
         return self._model.no_sync() if isinstance(self._model, DistributedDataParallel) else nullcontext()
+
+
+def smallest_part(samples: int, batch_size: int, accumulate: int) -> int:
+    """Images that the smallest part of a batch has, when `samples` are taken in batches, and each in parts."""
+    batches = {min(batch_size, samples), samples % batch_size or batch_size}
+    parts = {batch: math.ceil(batch / accumulate) for batch in batches}
+    return min(batch % part or part for batch, part in parts.items())
+
+
+def check_single_image(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    """Raises BadOptions for a model that can't be trained on one image. The model stays as it is."""
+    trial = copy.deepcopy(model).train()
+    weight = next(trial.parameters())
+    devices = [weight.device] if weight.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices), _told_of_single_images(name):
+        trial(torch.zeros(1, *shape, device=weight.device, dtype=weight.dtype))
+
+
+@contextmanager
+def _told_of_single_images(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise BadOptions(
+            f"{name} normalises over the batch, and can't be trained on a single image, which is what is left for "
+            "the last batch or part of an epoch. Give another --batch-size, or larger images."
+        ) from error
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:

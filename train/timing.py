@@ -12,8 +12,9 @@ On a CPU the clock is the host's. On a GPU the marks are CUDA events in its stre
 """
 
 import time
+from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -58,7 +59,8 @@ class StepTimer:
         self._device = device
         self._marks: dict[str, Mark] = {}
         self._unread: deque[dict[str, Mark]] = deque()
-        self._steps: list[StepTime] = []
+        self._times = array("d")
+        """The three parts of each step that is over: a long run has millions of steps."""
 
     def start(self) -> None:
         """The step begins: next, its batch is fetched."""
@@ -84,17 +86,18 @@ class StepTimer:
     @property
     def count(self) -> int:
         """Steps that were taken."""
-        return len(self._steps) + len(self._unread)
+        return len(self._times) // 3 + len(self._unread)
 
     def over(self) -> int:
         """How many steps are over by now. Waits for none."""
         while self._unread and _is_over(self._unread[0]["end"]):
-            self._steps.append(_step_time(self._unread.popleft()))
-        return len(self._steps)
+            self._times.extend(astuple(_step_time(self._unread.popleft())))
+        return len(self._times) // 3
 
     def taken(self, index: int) -> StepTime:
         """A step that is over, counted from 0. Waits for nothing."""
-        return self._steps[index]
+        data, compute, communication = self._times[3 * index : 3 * index + 3]
+        return StepTime(data_ms=data, compute_ms=compute, communication_ms=communication)
 
     def wait(self) -> None:
         """Until all that was begun on the device is over."""
@@ -105,8 +108,7 @@ class StepTimer:
     def steps(self) -> list[StepTime]:
         """All steps so far, once they are over."""
         self.wait()
-        self.over()
-        return self._steps
+        return [self.taken(index) for index in range(self.over())]
 
     def _now(self) -> Mark:
         if self._device.type != "cuda":

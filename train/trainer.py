@@ -24,7 +24,7 @@ from train.progress import Progress, StepLog
 from train.report import Epoch, Report
 from train.resume import Checkpoints, rng_state, set_rng_state
 from train.sampling import rank_samples
-from train.step import Step, autocast
+from train.step import Step, autocast, check_single_image, smallest_part
 from train.timing import StepTimer
 
 JUDGED_AT_ONCE = 1024
@@ -74,6 +74,8 @@ class Trainer:
         # Convolutions are up to twice as fast with the channels innermost.
         self._format = torch.channels_last if fast else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
+        if smallest_part(self._most, self._batch_size, options.accumulate) == 1:
+            check_single_image(self.model, options.model, self._data.shape)
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         fused = fast and not (options.optimizer == "sgd" and options.precision == "fp16")
         self._optimizer = optimizer_for(options, self.model.parameters(), fused=fused)
@@ -123,7 +125,7 @@ class Trainer:
             samples=samples,
             loss=loss,
             lr=float(self._optimizer.param_groups[0]["lr"]),
-            training={} if progress.resumed else training,
+            training=training,
             validation=validation,
         )
         progress.next_epoch()
@@ -161,6 +163,7 @@ class Trainer:
             "scaler": self._step.scaler.state_dict(),
             "plateau": dict(self._plateau.state_dict()),
             "rng": [rng_state(self._device)],
+            "seen": self._metrics["training"].seen(),
             "world_size": self.place.world_size,
             "epoch": progress.epoch,
             "consumed": progress.consumed,
@@ -187,6 +190,8 @@ class Trainer:
         progress.taken = state["taken"] if rank == 0 else 0
         progress.loss_sum.fill_(float(state["loss_sum"]) if rank == 0 else 0.0)
         progress.went(state["seconds"])
+        if rank == 0:
+            self._metrics["training"].take_over(state["seen"])
         if rank < len(state["rng"]):
             set_rng_state(state["rng"][rank], self._device)
         else:

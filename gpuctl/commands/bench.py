@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gpuctl.options import TAIL, App, ScriptCommand, common_options
+from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
 
 
 @click.command(cls=ScriptCommand, context_settings=TAIL)
@@ -31,13 +31,8 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options
     help="Between nodes, for the forecast (default: measured, else the shape's figure).",
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="K=V",
-    help="A variable for every rank; K alone: its value here. Repeatable.",
-)
-@click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+@env_option
+@python_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
 def command(
     app: App,

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuctl.errors import Usage
-from gpuctl.options import TAIL, App, ScriptCommand, common_options
+from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
 from gpuctl.variables import variable
 
 OURS = frozenset({
@@ -31,13 +31,8 @@ OURS = frozenset({
 @click.option(
     "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f finds the run."
 )
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="K=V",
-    help="A variable for every rank; K alone: its value here. Repeatable.",
-)
-@click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+@env_option
+@python_option
 @click.option(
     "--pip",
     multiple=True,

@@ -155,8 +155,7 @@ def check_built_in(words: Sequence[str]) -> None:
     )
     said = done.stderr.strip().splitlines()
     if done.returncode == 2 and said:
-        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
-        raise Usage(f"{sentence[:1].upper()}{sentence[1:]}" if sentence.startswith("argument") else sentence)
+        raise Usage(said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --"))
 
 
 def built_in_help() -> int:

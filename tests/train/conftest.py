@@ -86,7 +86,12 @@ def run(start, free_port) -> Callable[..., Ran]:
     """Run `python -m train` to its end, or with `ranks`, torchrun; `script` is a file to start instead."""
 
     def ran(
-        *args: str, run_dir: Path, ranks: int | None = None, script: Path | None = None, **environ: str
+        *args: str,
+        run_dir: Path,
+        ranks: int | None = None,
+        script: Path | None = None,
+        timeout_s: float = 60,
+        **environ: str,
     ) -> Ran:
         launcher = []
         if ranks is not None:
@@ -96,18 +101,18 @@ def run(start, free_port) -> Callable[..., Ran]:
             ]
         job = [str(script)] if script else ["-m", "train"]
         with start(*launcher, *job, *args, run_dir=run_dir, **environ) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=timeout_s)
         return Ran(status=process.returncode, out=out, err=err, run_dir=run_dir)
 
     return ran
 
 
-@pytest.fixture
-def changed(tmp_path: Path) -> Callable[[str], Path]:
+@pytest.fixture(scope="session")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Makes a script that is the job, but for a change to it; `here` is True on rank 1 only."""
 
     def make(change: str) -> Path:
-        path = tmp_path / "changed.py"
+        path = tmp_path_factory.mktemp("changed") / "changed.py"
         path.write_text(
             "import os, runpy, time\n"
             "import torch\n"

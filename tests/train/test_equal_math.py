@@ -59,6 +59,20 @@ def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, r
         same(fast, plain, rel=tolerance)
 
 
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_compiled_model_has_the_same_losses(run, tmp_path, ranks):
+    """The last batch of each epoch is smaller than the others, and compiled by itself."""
+    args = (*SMALL, "--model", "mlp", "--batch-size", "56" if ranks else "112", "--lr", "0.001")
+    done = [
+        run(*args, word, ranks=ranks, run_dir=tmp_path / word, timeout_s=180)
+        for word in ("--no-compile", "--compile")
+    ]
+    assert [one.status for one in done] == [0, 0], done[0].err + done[1].err
+    plain, compiled = (losses(one.run_dir) for one in done)
+    assert len(plain) == 6
+    same(compiled, plain, rel=2e-3)
+
+
 def test_two_ranks_train_as_one_with_twice_the_batch(run, changed, tmp_path):
     args = (*SMALL, "--clip", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
     two = run(*args, "--batch-size", "32", ranks=2, script=changed(EXACT), run_dir=tmp_path / "two")
@@ -103,28 +117,40 @@ def dies(step, *, here="True"):
     )
 
 
+INTERRUPTED = (*SMALL, "--global-batch-size", "64", "--checkpoint-every", "0.4", "--optimizer", "adamw")
+
+
+@pytest.fixture(scope="module", params=[None, 2])
+def uninterrupted(request, run, changed, tmp_path_factory):
+    """The number of ranks, and their run to the end."""
+    done = run(
+        *INTERRUPTED, ranks=request.param, script=changed(EXACT), run_dir=tmp_path_factory.mktemp("whole")
+    )
+    assert done.status == 0, done.err
+    return request.param, done
+
+
 @pytest.mark.parametrize("step", [3, 5, 6, 9])
-@pytest.mark.parametrize("ranks", [None, 2])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path, ranks, step):
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path, uninterrupted, step):
     """It goes on from its last checkpoint; not a bit of the weights and of the steps' losses is another."""
-    args = (*SMALL, "--global-batch-size", "64", "--checkpoint-every", "0.4", "--optimizer", "adamw")
+    ranks, whole = uninterrupted
     killed = run(
-        *args,
+        *INTERRUPTED,
         ranks=ranks,
         script=changed(dies(step, here="here" if ranks else "True")),
         run_dir=tmp_path / "killed",
     )
     assert killed.status != 0
     assert max(losses(killed.run_dir)) in (step - 1, step)
-    again = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "killed")
-    whole = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "whole")
-    assert (again.status, whole.status) == (0, 0), again.err + whole.err
+    again = run(*INTERRUPTED, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "killed")
+    assert again.status == 0, again.err
     assert "going on from step-" in again.out
     for rank in range(ranks or 1):
         assert losses(again.run_dir, rank) == losses(whole.run_dir, rank)
     for ours, theirs in zip(epochs(again.run_dir).values(), epochs(whole.run_dir).values(), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12), "it is added up in another order"
         assert (ours["accuracy"], ours["validation"]) == (theirs["accuracy"], theirs["validation"])
+        assert ours["training"] == pytest.approx(theirs["training"], rel=1e-12)
     ours, theirs = model(again.run_dir), model(whole.run_dir)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -143,6 +169,7 @@ def test_it_goes_on_with_another_number_of_ranks(run, changed, tmp_path):
     same(mean, losses(whole.run_dir), rel=1e-9)
     for ours, theirs in zip(epochs(again.run_dir).values(), epochs(whole.run_dir).values(), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
+        assert ours["training"] == pytest.approx(theirs["training"], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +203,10 @@ def test_a_checkpoint_that_does_not_fit_is_a_sentence(run, tmp_path, args, statu
             "A batch of 321 images a rank is more than there are: 320 training images for 1 rank.",
         ),
         (("--accumulate", "65"), "A batch of 64 images can't be computed in 65 parts."),
+        (
+            ("--model", "resnet18", "--batch-size", "319"),
+            "resnet18 normalises over the batch, and can't be trained on a single image,",
+        ),
     ],
 )
 def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
@@ -183,6 +214,7 @@ def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
     assert done.status == 2
     assert f"error: {sentence}" in done.err
     assert "Traceback" not in done.err
+    assert not losses(tmp_path), "nothing was trained before"
 
 
 def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):
