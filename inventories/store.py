@@ -1,7 +1,7 @@
 """What gpuctl keeps on this computer, under `$GPUCTL_HOME`: clusters and runs.
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/id_ed25519  known_hosts  ssh_config
-    runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/
+    runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
 gpuctl is refused with the way to rebuild it.
@@ -178,7 +178,7 @@ class RunFolder:
 
     @property
     def checkpoints_path(self) -> Path:
-        """Folder of the checkpoints that came back; there only where they were small enough."""
+        """Folder of the checkpoints that came back; there only where they were small enough, or mirrored."""
         return self.path / "checkpoints"
 
     def save_run(self, run: "Run") -> None:

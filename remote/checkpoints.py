@@ -1,6 +1,6 @@
 """What a run left to go on from: where it lies, and how it comes to the node on which the next run looks for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
     """What the node has of each run, None for nothing. One round trip."""
     answer = node.ask("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
-        found = [None if one is None else _read(one) for one in answer["found"]]
+        found = [None if one is None else told(one) for one in answer["found"]]
     except (KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
     if len(found) != len(runs):
@@ -45,7 +45,7 @@ def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
 def in_folder(folder: Path, run: Run) -> Checkpoints | None:
     """What a folder on this computer has of a run."""
     found = describe(folder, run.built_in)
-    return None if found is None else _read(found)
+    return None if found is None else told(found)
 
 
 def place(node: Node, run: Run, target: RunNode) -> None:
@@ -63,9 +63,15 @@ def discard(node: Node, target: RunNode) -> None:
     node.ask("discard", {"run_dir": target.run_dir})
 
 
-def bring(node: Node, run: Run, folder: Path) -> None:
-    """Bring what a node has of `run` into a folder here, in chunks. Raises NodeFailed where it is not all of it."""
-    refused = take_in(node, "send_checkpoints", {"source": _source(run)}, Intake(folder))
+def bring(
+    node: Node, run: Run, intake: Intake, *, newest: bool = False, window_bytes: int | None = None
+) -> None:
+    """Bring what a node has of `run`, or what is needed to go on from the `newest`. In chunks.
+
+    `window_bytes` as `Node.converse` takes it. Raises NodeFailed where it is not all of it.
+    """
+    request = {"source": _source(run), "newest": newest}
+    refused = take_in(node, "send_checkpoints", request, intake, window_bytes=window_bytes)
     if refused:
         raise NodeFailed(
             f"{node.name}: not all checkpoints of run {run.run} could be brought here, and a part of them is not "
@@ -98,7 +104,8 @@ def _source(run: Run) -> tuple[str, str, bool]:
     return run.run, min(run.nodes, key=lambda part: part.rank).name, run.built_in
 
 
-def _read(found: dict[str, Any]) -> Checkpoints:
+def told(found: Mapping[str, Any]) -> Checkpoints:
+    """What a node tells of a set. Raises KeyError, TypeError or ValueError for anything else."""
     return Checkpoints(
         files=int(found["files"]),
         bytes=int(found["bytes"]),

@@ -33,6 +33,24 @@ def incoming(folder: RunFolder) -> Path:
     return folder.path / f"incoming-{os.getpid()}"
 
 
+def mirrored_path(folder: RunFolder) -> Path:
+    """A file that is there while the checkpoints here are known to be those of a run that was going on.
+
+    The run's first node may have newer ones then.
+    """
+    return folder.path / "mirrored"
+
+
+def keep_checkpoints(folder: RunFolder, brought: Path) -> None:
+    """Put a folder of checkpoints, whole, in place of those that are here."""
+    old = brought.with_name(".replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.checkpoints_path.exists():
+        folder.checkpoints_path.rename(old)
+    brought.rename(folder.checkpoints_path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 class Replica:
     """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
@@ -63,8 +81,8 @@ class Replica:
         brought = self.intake.root / "checkpoints"
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
         if whole and brought.is_dir():
-            shutil.rmtree(self._folder.checkpoints_path, ignore_errors=True)
-            brought.rename(self._folder.checkpoints_path)
+            keep_checkpoints(self._folder, brought)
+            mirrored_path(self._folder).unlink(missing_ok=True)
 
     def _size(self, path: str) -> int:
         target = self._folder.path / path

@@ -85,16 +85,25 @@ class Node:
         return answers[0]
 
     def converse(
-        self, command: str, request: dict[str, Any], *, timeout_s: float | None = 60
+        self,
+        command: str,
+        request: dict[str, Any],
+        *,
+        timeout_s: float | None = 60,
+        window_bytes: int | None = None,
     ) -> "Conversation":
-        """Start a command of the node's part; the conversation must be closed (it is a context manager)."""
+        """Start a command of the node's part; the conversation must be closed (it is a context manager).
+
+        `window_bytes`: at most so much of what the node sends is on its way at a time, so that what else is said on
+        the connection gets through a slow link, too. None: as much as paramiko does, 2 MB.
+        """
         document = frames.encode(request)
         with self._lock:
             if self._booted:
-                channel, ahead = self._open(payload.next_command(self.python, command)), b""
+                channel, ahead = self._open(payload.next_command(self.python, command), window_bytes), b""
             else:
                 line, ahead = payload.first_command(self.python, command)
-                channel = self._open(line)
+                channel = self._open(line, window_bytes)
                 self._booted = True
         channel.settimeout(timeout_s)
         talk = Conversation(self, command, channel)
@@ -109,12 +118,14 @@ class Node:
         """The error of a conversation that broke off."""
         return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
 
-    def _open(self, command: str) -> paramiko.Channel:
+    def _open(self, command: str, window_bytes: int | None = None) -> paramiko.Channel:
         try:
             transport = self._client.get_transport()
             if transport is None:
                 raise ConnectionLost(f"{self.name}: the connection is closed.")
-            channel: paramiko.Channel = transport.open_session(timeout=OPEN_TIMEOUT_S)
+            channel: paramiko.Channel = transport.open_session(
+                window_size=window_bytes, timeout=OPEN_TIMEOUT_S
+            )
             channel.exec_command(command.encode())
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise ConnectionLost(f"{self.name}: the connection broke: {error or 'closed'}.") from error

@@ -15,12 +15,14 @@ def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[
     return take_in(node, "send", {"path": source, "max_bytes": max_bytes}, intake)
 
 
-def take_in(node: Node, command: str, request: dict[str, Any], intake: Intake) -> list[str]:
+def take_in(
+    node: Node, command: str, request: dict[str, Any], intake: Intake, *, window_bytes: int | None = None
+) -> list[str]:
     """Take in the files that a command of the node's part sends; returns what was left out, with the reason."""
     skipped: list[str] = []
     done = False
     try:
-        with node.converse(command, request) as talk:
+        with node.converse(command, request, window_bytes=window_bytes) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
                 if kind == "chunk":

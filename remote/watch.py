@@ -15,9 +15,11 @@ from typing import Any, Literal
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from inventories.store import RunFolder
+from remote import checkpoints
 from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
 from remote.fanout import fan_out
+from remote.mirror import Mirror
 from remote.observer import Lines, Observer
 from remote.replica import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
 from remote.session import Node
@@ -46,7 +48,8 @@ class Watch:
     """Follows one run on all its nodes.
 
     With `gang` the nodes stand and fall together: a failure or a lost node stops the rest. Without it nothing is
-    ever stopped: that is for commands that only look.
+    ever stopped: that is for commands that only look. With `mirror` the newest checkpoints are brought here now and
+    then while the run goes on.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Watch:
         observer: Observer,
         *,
         gang: bool,
+        mirror: bool = False,
         nodes: Mapping[str, Node] | None = None,
     ) -> None:
         self._run = run
@@ -70,6 +74,10 @@ class Watch:
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
         self._replicas = {part.name: Replica(folder, part) for part in run.nodes}
+        self._mirrors = {
+            part.name: Mirror(run, folder, observer) for part in run.nodes if mirror and part.rank == 0
+        }
+        """The first node's, where checkpoints are brought while the run goes on."""
         # A SimpleQueue, as signal handlers put into it.
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._open = set(self._parts)
@@ -105,6 +113,14 @@ class Watch:
         for name in self._parts:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
+        try:
+            self._wait(on_started)
+        finally:
+            for mirror in self._mirrors.values():
+                mirror.close()
+        self.ended_s = self.ended_s or time.monotonic()
+
+    def _wait(self, on_started: Callable[[], None] | None) -> None:
         while self._open or any(thread.is_alive() for thread, _ in self._asking.values()):
             try:
                 event = self._events.get(timeout=0.2)
@@ -114,7 +130,6 @@ class Watch:
             self._handle(event)
             if event.kind == "started" and len(self.started_s) == len(self._parts) and on_started:
                 on_started()
-        self.ended_s = self.ended_s or time.monotonic()
 
     def close(self) -> None:
         """Close the connections that were opened here."""
@@ -273,7 +288,7 @@ class Watch:
                 ) from error
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
-        replica = self._replicas[name]
+        replica, mirror, node = self._replicas[name], self._mirrors.get(name), self._node(name)
         replica.intake.begin_again()
         request = {
             "run_dir": self._parts[name].run_dir,
@@ -282,14 +297,18 @@ class Watch:
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
             # A later run looks for them where this one's first node left them.
-            "checkpoints": {"whole": self._run.built_in, "max_bytes": MAX_CHECKPOINT_BYTES}
+            "checkpoints": {
+                "whole": self._run.built_in,
+                "max_bytes": MAX_CHECKPOINT_BYTES,
+                "mirror": mirror is not None,
+            }
             if self._parts[name].rank == 0
             else None,
             "launch": launch,
         }
         lines = Lines(self._observer, name)
         done = ended = False
-        with self._node(name).converse("follow", request, timeout_s=SILENCE_S) as talk:
+        with node.converse("follow", request, timeout_s=SILENCE_S) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
                 if kind == "started":
@@ -301,7 +320,11 @@ class Watch:
                     self._events.put(
                         _Event(kind="rank", node=name, rank=replica.record(header["path"], body))
                     )
+                elif kind == "checkpoint" and mirror is not None:
+                    mirror.told(node, checkpoints.told(header))
                 elif kind == "end":
+                    if mirror is not None:
+                        mirror.close()  # the end brings its own
                     lines.flush()
                     ended = self._end(name, header["state"])
                 elif kind == "chunk":

@@ -43,11 +43,11 @@ class Earlier:
     found: "Checkpoints | None" = None
     """What there is of them."""
     places: tuple[Place, ...] = ()
-    """Machines that have them. None: they were brought here when the run ended."""
+    """Machines that have them. None: they were brought here."""
     answering: frozenset[str] = frozenset()
     """Names of the cluster's machines that were reached."""
     unknown: Run | None = None
-    """A later run that may have left some, too, on a first node that did not answer."""
+    """A later run, or the same, that may have left newer ones on a first node that did not answer."""
     why: str = ""
     """For a restart, what it is one for."""
 
@@ -63,6 +63,8 @@ class Survey:
     here: "Sequence[Checkpoints | None]"
     errors: Mapping[str, str]
     """Place → why it could not be asked."""
+    mirrored: frozenset[str] = frozenset()
+    """Ids of runs of which what is here was brought while they went on: their first nodes may have newer ones."""
 
     def answering(self, cluster: ClusterFolder) -> frozenset[str]:
         """Names of the cluster's machines that were asked and told."""
@@ -79,11 +81,14 @@ class Survey:
         return None
 
     def unknown(self) -> tuple[Run, str] | None:
-        """The first run before the one to pick that may have some on a first node that did not answer, and why."""
-        picked = self.pick()
-        for run in self.runs:
-            if picked is not None and run == picked[0]:
-                return None
+        """The first run that may have newer ones than those to pick on a first node that did not answer, and why."""
+        asked = list(self.runs)
+        if (picked := self.pick()) is not None:
+            source, _, places = picked
+            del asked[asked.index(source) :]
+            if not places and source.run in self.mirrored:
+                asked.append(source)
+        for run in asked:
             if error := self.errors.get(f"{run.cluster}/{run.nodes[0].name}"):
                 return run, error
         return None
@@ -97,7 +102,7 @@ def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished:
     from remote import checkpoints
     from remote.connection import connect
     from remote.fanout import fan_out
-    from remote.replica import read_node_records
+    from remote.replica import mirrored_path, read_node_records
     from remote.watch import stop_on_node
 
     places = [Place(cluster=own, machine=machine) for machine in load_inventory(own).machines]
@@ -123,6 +128,7 @@ def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished:
         found={outcome.node: outcome.value for outcome in outcomes if outcome.value is not None},
         here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
         errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
+        mirrored=frozenset(run.run for run in runs if mirrored_path(store.run(run.run)).exists()),
     )
 
 
@@ -191,6 +197,7 @@ def _place(
     view: View, folder: RunFolder, cluster: ClusterFolder, node: "Node", earlier: Earlier, run: Run
 ) -> None:
     from remote import checkpoints
+    from remote.intake import Intake
     from remote.replica import incoming
 
     def send(from_here: Path) -> None:
@@ -206,7 +213,7 @@ def _place(
         there, passing = earlier.places[0], incoming(folder)
         try:
             with connected(there.cluster, [there.machine]) as others:
-                checkpoints.bring(others[there.machine.name], earlier.source, passing)
+                checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing))
             send(passing)
         finally:
             shutil.rmtree(passing, ignore_errors=True)
@@ -227,7 +234,7 @@ def goes_on(earlier: Earlier, run: Run) -> str:
         return f"run {run.run} starts from the beginning on {where}: {nothing}{_unknown(earlier, 'some')}"
     line = f"run {run.run} goes on from {earlier.found.newest} of run {earlier.source.run} on {where}"
     if not earlier.places:
-        line += ", with what was brought here when that ended"
+        line += ", with what was brought here"
     elif not has_them(earlier, run):
         line += f", brought from {earlier.places[0].machine.name}"
     return line + _unknown(earlier, "newer ones")
@@ -245,6 +252,9 @@ def _other_ranks(before: Run, run: Run) -> str:
 
 def _unknown(earlier: Earlier, what: str) -> str:
     run = earlier.unknown
-    return (
-        f"; run {run.run} may have left {what} on {run.nodes[0].name}, which does not answer" if run else ""
-    )
+    if run is None:
+        return ""
+    lost = run.nodes[0].name
+    if run == earlier.source:
+        return f"; {lost}, which does not answer, may have {what}"
+    return f"; run {run.run} may have left {what} on {lost}, which does not answer"

@@ -32,17 +32,20 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | No
     if picked is None:
         raise Failed(_nothing(app, request, asked))
     source, found, places = picked
-    if unknown := asked.unknown():
-        raise Failed(older(source, *unknown))
+    newer, error = asked.unknown() or (None, "")
+    if newer is not None and not (newer == source and source == runs[0] and request.resume_from):
+        raise Failed(older(source, newer, error))
     run = runs[0] if request.resume_from else source
-    return taken_over(request, run), Earlier(run=run, source=source, found=found, places=places)
+    earlier = Earlier(run=run, source=source, found=found, places=places, unknown=newer)
+    return taken_over(request, run), earlier
 
 
 def older(source: Run, newer: Run, error: str) -> str:
     """The sentences for checkpoints that are not known to be the newest."""
+    what = "what was brought here of it" if newer == source else f"the older run {source.run}"
     return (
         f"Run {newer.run} may have left newer checkpoints on {newer.nodes[0].name}, which does not answer: {error} "
-        f"Try again when it does, or go on from the older run {source.run} all the same: "
+        f"Try again when it does, or go on from {what} all the same: "
         f"gpuctl train --resume-from {source.run}"
     )
 

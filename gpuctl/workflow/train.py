@@ -87,6 +87,7 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                     nodes,
                     launches_of(run, script, prepared, request.env),
                     detach=request.detach,
+                    mirror=request.max_restarts > 0,
                     began=began,
                     on_started=preparing.close,
                 )
@@ -115,17 +116,21 @@ def see_through(
     *,
     began: float,
     detach: bool = False,
+    mirror: bool = False,
     on_started: Callable[[], None] = lambda: None,
 ) -> tuple[Result, bool]:
     """Start a planned run on its nodes, which are ready, and see it to its end unless `detach`.
 
     `nodes` are those of the run; their connections stay open. `began`: monotonic time since which its total is
-    counted. Returns the result, and whether a person interrupted it.
+    counted. `mirror`: the newest checkpoints are brought here on the way. Returns the result, and whether a person
+    interrupted it.
     """
     from remote.watch import Watch
 
     machines = {name: node.machine for name, node in nodes.items()}
-    watch = Watch(run, folder, machines, cluster.known_hosts_path, view, gang=True, nodes=nodes)
+    watch = Watch(
+        run, folder, machines, cluster.known_hosts_path, view, gang=True, mirror=mirror, nodes=nodes
+    )
     with interrupts_go_to(watch):
         folder.save_run(run)
         return _launch(view, folder, run, watch, launches, on_started, detach=detach, began=began)

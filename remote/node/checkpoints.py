@@ -6,6 +6,8 @@ a link within the folder is the file that it leads to.
 
 What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
 launch moves it in. Nothing here ever changes what an earlier run has left.
+
+While a run goes on, the computer from which it was started may be told what there is by now, and ask for it.
 """
 
 import os
@@ -21,6 +23,11 @@ from remote.node.runner import CHECKPOINTS, placed_for
 from remote.node.sending import send_files
 
 BEAT_S = 5.0
+"""At least this often something is sent, so that the other side can tell work from a dead node."""
+LOOK_S = 5.0
+"""How often the folder of a run that goes on is looked at; and a script's files count as written after as long."""
+TELL_S = 120.0
+"""Between two times that the other side is told of it: what is told may be brought, which may be paid by size."""
 COPY_BYTES = 1024 * 1024
 
 
@@ -29,11 +36,12 @@ def of_run(run: str, node: str) -> Path:
     return NODE_HOME / "runs" / run / node / CHECKPOINTS
 
 
-def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
+def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
     """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
 
     `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
-    is cut off holds whole checkpoints, too.
+    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these the two of the newest one; of
+    a script's all, as nobody else knows which belong together.
     """
     if not whole:
         plain = [
@@ -54,7 +62,8 @@ def files_in(folder: Path, whole: bool) -> List[Tuple[str, int]]:
         size = _size(folder / name)
         if size >= 0 and size == document.get("bytes"):
             steps.append((step, [(name, size), (path.name, _size(path))]))
-    return [file for _, files in sorted(steps) for file in files]
+    counting = sorted(steps)
+    return [file for _, files in (counting[-1:] if newest else counting) for file in files]
 
 
 def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
@@ -80,19 +89,70 @@ def _status(path: Path) -> "Optional[os.stat_result]":
         return None
 
 
-def describe(folder: Path, whole: bool) -> Optional[Dict[str, Any]]:
+def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
     """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none."""
-    files = files_in(folder, whole)
+    files = files_in(folder, whole, newest)
     if not files:
         return None
-    newest, _ = files[-2] if whole else files[-1]
-    status = _status(folder / newest)
+    name, _ = files[-2] if whole else files[-1]
+    status = _status(folder / name)
     return {
         "files": len(files),
         "bytes": sum(size for _, size in files),
-        "newest": newest,
+        "newest": name,
         "written_ns": 0 if status is None else status.st_mtime_ns,
     }
+
+
+def is_to_be_told(
+    found: Optional[Dict[str, Any]],
+    told: Optional[Dict[str, Any]],
+    *,
+    whole: bool,
+    told_s_ago: float,
+    written_s_ago: float,
+) -> bool:
+    """Whether what is there now is told: the first at once, then news, not too often.
+
+    A script's files only when none was written just now, as they may be half of a set. `written_s_ago` is negative
+    for a time that a script has set to the future.
+    """
+    if found is None or found == told:
+        return False
+    at_rest = whole or abs(written_s_ago) >= LOOK_S
+    return at_rest and (told is None or told_s_ago >= TELL_S)
+
+
+class News:
+    """What there is to go on from of a run that is going on, to be told now and then."""
+
+    def __init__(self, folder: Path, whole: bool) -> None:
+        self._folder = folder
+        self._whole = whole
+        self._told: Optional[Dict[str, Any]] = None
+        self._told_s = self._looked_s = time.monotonic() - TELL_S
+
+    def look(self) -> Optional[Dict[str, Any]]:
+        """What is to be told now, as `describe` says it of what is needed to go on. Never raises, and is cheap."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_S:
+            return None
+        self._looked_s = now
+        try:
+            found = describe(self._folder, self._whole, newest=True)
+        except (OSError, ValueError):
+            return None  # the run is at work there: what was listed may be gone by now
+        written_s_ago = time.time() - found["written_ns"] / 1e9 if found else 0.0
+        if not is_to_be_told(
+            found,
+            self._told,
+            whole=self._whole,
+            told_s_ago=now - self._told_s,
+            written_s_ago=written_s_ago,
+        ):
+            return None
+        self._told, self._told_s = found, now
+        return found
 
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -158,10 +218,10 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`send_checkpoints`: the files of a run's checkpoints (`source`: [id, node, whole])."""
+    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole]), or what is needed of them (`newest`)."""
     run, node, whole = request["source"]
     folder = of_run(run, node)
-    send_files(folder, [name for name, _ in files_in(folder, whole)], "", output)
+    send_files(folder, [name for name, _ in files_in(folder, whole, request["newest"])], "", output)
     frames.write(output, {"t": "done"})
 
 

@@ -19,7 +19,8 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
-    sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints` (whole, max_bytes). A
+    sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints`: whole, max_bytes of
+    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on. A
     `launch` in it is started first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
@@ -31,12 +32,21 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
     records: Dict[str, int] = dict.fromkeys(request["records"], 0)
+    wanted = request["checkpoints"]
+    news = (
+        checkpoints.News(run_dir / runner.CHECKPOINTS, wanted["whole"])
+        if wanted and wanted["mirror"]
+        else None
+    )
     beat = time.monotonic()
     while True:
         state = runner.state(run_dir)
         sent = _send_growth(run_dir, offsets, output) + _send_records(run_dir, records, output)
         if not state["running"] or not request["wait"]:
             break
+        found = news.look() if news else None
+        if found:
+            frames.write(output, dict(found, t="checkpoint"))
         now = time.monotonic()
         if sent:
             beat = now
@@ -53,9 +63,11 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     frames.write(output, {"t": "end", "state": state})
     if not state["running"]:
         send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
-        if request["checkpoints"]:
+        if wanted:
             failed = state.get("exit_code") != 0
-            checkpoints.send_if_small(run_dir, output, failed=failed, **request["checkpoints"])
+            checkpoints.send_if_small(
+                run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
+            )
     frames.write(output, {"t": "done"})
 
 

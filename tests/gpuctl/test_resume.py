@@ -165,13 +165,23 @@ def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> N
     assert asked.unknown() == (later, "gpu-1: timed out.")
     assert replace(asked, runs=(RUN, later), found={FIRST.key: [SOME, None]}).unknown() is None
     assert replace(asked, found={FIRST.key: [SOME, SOME]}).unknown() is None, "its home is the other's, too"
-    assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here"
+    assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here at its end"
+    mirrored = frozenset({later.run})
+    assert replace(asked, here=[SOME, None], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, here=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
+    assert replace(asked, found={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
+    assert replace(asked, here=[None, SOME], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
     assert replace(asked, found={}).unknown() == (later, "gpu-1: timed out.")
     assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
     assert older(RUN, later, "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
         f"again when it does, or go on from the older run {RUN.run} all the same: "
         f"gpuctl train --resume-from {RUN.run}"
+    )
+    assert older(later, later, "gpu-1: timed out.") == (
+        f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
+        "again when it does, or go on from what was brought here of it all the same: "
+        f"gpuctl train --resume-from {later.run}"
     )
 
 
@@ -192,8 +202,12 @@ def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> N
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here when that "
-            "ended",
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
+            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
+            "does not answer, may have newer ones",
         ),
         (
             Earlier(run=RUN, source=None),

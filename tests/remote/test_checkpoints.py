@@ -6,28 +6,25 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from node_here import ROOT, NodeHere, node_part
 
-from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from inventories.store import Store
 from remote import checkpoints
 from remote.errors import NodeFailed, SyncRefused
+from remote.intake import Intake
 from remote.node import frames, process
 from remote.node.__main__ import FAILED
 from remote.node.checkpoints import describe, files_in, send_if_small
 from remote.node.files import write_json
-from remote.replica import Replica
-from remote.session import Node
+from remote.replica import Replica, mirrored_path
 
-ROOT = Path(__file__).parents[2]
 RUN = "20261121-054625-3fa9"
 
 
@@ -107,15 +104,6 @@ def test_no_folder_and_an_empty_one_have_none(tmp_path: Path, whole: bool) -> No
     assert describe(tmp_path, whole) is None
 
 
-def node_part(home: Path, command: str) -> "subprocess.Popen[bytes]":
-    """The node's part, as a process with a home of its own."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node.__main__ import run; run([{command!r}])"
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "-I", "-c", code], env={"HOME": str(home)}, stdin=pipe, stdout=pipe, stderr=pipe
-    )
-
-
 def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
     """The one answer of the node's part."""
     with node_part(home, command) as part:
@@ -123,32 +111,6 @@ def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]
     assert part.returncode == 0, err
     answer: dict[str, Any] = json.loads(out)
     return answer
-
-
-class NodeHere(Node):
-    """A node whose part runs on this computer, with nothing in between."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.machine = Machine(
-            name="gpu-0",
-            rank=0,
-            state="running",
-            host="127.0.0.1",
-            user="me",
-            private_ip="127.0.0.1",
-            gpus=0,
-            id="0",
-        )
-
-    @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
-        """Ask the node's part, which answers at once."""
-        with node_part(self.home, command) as part:
-            out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
-        assert part.returncode == 0, err
-        said = io.BytesIO(out)
-        yield SimpleNamespace(frames=lambda: frames.decode(said.readline, said.read))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -220,13 +182,13 @@ def test_a_part_of_a_scripts_checkpoints_is_not_brought(tmp_path: Path) -> None:
     folder = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints"
     folder.mkdir(parents=True)
     (folder / "shard-0").write_bytes(b"0")
-    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, tmp_path / "here")
+    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "here"))
     assert (tmp_path / "here" / "shard-0").read_bytes() == b"0"
     refused = folder.joinpath(*["deep"] * 40)
     refused.mkdir(parents=True)
     (refused / "shard-1").write_bytes(b"1")
     with pytest.raises(NodeFailed, match=r"^gpu-0: not all checkpoints of run .*/shard-1.*Mend or remove"):
-        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, tmp_path / "again")
+        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "again"))
 
 
 def test_a_part_of_a_scripts_checkpoints_is_not_sent(tmp_path: Path) -> None:
@@ -254,8 +216,11 @@ def test_where_one_was_refused_the_ones_from_before_are_kept(
     replica.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
     if refused:
         replica.intake.complete(refused, 3, "0" * 64, 0o644)
+    mirrored_path(folder).touch()
     replica.keep_checkpoints()
     assert (folder.checkpoints_path / "shard-0").read_bytes() == kept
+    assert mirrored_path(folder).exists() == (kept == b"old")
+    assert [path.name for path in replica.intake.root.glob(".*")] == []
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -1,0 +1,91 @@
+"""A run's checkpoints outlive its first node: they were brought here while it went on."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support import Gpuctl, interrupt, processes_with, wait_for
+
+pytestmark = pytest.mark.slow
+
+JOB = (
+    "--model",
+    "mlp",
+    "--checkpoint-every",
+    "1",
+    "--epochs",
+    "100000",
+    "--threads",
+    "1",
+    "--no-tensorboard",
+)
+
+
+@pytest.fixture
+def mirrored(two_hosts: Gpuctl) -> "Iterator[tuple[subprocess.Popen[str], Path]]":
+    """`train --max-restarts 1` of the built-in job, when a checkpoint of it is here; with the run's folder."""
+    process = two_hosts.start("train", "--max-restarts", "1", "--json", "--", *JOB)
+
+    def here() -> Path | None:
+        return next((two_hosts.home / "runs").glob("*/checkpoints/step-*.json"), None)
+
+    yield process, wait_for(here, what="a checkpoint here").parents[1]
+    process.kill()
+    process.communicate(timeout=30)
+
+
+def kill_host(gpuctl: Gpuctl, name: str) -> None:
+    """End all that runs on a local host, as a power cut does."""
+    home = gpuctl.home / "clusters" / "default" / "local" / name
+    for pid in processes_with(str(home)):
+        psutil.Process(pid).kill()
+
+
+def test_a_lost_first_node(two_hosts: Gpuctl, mirrored: "tuple[subprocess.Popen[str], Path]") -> None:
+    process, folder = mirrored
+    kill_host(two_hosts, "default-0")
+    [newest] = (folder / "checkpoints").glob("step-*.pt")
+
+    def again() -> Path | None:
+        """The folder of the next run, once it has taken a step."""
+        metrics = list((two_hosts.home / "runs").glob("*/metrics/rank-0.jsonl"))
+        others = [path for path in metrics if path.parents[1] != folder and '"step"' in path.read_text()]
+        return others[0].parents[1] if others else None
+
+    second = wait_for(again, what="the restart", deadline_s=90)
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    result = json.loads(out)
+    assert (result["run"], result["resumed_from"], result["nnodes"]) == (second.name, folder.name, 1)
+    line = f"goes on from {newest.name} of run {folder.name} on 1 node"
+    older = ", with what was brought here; default-0, which does not answer, may have newer ones"
+    [said] = [said for said in err.splitlines() if said.startswith("restart 1 of 1: ")]
+    assert line in said
+    assert said.endswith(older)
+    steps = [
+        json.loads(text).get("step")
+        for text in (second / "metrics" / "rank-0.jsonl").read_text().splitlines()
+    ]
+    assert min(step for step in steps if step) >= int(newest.stem[5:])
+
+    # As if all had been lost with the node: only who names the run goes on from what may be older.
+    shutil.rmtree(second)
+    refused = two_hosts("train", "--resume", "--dry-run")
+    assert refused.status == 1
+    assert (
+        f"Run {folder.name} may have left newer checkpoints on default-0, which does not answer"
+        in refused.err
+    )
+    assert "go on from what was brought here of it all the same" in refused.err
+    inventory = two_hosts.home / "clusters" / "default" / "inventory.yaml"
+    ranks = iter((1, 0))
+    inventory.write_text(re.sub(r"rank: \d+", lambda _: f"rank: {next(ranks)}", inventory.read_text()))
+    taken = two_hosts.ok("train", "--resume-from", folder.name, "--nnodes", "1", "--dry-run")
+    assert f"{line}, 1 rank instead of 2" in taken.out + taken.err
+    assert older in taken.out + taken.err
