@@ -29,6 +29,8 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 """What a rank says that only noticed that another one is gone."""
+_ABORTED = "terminate called without an active exception"
+"""What C++ says of a thread that is taken down while it works, as Python does with those that want it at its end."""
 _ENDED_ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
 
 
@@ -90,6 +92,11 @@ def describe(code: int, tail: str) -> str:
         return f"{_status(code)}; running out of memory is the usual cause"
     if code < 0 and code in STOP_STATUSES:
         return _status(code)
+    if said == _ABORTED:
+        return (
+            f"{_status(code)}: {said}; if its work was done, a thread of torch's gloo was still at it when Python "
+            "ended: end the script with os._exit(0)"
+        )
     return f"{_status(code)}: {said}" if said else _status(code)
 
 

@@ -200,6 +200,12 @@ def test_a_launcher_that_failed_without_its_ranks() -> None:
             "Fatal Python error: Segmentation fault",
             "killed by SIGSEGV: Fatal Python error: Segmentation fault",
         ),
+        (
+            -6,
+            "ranks agree\nterminate called without an active exception\n",
+            "killed by SIGABRT: terminate called without an active exception; if its work was done, a thread of "
+            "torch's gloo was still at it when Python ended: end the script with os._exit(0)",
+        ),
         (-15, "some line", "killed by SIGTERM"),
         (-99, "", "killed by signal 99"),
         (200, "", "exit status 200"),
