@@ -12,8 +12,8 @@ from typing import Literal
 from gpuctl.scaling import Measured, RankPace, same_batch
 from gpuctl.text import clean, milliseconds, percent
 
-Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "compute"]
-"""`network`: communication between nodes; `links`: within a node."""
+Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "disturbed", "compute"]
+"""`network`: communication between nodes; `links`: within a node; `disturbed`: the measurement says little."""
 
 STRAGGLER = 1.2
 """A rank is a straggler that is busy by itself this many times as long as the median of all ranks."""
@@ -59,7 +59,7 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
         )
     alike = [one for one in measured if same_batch((one, first))]
     best = max(alike, key=lambda one: one.efficiency(first))
-    if best.efficiency(first) > TOO_GOOD_EFFICIENCY:
+    if disturbed(measured):
         found.append(
             f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
             f"{first.layout.name}, which something held up: measure again when it has its node to itself."
@@ -70,6 +70,12 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
             "--global-batch-size, has speed-ups compare the layouts alone."
         )
     return found
+
+
+def disturbed(measured: Sequence[Measured]) -> bool:
+    """Whether a rank of a larger layout is much faster than one alone: then nothing follows from the table."""
+    first = measured[0]
+    return any(one.efficiency(first) > TOO_GOOD_EFFICIENCY for one in measured if same_batch((one, first)))
 
 
 def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:
@@ -206,6 +212,17 @@ def _contention(judged: Measured, first: Measured) -> Bottleneck | None:
     )
 
 
+def _disturbed(judged: Measured, first: Measured) -> Bottleneck | None:
+    if not disturbed((first, judged)):
+        return None
+    return Bottleneck(
+        kind="disturbed",
+        sentence=f"Something else held up {first.layout.name}, whose rank is slower than each of "
+        f"{judged.layout.name}: the speed-ups say nothing.",
+        advice="First measure again when the machines have nothing else to do (gpuctl top).",
+    )
+
+
 def _compute(judged: Measured, first: Measured) -> Bottleneck:
     share = percent(judged.share.compute)
     faster = (
@@ -232,6 +249,7 @@ RULES: tuple[Callable[[Measured, Measured], Bottleneck | None], ...] = (
     _data,
     _communication,
     _contention,
+    _disturbed,
     _compute,
 )
 """The last always applies."""

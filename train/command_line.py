@@ -38,6 +38,15 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         found.lr = DEFAULT_LR[found.optimizer]
     if found.grow_batch and found.schedule != "plateau":
         parser.error("--grow-batch needs --schedule plateau, which says when.")
+    if found.batch_size is not None and found.global_batch_size is not None:
+        parser.error(
+            "--batch-size is of a rank, --global-batch-size of all ranks together: give one of them."
+        )
+    if found.warmup_epochs >= found.epochs:
+        parser.error(
+            f"--warmup-epochs {found.warmup_epochs:g} is all of --epochs {found.epochs}: the learning rate would "
+            "only rise. Give fewer."
+        )
     if found.compression == "powersgd" and found.precision == "fp16":
         parser.error(
             "--compression powersgd keeps what overflows, as fp16's gradients do: take --precision bf16."
@@ -230,7 +239,8 @@ def _where(group: _Group) -> None:
 def _out(group: _Group) -> None:
     group.add(
         "--checkpoint-every",
-        "epochs between two checkpoints, 0: none (default: after an epoch, at least half a minute apart)",
+        "epochs between two checkpoints, beside the one at the end; 0: none at all (default: after an epoch, at "
+        "least half a minute apart)",
         type=_number(at_least=0, at_most=1e6),
         metavar="X",
     )

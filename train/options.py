@@ -73,7 +73,8 @@ class Options:
     """Gradients that are averaged at once, MiB. None: as torch has it."""
 
     checkpoint_every: float | None = None
-    """Epochs between two checkpoints; 0: none. None: at the ends of epochs, `train.checkpoint.APART_S` apart."""
+    """Epochs between two checkpoints; 0: none. None: at the ends of epochs, `train.checkpoint.APART_S` apart. One is
+    written at the run's end in any case but 0."""
     keep_checkpoints: int = 2
 
     metrics: tuple[str, ...] = ("accuracy",)

@@ -33,12 +33,17 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides."""
-        every = self._trainer.options.checkpoint_every
+        progress, options = self._trainer.progress, self._trainer.options
+        every = options.checkpoint_every
         seconds, epochs = self._saved
+        if every == 0:
+            return False
+        at_end = progress.consumed == self._trainer.images
+        if at_end and progress.epoch == options.epochs:
+            return True  # another run may add epochs
         if every is None:
-            at_end = self._trainer.progress.consumed == self._trainer.images
             return at_end and time.monotonic() - seconds >= checkpoint.APART_S
-        return every > 0 and math.floor(self._passed() / every + 1e-9) > math.floor(epochs / every + 1e-9)
+        return math.floor(self._passed() / every + 1e-9) > math.floor(epochs / every + 1e-9)
 
     def save(self) -> None:
         """Every rank calls it at the same step."""

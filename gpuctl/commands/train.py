@@ -121,7 +121,7 @@ def command(
     """
     from gpuctl.workflow import dry_run as dry
     from gpuctl.workflow.request import TrainRequest, built_in_help
-    from gpuctl.workflow.restarts import train_to_the_end
+    from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
 
     request = TrainRequest(
         mode=mode,
@@ -163,6 +163,8 @@ def command(
         app.output.table(run_table(result))
     if interrupted:
         return 130
+    if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
+        return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.bottleneck import bottleneck, doubts
+from gpuctl.bottleneck import bottleneck, disturbed, doubts
 from gpuctl.buckets import buckets_of
 from gpuctl.forecast import Outlook, outlook
 from gpuctl.links import Line, network_of, nominal_gb_s
@@ -101,6 +101,8 @@ def bench(app: App, request: BenchRequest) -> Bench:
             gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
             layouts = request.layouts or default_layouts(gpus)
             check_gpus(layouts, gpus, request.words)
+            if inventory.provider == "local" and any(layout.nodes > 1 for layout in layouts):
+                view.note("local hosts share this one machine: more of them bring no more speed")
             allreduce = None
             if request.forecast:
                 view.phase("all-reduce", "measuring the bandwidth")
@@ -144,7 +146,10 @@ def _bandwidth(
 def _outlooks(
     request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
 ) -> list[Outlook]:
-    """What is foretold of the layouts that were asked for."""
+    """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
+    if request.forecast and disturbed(measured):
+        ready.app.output.say("nothing is foretold from these figures, which something else has held up")
+        return []
     buckets = buckets_of(measured[0].job, bucket_mb(request.words))
     rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)
     network = network_of(

@@ -1,5 +1,6 @@
 """What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -99,6 +100,8 @@ def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple
 
     if request.built_in:
         check_built_in(request.words)
+        if note := home_note(request.words, inventory.provider):
+            app.output.say(note)
         return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
     if request.project is not None and not request.project.is_dir():
         raise Usage(
@@ -156,6 +159,21 @@ def check_built_in(words: Sequence[str]) -> None:
     said = done.stderr.strip().splitlines()
     if done.returncode == 2 and said:
         raise Usage(said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --"))
+
+
+def home_note(words: Sequence[str], provider: str) -> str | None:
+    """A word on a --data-dir in this computer's home, which may be one whose `~` the shell has replaced."""
+    found = [value for name, value in itertools.pairwise(words) if name == "--data-dir"]
+    found += [word.removeprefix("--data-dir=") for word in words if word.startswith("--data-dir=")]
+    if not found or not Path(found[-1]).is_relative_to(Path.home()):
+        return None
+    if provider == "local" and Path(found[-1]).exists():
+        return None
+    own = Path(found[-1]).relative_to(Path.home())
+    return (
+        f"note: --data-dir {found[-1]} is in the home of this computer. For a folder in the nodes' homes, put it in "
+        f"quotes, which keep the shell from replacing it: --data-dir '~/{own}'"
+    )
 
 
 def built_in_help() -> int:

@@ -222,6 +222,15 @@ def test_more_than_all_of_it_is_doubted() -> None:
     ]
 
 
+def test_nothing_follows_from_what_was_held_up() -> None:
+    found = bottleneck([ONE, measured(2, 1, epoch_s=2.0)])
+    assert found is not None
+    assert (found.kind, found.sentence) == (
+        "disturbed",
+        "Something else held up 1x1, whose rank is slower than each of 2x1: the speed-ups say nothing.",
+    )
+
+
 def test_layouts_of_other_batches_are_told_and_not_doubted() -> None:
     assert doubts([ONE, measured(2, 1, epoch_s=5.0, batch_size=32)]) == [
         "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "

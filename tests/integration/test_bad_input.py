@@ -78,6 +78,12 @@ def test_options_of_the_built_in_job_are_looked_at_before_anything_is_launched(c
     assert cluster.ok("runs", "--json").json["runs"] == before
 
 
+def test_what_only_the_ranks_can_find_wrong_has_the_status_of_wrong_input(cluster: Gpuctl) -> None:
+    done = cluster("train", "--json", "--nnodes", "1", "--", "--model", "resnet19")
+    assert (done.status, done.json["status"], done.json["exit_code"]) == (2, "failed", 2)
+    assert "resnet19" in done.json["first_error"]["message"]
+
+
 def test_a_name_that_no_cluster_has_is_told_beside_those_that_are_there(cluster: Gpuctl) -> None:
     done = cluster.ok("down", "--cluster", "defautl")
     assert "There is no cluster defautl in the files here" in done.err

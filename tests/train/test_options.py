@@ -15,7 +15,7 @@ def test_the_defaults_of_the_command_line_are_those_of_the_value():
 def test_every_option_is_read():
     line = (
         "--model resnet18 --stem cifar --dataset synthetic --data-dir /data --no-download --synthetic 9,3,8,8,2 "
-        "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --batch-size 16 --global-batch-size 32 "
+        "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --global-batch-size 32 "
         "--accumulate 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau --warmup-epochs 0.5 "
         "--lr-scaling linear --grow-batch --clip 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
         "--compile --compression half --bucket-mb 5 --device cpu --threads 4 --timeout-s 9.5 --checkpoint-every 0.5 "
@@ -32,7 +32,6 @@ def test_every_option_is_read():
         validation=0.1,
         augmentation="crop",
         epochs=3,
-        batch_size=16,
         global_batch_size=32,
         accumulate=2,
         optimizer="sgd",
@@ -62,7 +61,8 @@ def test_every_option_is_read():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == [], "an option that is not tried"
+    assert same == ["batch_size"], "an option that is not tried"
+    assert parse(["--batch-size", "16"]).batch_size == 16, "not beside the batch of all ranks"
 
 
 def test_each_optimizer_has_its_own_learning_rate():
@@ -104,6 +104,14 @@ def test_there_is_a_learning_rate_for_every_optimizer():
             "Argument --metrics: 'f1,,f1' can't be used: give different names, separated by",
         ),
         ("--compression powersgd --precision fp16", "--compression powersgd keeps what overflows, as fp16's"),
+        (
+            "--batch-size 8 --global-batch-size 16",
+            "--batch-size is of a rank, --global-batch-size of all ranks",
+        ),
+        (
+            "--epochs 2 --warmup-epochs 2",
+            "--warmup-epochs 2 is all of --epochs 2: the learning rate would only",
+        ),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],
 )

@@ -30,7 +30,7 @@ def test_there_are_recipes():
 def test_a_recipe_runs(run, tmp_path, data_dir, recipe):
     done = run(
         *shlex.split(recipe),
-        *("--epochs", "1", "--data-dir", str(data_dir), "--no-download"),
+        *("--epochs", "1", "--warmup-epochs", "0.5", "--data-dir", str(data_dir), "--no-download"),
         *("--device", "cpu", "--threads", "1", "--log-every", "1"),
         run_dir=tmp_path,
     )

@@ -58,7 +58,7 @@ def obtain(
                 _download(folder / f".{name}.part", folder, lacking, download)
     except (OSError, RuntimeError, http.client.HTTPException, BadEnvironment) as error:
         raise MissingData(
-            f"{_missing_sentence(name, folder, lacking)}: it could not be downloaded ({_brief(error)})."
+            f"{_missing_sentence(name, folder, lacking, f', and could not be downloaded ({_brief(error)})')}."
         ) from error
 
 
@@ -109,8 +109,8 @@ def _impatient(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def _missing_sentence(name: str, folder: Path, lacking: list[str]) -> str:
-    return f"{name} is not in {folder} on this machine. Put these files there: {', '.join(lacking)}"
+def _missing_sentence(name: str, folder: Path, lacking: list[str], why: str = "") -> str:
+    return f"{name} is not in {folder} on this machine{why}. Put these files there: {', '.join(lacking)}"
 
 
 def _brief(error: Exception) -> str:
