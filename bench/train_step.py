@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from train.batches import LoadedBatches, Normalize, ResidentBatches, Share
+from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share
 from train.data import Images
 from train.distributed import Place
 from train.metrics import MetricsManager
@@ -134,8 +134,11 @@ class Ours:
         channels = images.images.shape[1]
         mean, std = (0.5,) * channels, (0.25,) * channels
         which = Share(seed=0, rank=0, world_size=1, augmentation="flip" if channels == 3 else "none")
-        kind, where = (ResidentBatches, device) if resident else (LoadedBatches, torch.device("cpu"))
-        self._made = kind(images, Normalize(mean, std, where), which, device)
+        self._made: Batches
+        if resident:
+            self._made = ResidentBatches(images, Normalize(mean, std, device), which, device, kept=device)
+        else:
+            self._made = LoadedBatches(images, Normalize(mean, std, torch.device("cpu")), which, device)
         self._batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(())
         self._epoch = 0
         self._device = device
@@ -144,9 +147,8 @@ class Ours:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         model.to(memory_format=self._format)
         self._timer = StepTimer(device) if told else Silent(device)
-        self._step = Step(
-            options, model, optimizer_for(options, model.parameters(), fused=fused), self._timer
-        )
+        optimizer = optimizer_for(options, model.parameters(), fused=fused)
+        self._step = Step(options, model, optimizer, self._timer, part=BATCH)
         self._progress = Progress(device)
         self._metrics = MetricsManager(options.metrics, classes, device)
         self._report = Report(path=folder / "metrics.jsonl", place=Place(), options=options)
@@ -247,8 +249,7 @@ def main() -> int:
                 taken[name].append(loops[name](steps))
         cost = cost_of(loops["--loop fast"], silent)
     missed = judge(taken, cost, steps, limit)
-    fastest_s = min(statistics.median(seconds) for seconds in taken.values())
-    print_floors(options, shape, steps / fastest_s, hardware)
+    print_floors(options, shape, steps / statistics.median(fastest(taken)), hardware)
     return missed
 
 
@@ -292,10 +293,9 @@ def judge(taken: dict[str, list[float]], cost: float, steps: int, limit: float) 
         speed = steps * BATCH / statistics.median(seconds)
         print(f"  {name:28} {speed:10,.0f} images/s   {ratio(base, seconds):6.2f} x the tutorials' loop")
     fast = taken["--loop fast"]
-    fastest = min(taken.values(), key=statistics.median)
     print(f"  clocks and metrics: {cost - 1:+.1%} of a step")
     missed = []
-    if ratio(base, fastest) < limit:
+    if ratio(base, fastest(taken)) < limit:
         missed.append(f"the fastest loop is less than {limit:g} times as fast as the tutorials'")
     if ratio(taken["--loop plain"], fast) < 1:
         missed.append("the fast loop is slower than the plain one")
@@ -304,6 +304,11 @@ def judge(taken: dict[str, list[float]], cost: float, steps: int, limit: float) 
     for sentence in missed:
         print(sentence, file=sys.stderr)
     return 1 if missed else 0
+
+
+def fastest(taken: dict[str, list[float]]) -> list[float]:
+    """Of the loops that the job's options can choose; the others are there to see what each choice brings."""
+    return min((taken[name] for name in taken if "fast" in name), key=statistics.median)
 
 
 def ratio(these: list[float], those: list[float]) -> float:

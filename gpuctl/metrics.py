@@ -7,11 +7,27 @@ not known. Nothing here raises on them.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from inventories.run import Share, StepMs, TrainSummary
 
 Line: TypeAlias = Mapping[str, Any]
+
+LEAST_WRITTEN_S = 0.1
+"""A speed by the writes of a file is told of this time and longer: its times are those of a clock that ticks."""
+METRICS_KEPT = 32
+METRIC_NAME_LENGTH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The growth of a rank's metrics file, as the node saw it."""
+
+    samples: float
+    """Those that the first write told of."""
+    seconds: float
+    """From that write to the last."""
 
 
 def number(value: object) -> float | None:
@@ -134,8 +150,17 @@ def share_of(lines: Sequence[Line]) -> Share:
     return Share(compute=compute, communication=communication, data=data)
 
 
-def samples_per_s_of(lines: Sequence[Line], wall_s: float | None) -> float | None:
-    """The rank's own speed by the samples it counted: between its lines if they have times, else overall."""
+def steps_of(lines: Sequence[Line]) -> int | None:
+    """From the first step that the rank told of to the last, both counted."""
+    told = [step for line in steps(lines) if (step := whole(line.get("step"))) is not None]
+    return max(told) - min(told) + 1 if told else None
+
+
+def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
+    """The rank's own speed by the samples it counted, never of the time before it told of any.
+
+    By the times in its lines; where they have none by the writes of its file, if the last line tells of samples.
+    """
     seen = [
         (samples, number(line.get("time")))
         for line in steps(lines)
@@ -145,18 +170,24 @@ def samples_per_s_of(lines: Sequence[Line], wall_s: float | None) -> float | Non
         return None
     (first, began), (last, ended) = seen[0], seen[-1]
     if began is not None and ended is not None and ended > began:
-        samples, taken_s = last - first, ended - began
-    else:
-        samples, taken_s = last, wall_s or 0.0
-    return samples / taken_s if samples > 0 and taken_s > 0 else None
+        return _speed(first, last, ended - began)
+    if written is None or written.seconds < LEAST_WRITTEN_S:
+        return None
+    return _speed(written.samples, number(inner(lines[-1]).get("samples")), written.seconds)
+
+
+def _speed(first: float, last: float | None, taken_s: float) -> float | None:
+    """Samples a second between two counts of them; None where they did not grow."""
+    return (last - first) / taken_s if last is not None and last > first else None
 
 
 def summary(
-    metrics: Mapping[int, Sequence[Line]], *, world_size: int, wall_s: Mapping[int, float]
+    metrics: Mapping[int, Sequence[Line]], *, world_size: int, written: Mapping[int, Written]
 ) -> TrainSummary:
-    """The job's own report, from all ranks' lines. `wall_s`: how long each rank ran."""
+    """The job's own report, from all ranks' lines. `written`: by rank."""
     lines = metrics.get(0, ())
     start, epochs = event(lines, "start"), events(lines, "epoch")
+    judged, judged_on = _judged(lines)
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
@@ -164,11 +195,25 @@ def summary(
         device=_device_kind(metrics),
         epochs=whole(start.get("epochs")),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
-        samples_per_s=_samples_per_s(metrics, world_size=world_size, wall_s=wall_s),
+        samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
         loss=_losses(metrics),
         accuracy=_accuracy(lines),
+        metrics=judged,
+        judged_on=judged_on,
         step_ms=step_ms_of(lines),
-        share=share_of(lines),
+        share=_mean_share([share_of(metrics.get(rank, ())) for rank in range(world_size)]),
+    )
+
+
+def _mean_share(shares: Sequence[Share]) -> Share:
+    """That of all ranks together: one that is slow computes while the others wait for it."""
+    known = [share for share in shares if None not in (share.compute, share.communication, share.data)]
+    if not known:
+        return shares[0] if shares else Share()
+    return Share(
+        compute=math.fsum(share.compute or 0.0 for share in known) / len(known),
+        communication=math.fsum(share.communication or 0.0 for share in known) / len(known),
+        data=math.fsum(share.data or 0.0 for share in known) / len(known),
     )
 
 
@@ -179,7 +224,7 @@ def _device_kind(metrics: Mapping[int, Sequence[Line]]) -> str | None:
 
 
 def _samples_per_s(
-    metrics: Mapping[int, Sequence[Line]], *, world_size: int, wall_s: Mapping[int, float]
+    metrics: Mapping[int, Sequence[Line]], *, world_size: int, written: Mapping[int, Written]
 ) -> float | None:
     """The speed of all ranks together: rank 0's own figures, else the sum over all ranks."""
     lines = metrics.get(0, ())
@@ -193,7 +238,7 @@ def _samples_per_s(
     ]
     if epochs:
         return sum(speed * taken_s for speed, taken_s in epochs) / sum(taken_s for _, taken_s in epochs)
-    speeds = [samples_per_s_of(metrics.get(rank, ()), wall_s.get(rank)) for rank in range(world_size)]
+    speeds = [samples_per_s_of(metrics.get(rank, ()), written.get(rank)) for rank in range(world_size)]
     known = [speed for speed in speeds if speed is not None]
     # The speed of some ranks is not the speed of all of them.
     return sum(known) if known and len(known) == world_size else None
@@ -207,6 +252,31 @@ def _accuracy(lines: Sequence[Line]) -> float | None:
         if accuracy is not None and 0 <= accuracy <= 1:
             return accuracy
     return None
+
+
+def _judged(lines: Sequence[Line]) -> tuple[dict[str, float], Literal["test", "validation"] | None]:
+    """What the model was judged by and on what: the test images where there are any, else the last epoch's."""
+    if metrics := _metrics(event(lines, "end").get("test")):
+        return metrics, "test"
+    # A job that had nothing left to train tells them at its end.
+    for name in ("epoch", "end"):
+        if metrics := _metrics(event(lines, name).get("validation")):
+            return metrics, "validation"
+    return {}, None
+
+
+def _metrics(told: object) -> dict[str, float]:
+    """The numbers of a mapping whose names can be printed; the first of them, if there are very many."""
+    named = (
+        (name, known)
+        for name, value in inner(told).items()
+        if name != "loss" and _is_name(name) and (known := number(value)) is not None
+    )
+    return dict(itertools.islice(named, METRICS_KEPT))
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= METRIC_NAME_LENGTH and name.isprintable()
 
 
 def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[float, ...]:

@@ -66,7 +66,7 @@ def summarise(
         started_at=run.started_at,
         ended_at=ended_at,
         seconds=seconds,
-        train=told.summary(metrics, world_size=run.world_size, wall_s=_wall_s(records)),
+        train=told.summary(metrics, world_size=run.world_size, written=_written(records)),
         ranks=tuple(
             RankResult(
                 rank=rank,
@@ -75,6 +75,7 @@ def summarise(
                 device=told.device_of(metrics.get(rank, ())),
                 exit_code=records[rank].exit_code if rank in records else None,
                 step_ms_p50=told.step_ms_of(metrics.get(rank, ())).p50,
+                steps=told.steps_of(metrics.get(rank, ())),
                 transports=records[rank].transports if rank in records else (),
             )
             for node in run.nodes
@@ -91,6 +92,19 @@ def summarise(
 def job_of(result: Result) -> tuple[str | None, ...]:
     """What was trained. Speeds can be compared of runs with the same job."""
     return result.script, result.train.model, result.train.dataset
+
+
+def nothing_was_left(result: Result) -> bool:
+    """Whether the built-in job went on from a run that was at its end, and so had no epoch to train."""
+    train = result.train
+    return (
+        result.script == "built-in"
+        and result.status == "succeeded"
+        and result.resumed_from is not None
+        and train.epochs is not None
+        and not train.epoch_s
+        and not train.loss
+    )
 
 
 def _status(
@@ -114,12 +128,14 @@ def _exit_code(status: RunStatus, failure: Failure | None) -> int | None:
     return failure.exit_code if failure else None
 
 
-def _wall_s(records: Mapping[int, RankRecord]) -> dict[int, float]:
-    """How long each rank ran, of those that ended."""
+def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:
+    """How the metrics files grew, of the ranks that ended and told of samples."""
     return {
-        rank: record.ended_at - record.started_at
+        rank: told.Written(samples=samples, seconds=ended_at - began_at)
         for rank, record in records.items()
-        if record.ended_at is not None
+        if (samples := record.metrics_began_samples) is not None
+        and (began_at := record.metrics_began_at) is not None
+        and (ended_at := record.metrics_ended_at) is not None
     }
 
 

@@ -15,20 +15,22 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.failures import signal_name
-from gpuctl.results import args_of
+from gpuctl.results import args_of, nothing_was_left
+from gpuctl.run_facts import LABEL_WIDTH, facts_table
 from gpuctl.utilisation import use_lines
 from inventories.run import RankResult, Result, Seconds, Share
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
-STRAGGLER = 1.2
+STRAGGLER = 1.3
 """A rank is a straggler whose step takes this many times the median of all ranks."""
+STRAGGLER_STEPS = 20
+"""A rank that told of fewer steps than this is not judged: the median of a few is chance."""
 RANKS_SHOWN = 32
 """In a larger run only the ranks are listed that failed or straggle."""
 SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
 FILES_COUNTED = 1000
-LABEL_WIDTH = 10
 PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
 
 
@@ -68,9 +70,15 @@ def draw_run(
     if result.first_error:
         parts += [_first_error(result, log_tail), ""]
     parts += [_Head(result, args), ""]
-    facts = _facts(result)
+    facts = facts_table(result)
     if facts.row_count:
         parts += [facts, ""]
+    if nothing_was_left(result):
+        advice = (
+            "nothing was left to train; more epochs: gpuctl train --resume -- --epochs N "
+            f"(N larger than {result.train.epochs})"
+        )
+        parts += [Text(text.for_cluster(advice, result.cluster)), ""]
     if _known(result.train.share):
         parts += [_share(result.train.share), ""]
     if result.usage and (lines := use_lines(result.usage)):
@@ -128,64 +136,6 @@ class _Log:
                 yield Text.assemble((bar, "red"), part, no_wrap=True, overflow="ignore")
 
 
-def _facts(result: Result) -> Table:
-    """What was trained, and how well and fast, in two columns; what is not known is left out."""
-    train, step = result.train, result.train.step_ms
-    strategy = ", ".join(part for part in (train.strategy, train.device) if part)
-    left = [
-        ("model", text.clean(train.model or text.UNKNOWN, 30)),
-        ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
-        ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
-        ("epochs", epochs_text(result)),
-        ("network", _network(result)),
-    ]
-    right = [
-        ("accuracy", text.percent(train.accuracy)),
-        ("loss", _loss(train.loss)),
-        ("samples/s", text.count(train.samples_per_s)),
-        ("step p50", text.milliseconds(step.p50)),
-        ("step p95", text.milliseconds(step.p95)),
-    ]
-    known = [[(name, value) for name, value in column if value != text.UNKNOWN] for column in (left, right)]
-    columns = [column for column in known if column]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in columns:
-        grid.add_column(style="dim", width=LABEL_WIDTH)
-        grid.add_column(min_width=22)
-    for row in itertools.zip_longest(*columns, fillvalue=("", "")):
-        grid.add_row(*itertools.chain.from_iterable(row))
-    return grid
-
-
-def _network(result: Result) -> str:
-    """What NCCL sent over, of all ranks: `NET/IB/GDRDMA, P2P`."""
-    used = sorted({transport for rank in result.ranks for transport in rank.transports})
-    return text.clean(", ".join(used), 40) if used else text.UNKNOWN
-
-
-def epochs_text(result: Result) -> str:
-    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it ended before."""
-    times, planned = result.train.epoch_s, result.train.epochs
-    whole = result.status == "succeeded"
-    if not times:
-        return text.UNKNOWN if not planned else str(planned) if whole else f"{planned} planned"
-    each = text.duration(statistics.median(times))
-    if planned and len(times) < planned and not whole:
-        return f"{len(times)} of {planned}, {each} each"
-    return f"{planned or len(times)} x {each}"
-
-
-def _loss(losses: Sequence[float]) -> str:
-    """`0.912 0.301 0.120`, or the first and the last with their course between."""
-    shown = [text.loss(loss) for loss in losses]
-    if not shown:
-        return text.UNKNOWN
-    if len(shown) <= 4:
-        return " ".join(shown)
-    middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
-    return f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
-
-
 def _known(share: Share) -> bool:
     return None not in (share.compute, share.communication, share.data)
 
@@ -215,8 +165,7 @@ def _share(share: Share) -> Text:
 def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
     """A line a rank; of a large run only those that failed or straggle, and how the others were."""
     times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
-    usual = statistics.median_low(times) if times else 0.0
-    slow = {rank.rank for rank in ranks if rank.step_ms_p50 and rank.step_ms_p50 > usual * STRAGGLER}
+    slow = _stragglers(ranks)
     shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
     shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
     columns: dict[str, Callable[[RankResult], str | Text]] = {
@@ -233,8 +182,8 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
     table = table_of(*columns, "", right=("rank", "exit", "step p50"))
     for rank in sorted(shown, key=lambda rank: rank.rank):
         remark = Text("failed first" if rank.rank == failed_first else "", "red")
-        if rank.rank in slow and rank.step_ms_p50:
-            remark = Text(f"straggler: {rank.step_ms_p50 / usual:.1f} times the median", "yellow")
+        if rank.rank in slow:
+            remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
         table.add_row(*(cell(rank) for cell in columns.values()), remark)
     left_out = len(ranks) - len(shown)
     if not left_out:
@@ -243,6 +192,19 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
     if times:
         rest += f"; step p50 of all ranks {text.milliseconds(min(times))} to {text.milliseconds(max(times))}"
     return Group(table, Text(rest, "dim")) if shown else Text(rest)
+
+
+def _stragglers(ranks: Sequence[RankResult]) -> dict[int, float]:
+    """Rank → how many times the median of all ranks its step takes. Of two, the median is the faster one's."""
+    paces = {
+        rank.rank: ms
+        for rank in ranks
+        if (ms := rank.step_ms_p50) is not None and ms > 0 and (rank.steps or 0) >= STRAGGLER_STEPS
+    }
+    if not paces:
+        return {}
+    usual = statistics.median_low(paces.values())
+    return {rank: ms / usual for rank, ms in paces.items() if ms > usual * STRAGGLER}
 
 
 def _exit(code: int | None) -> Text:

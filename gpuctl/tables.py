@@ -3,17 +3,19 @@
 Each function returns something for `Output.table`. They import rich: import this module where you print.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
 from gpuctl.results import args_of, job_of
-from gpuctl.run_table import STATUS_STYLES, epochs_text, run_table, table_of
+from gpuctl.run_facts import METRIC_NAME_WIDTH, accuracy_text, epochs_text, metric_names, metric_text
+from gpuctl.run_table import STATUS_STYLES, run_table, table_of
 from inventories.run import Result
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
@@ -25,6 +27,8 @@ STATE_STYLES = {
     "gone": "red",
     "unknown": "yellow",
 }
+Row: TypeAlias = tuple[str, Callable[[Result, Result], str]]
+"""Its name, and how a result and the first of them make its cell."""
 ARGS_SHOWN = 200
 """Of a script's arguments, characters in a cell; it is folded where it does not fit."""
 
@@ -39,9 +43,12 @@ class _Comparison:
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = tuple(results)
+        names = dict.fromkeys(name for result in results for name in metric_names(result))
+        self.metrics = {text.shorten(name, METRIC_NAME_WIDTH): name for name in names}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = max(1, (options.max_width - 14) // 22)
+        label = max((14, *(cell_len(shown) + 1 for shown in self.metrics)))
+        columns = max(1, (options.max_width - label) // 22)
         for at in range(0, len(self.results), columns):
             if at:
                 yield ""
@@ -53,7 +60,7 @@ class _Comparison:
     def _block(self, results: Sequence[Result]) -> Table:
         runs = [result.run for result in results]
         table = table_of("", *runs, flexible=runs)
-        for name, value in COMPARED:
+        for name, value in self._rows():
             cells = [value(result, self.results[0]) for result in results]
             if any(cell != text.UNKNOWN for cell in cells):
                 styles = [STATUS_STYLES.get(cell, "") if name == "status" else "" for cell in cells]
@@ -61,6 +68,14 @@ class _Comparison:
                     Text(name, "dim"), *(Text(cell, style) for cell, style in zip(cells, styles, strict=True))
                 )
         return table
+
+    def _rows(self) -> Iterator[Row]:
+        """The rows of all tables, and after the accuracy one a metric that any of the runs has."""
+        for name, value in COMPARED:
+            yield name, value
+            if name == "accuracy":
+                for shown, metric in self.metrics.items():
+                    yield shown, _metric(metric)
 
 
 def speed_up(result: Result, base: Result) -> float | None:
@@ -85,11 +100,16 @@ def _efficiency(result: Result, base: Result) -> str:
     return text.percent(None if factor is None else factor * base.world_size / result.world_size)
 
 
+def _metric(name: str) -> Callable[[Result, Result], str]:
+    """How a result makes its cell of a metric."""
+    return lambda result, _: metric_text(result, name)
+
+
 def _args(result: Result, _: Result) -> str:
     return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
 
 
-COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
+COMPARED: tuple[Row, ...] = (
     ("status", lambda result, _: result.status),
     ("cluster", lambda result, _: result.cluster),
     ("script", lambda result, _: text.clean(result.script)),
@@ -98,7 +118,7 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
     ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
-    ("accuracy", lambda result, _: text.percent(result.train.accuracy)),
+    ("accuracy", lambda result, _: accuracy_text(result)),
     ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
@@ -113,7 +133,7 @@ COMPARED: tuple[tuple[str, Callable[[Result, Result], str]], ...] = (
     ("total", lambda result, _: text.duration(result.seconds.total)),
     ("cost", lambda result, _: text.dollars(result.cost_usd)),
 )
-"""(row, how a result and the first of them make its cell), …"""
+"""The rows of every table side by side."""
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:

@@ -121,6 +121,10 @@ class TrainSummary:
     """Training loss an epoch."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation."""
+    judged_on: Literal["test", "validation"] | None = None
+    """What `metrics` are of. None: there are none."""
     step_ms: StepMs = field(default_factory=StepMs)
     share: Share = field(default_factory=Share)
 
@@ -136,6 +140,8 @@ class RankResult:
     exit_code: int | None = None
     """Negative: ended by that signal. None: not known (the node was lost)."""
     step_ms_p50: float | None = None
+    steps: int | None = None
+    """From the first step that it told of to the last, both counted. None: it told of none."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over, as its log tells: `NET/Socket`, `NET/IB/GDRDMA`, `P2P`, … Empty: not known."""
 
@@ -234,6 +240,12 @@ class RankRecord:
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
+    metrics_began_at: float | None = None
+    """A write of its metrics file, the first that was seen to end with samples. None: not known, or not over."""
+    metrics_began_samples: float | None = None
+    """The samples that the file ended with then."""
+    metrics_ended_at: float | None = None
+    """The last write of that file. None: not known, or not over."""
 
 
 @dataclass(frozen=True, kw_only=True)

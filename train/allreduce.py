@@ -12,7 +12,7 @@ line of GPUCTL_METRICS, or of standard output where that is not set:
 
 `seconds` is the median of an operation. Algorithm bandwidth is bytes by seconds; bus bandwidth is that times
 2 (n - 1) / n, which says what the slowest link carries in each direction, however many ranks there are. GB are 10**9.
-Exit status: 0 done, 1 failed; after half a minute at the latest.
+Exit status: 0 done, 1 failed; after half a minute SIGALRM ends it, also in the middle of an operation.
 """
 
 import json

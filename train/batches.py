@@ -1,8 +1,8 @@
 """One rank's batches, ready for the network: chosen, augmented, normalised, on the device.
 
-`ResidentBatches` keep all images on the device as bytes and make a batch there in a few operations. `LoadedBatches`
-are the textbook's: a Dataset of single images, transformed one by one on the CPU, and a DataLoader. Both yield the
-same.
+`ResidentBatches` keep all images as bytes, on the device where they fit, and make a batch in a few operations.
+`LoadedBatches` are the textbook's: a Dataset of single images, transformed one by one on the CPU, and a DataLoader.
+Both yield the same.
 """
 
 from collections.abc import Iterator
@@ -66,11 +66,14 @@ class Normalize:
 
 
 class ResidentBatches:
-    """All images on the device."""
+    """All images in one tensor, whose batches are made on the device."""
 
-    def __init__(self, images: Images, normalize: Normalize, which: Share, device: torch.device) -> None:
-        self._images = images.images.to(device)
-        self._labels = images.labels.to(device)
+    def __init__(
+        self, images: Images, normalize: Normalize, which: Share, device: torch.device, *, kept: torch.device
+    ) -> None:
+        """`kept`: where the images stay; the device itself, or the CPU, from where each batch is copied as bytes."""
+        self._images = images.images.to(kept)
+        self._labels = images.labels.to(kept)
         self._normalize = normalize
         self._which = which
         self._device = device
@@ -78,12 +81,19 @@ class ResidentBatches:
     def epoch(self, number: int, batch_size: int, begin: int = 0) -> Iterator[Batch]:
         """As `Batches` has it. Nothing waits for the device."""
         count = len(self._labels)
-        order = self._which.order(count, number, begin).to(self._device)
-        happens = self._which.chance(count, number).to(self._device)
+        order = self._which.order(count, number, begin).to(self._labels.device)
+        happens = self._which.chance(count, number).to(self._labels.device)
         for chosen in torch.split(order, batch_size):
-            flips = None if happens.flips is None else happens.flips[chosen]
-            shifts = None if happens.shifts is None else happens.shifts[chosen]
-            yield self._normalize(augment(self._images[chosen], flips, shifts)), self._labels[chosen]
+            flips = None if happens.flips is None else self._moved(happens.flips[chosen])
+            shifts = None if happens.shifts is None else self._moved(happens.shifts[chosen])
+            images = augment(self._moved(self._images[chosen]), flips, shifts)
+            yield self._normalize(images), self._moved(self._labels[chosen])
+
+    def _moved(self, values: Tensor) -> Tensor:
+        """On the device; it is not waited for."""
+        if values.device == self._device:
+            return values
+        return values.pin_memory().to(self._device, non_blocking=True)
 
 
 class LoadedBatches:

@@ -42,6 +42,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         parser.error(
             "--batch-size is of a rank, --global-batch-size of all ranks together: give one of them."
         )
+    if found.lr_scaling != "none" and found.global_batch_size is not None:
+        parser.error(
+            f"--lr-scaling {found.lr_scaling} is for a batch that grows with the ranks, and --global-batch-size does "
+            "not: leave one of them out."
+        )
     if found.warmup_epochs >= found.epochs:
         parser.error(
             f"--warmup-epochs {found.warmup_epochs:g} is all of --epochs {found.epochs}: the learning rate would "

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from train.errors import BadOptions
 from train.options import Compression
 
 Hook = Callable[[Any], torch.futures.Future[torch.Tensor]]
@@ -34,9 +35,15 @@ def parallel(
 ) -> DistributedDataParallel:
     """The model, with its gradients averaged over all ranks. `on_ready`: a rank's own are all computed.
 
-    `bucket_mb`: None has torch decide. `steps` of the whole run.
+    `bucket_mb`: None has torch decide. `steps` of the whole run. Buffers, such as the running statistics of a
+    normalisation, stay with each rank: they do not take part in training, and to send them would be to wait in every
+    forward pass. Raises BadOptions.
     """
     if compression == "powersgd" and dist.get_backend() == "gloo":
+        if bucket_mb is not None:
+            raise BadOptions(
+                "--compression powersgd takes all gradients at once on CPUs: leave out --bucket-mb."
+            )
         # The steps of several buckets' compression can be in another order on another rank, and gloo takes what comes
         # next for what it waits for.
         bucket_mb = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20 + 1
@@ -46,6 +53,7 @@ def parallel(
         bucket_cap_mb=bucket_mb,
         gradient_as_bucket_view=True,
     )
+    wrapped.broadcast_buffers = False  # the argument of this name is deprecated, and older torch has no other
     average = _hook(compression, dist.get_backend(), steps)
 
     def hook(

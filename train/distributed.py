@@ -122,7 +122,8 @@ def process_group(place: Place, device: torch.device, *, timeout_s: float) -> It
     """The ranks together: nccl between GPUs, gloo between CPUs, nothing for a single process.
 
     After an error the group is left as it is: to take it down in order could mean to wait for ranks that wait for
-    this one. The process has to end; the other ranks notice.
+    this one. The process has to end; the other ranks notice. With gloo they do by an error, told as PeerLost; of nccl
+    they may hear nothing before its watchdog ends them after `timeout_s`, if their launcher does not do so before.
     """
     on_gpu = device.type == "cuda"
     if on_gpu:

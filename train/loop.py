@@ -36,6 +36,8 @@ def run(options: Options) -> None:
         torch.set_num_threads(options.threads or fair)
         # torch's own default is tf32 for convolutions alone.
         torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
+        # Steps have one shape, and the last of an epoch another: worth trying which convolution is the fastest.
+        torch.backends.cudnn.benchmark = options.loop == "fast"
         torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
         trainer = Trainer(options, place, device, report, run_dir / "checkpoints")
         trainer.start()
@@ -45,10 +47,12 @@ def run(options: Options) -> None:
             report.epoch(epochs[-1])
             for tag, value in epochs[-1].scalars().items():
                 writer.scalar(tag, value, epochs[-1].number)
+            trainer.keep()
         if epochs:
             report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
         else:
-            report.was_over(trainer.test() or trainer.validate())
+            test = trainer.test()
+            report.was_over(test or trainer.validate(), on_test=test is not None)
         if options.save and place.rank == 0:
             path = run_dir / "artifacts" / "model.pt"
             save_model(trainer.model, path)

@@ -18,12 +18,15 @@ STEP_AT = (0.5, 0.75)
 def optimizer_for(
     options: Options, parameters: Iterable[nn.Parameter], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """The optimizer. `fused`: one operation for all weights; the numbers are the same but for rounding."""
+    """The optimizer. `fused`: one operation for all weights; the numbers are the same but for rounding.
+
+    Else what torch takes by itself, which on a GPU are a few operations for all weights together.
+    """
     lr, decay = options.lr, options.weight_decay
     if options.optimizer == "sgd":
-        return SGD(parameters, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused)
+        return SGD(parameters, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused or None)
     kind = Adam if options.optimizer == "adam" else AdamW
-    return kind(parameters, lr=lr, weight_decay=decay, fused=fused)
+    return kind(parameters, lr=lr, weight_decay=decay, fused=fused or None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
      "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
     {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
      "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
+    {"event": "end", "accuracy", "test" or "validation": {metric: value}}                   nothing was left to train
 
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this step on this
 rank, its `samples` those that this rank has seen so far; the losses, accuracies and speeds of `epoch` and `end` are
@@ -29,7 +30,7 @@ import torch
 
 from train.distributed import Place
 from train.errors import NotWritten
-from train.options import Loop, Options
+from train.options import Options
 from train.timing import StepTime, Timing
 
 Json = str | int | float | dict[str, float] | dict[str, float | None] | None
@@ -107,9 +108,8 @@ class Report:
         batch_size: int,
         parameters: int,
         gradient_bytes: int | None,
-        loop: Loop,
     ) -> None:
-        """The first line, when all ranks have met. `loop`: how the images really come."""
+        """The first line, when all ranks have met."""
         options, place = self._options, self._place
         strategy = "ddp" if place.world_size > 1 else "single"
         self._record(
@@ -124,7 +124,7 @@ class Report:
             steps_per_epoch=steps_per_epoch,
             batch_size=batch_size,
             precision=options.precision,
-            loop=loop,
+            loop=options.loop,
             parameters=parameters,
             gradient_bytes=gradient_bytes,
         )
@@ -193,9 +193,13 @@ class Report:
             f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
         )
 
-    def was_over(self, judged: dict[str, float]) -> None:
-        """In place of the last line, where nothing was left to train. `judged`: the metrics of the model."""
-        self._record(event="end", accuracy=judged.get("accuracy"))
+    def was_over(self, judged: dict[str, float], *, on_test: bool) -> None:
+        """In place of the last line, where nothing was left to train.
+
+        `judged`: the metrics of the model, on the test images, or on those of the validation.
+        """
+        where = "test" if on_test else "validation"
+        self._record(event="end", accuracy=judged.get("accuracy"), **{where: _finite(judged)})
         self.say(
             f"nothing is left to train: --epochs is {self._options.epochs}; more train on  {_words(judged)}"
         )

@@ -6,6 +6,7 @@ rank 0's node has to have the checkpoint, and the ranks may be more or fewer tha
 
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train import checkpoint
+from train.distributed import meet
 from train.errors import BadCheckpoint
 
 if TYPE_CHECKING:
     from train.trainer import Trainer
 
 State = dict[str, Any]
+DISK_TIMEOUT_S = 1800.0
+"""For rank 0 to write or read a checkpoint, which the others wait for."""
 
 
 class Checkpoints:
@@ -58,17 +62,18 @@ class Checkpoints:
             dist.all_gather_object(own, (state["rng"], state["seen"]))
             state["rng"] = [rng for rngs, _ in own for rng in rngs]
             state["seen"] = [part for _, seen in own for part in seen]
-        if place.rank != 0:
-            return
-        checkpoint.save(
-            self._folder,
-            {"of": trainer.identity(), **state},
-            step=state["steps"],
-            keep=trainer.options.keep_checkpoints,
-            epoch=state["epoch"],
-            samples=state["samples"],
-            world_size=place.world_size,
-        )
+        if place.rank == 0:
+            checkpoint.save(
+                self._folder,
+                {"of": trainer.identity(), **state},
+                step=state["steps"],
+                keep=trainer.options.keep_checkpoints,
+                epoch=state["epoch"],
+                samples=state["samples"],
+                world_size=place.world_size,
+            )
+        # A slow disk is not a rank that hangs.
+        meet(f"checkpoint {state['steps']}", place, timeout_s=DISK_TIMEOUT_S)
 
     def resume(self) -> str | None:
         """Go on from the newest checkpoint, if there is one; what is to be told then. Raises BadCheckpoint."""
@@ -77,6 +82,7 @@ class Checkpoints:
         if place.rank == 0:
             newest = checkpoint.newest(self._folder)
             found = [None if newest is None else (newest.name, checkpoint.load(newest))]
+        meet("the newest checkpoint", place, timeout_s=DISK_TIMEOUT_S)
         if place.world_size > 1:
             dist.broadcast_object_list(found, 0)
         if found[0] is None:
@@ -85,9 +91,13 @@ class Checkpoints:
         path = self._folder / name
         try:
             _check_identity(state["of"], trainer.identity(), path)
+            check_position(state, images=trainer.images)
+            check_optimizer(state["optimizer"], trainer.model.parameters(), steps=state["steps"])
             trainer.take_over(state)
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            reason = str(error).split("\n")[0].rstrip(".")
+        except BadCheckpoint:
+            raise
+        except Exception as error:  # it may hold anything; what is wrong with it is in the sentence
+            reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
             raise BadCheckpoint(
                 f"The checkpoint {path} is not one of this job ({reason}). Remove it to begin anew."
             ) from error
@@ -121,6 +131,39 @@ def set_rng_state(state: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def check_position(state: State, *, images: int) -> None:
+    """Raises ValueError where the numbers of a checkpoint are none that a run can have come to."""
+    least = {"epoch": 1, "consumed": 0, "steps": 0, "samples": 0, "taken": 0, "world_size": 1}
+    for name, smallest in least.items():
+        if type(state[name]) is not int or state[name] < smallest:
+            raise ValueError(f"its {name} is {state[name]!r}")
+    if state["consumed"] >= images:
+        raise ValueError(f"its consumed is {state['consumed']} of {images} images")
+    if not (isinstance(state["seconds"], float) and state["seconds"] >= 0):
+        raise ValueError(f"its seconds are {state['seconds']!r}")
+    if len(state["rng"]) != state["world_size"]:
+        raise ValueError(f"it has random numbers of {len(state['rng'])} ranks")
+    if not all(isinstance(value, int | float) or value is None for value in state["plateau"].values()):
+        raise ValueError("its plateau is not of numbers")
+    for part in state["seen"]:
+        if not (type(part["samples"]) is int and isinstance(part["loss_sum"], float)):
+            raise ValueError("its metrics are not of numbers")
+
+
+def check_optimizer(state: State, parameters: Iterable[Tensor], *, steps: int) -> None:
+    """Raises ValueError where an optimizer's state is not of these parameters: its kernels would not look."""
+    of_each = state["state"]
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    if (steps and not of_each) or set(of_each) - set(range(len(shapes))):
+        raise ValueError(
+            f"its optimizer has the state of {len(of_each)} weights where there are {len(shapes)}"
+        )
+    for index, values in of_each.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and tuple(value.shape) not in ((), shapes[index]):
+                raise ValueError(f"its optimizer's {name} has shape {tuple(value.shape)} for {shapes[index]}")
 
 
 def _check_identity(theirs: State, ours: State, path: Path) -> None:

@@ -18,13 +18,27 @@ AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.
 
 
 class Step:
-    """Takes a batch, changes the weights. Nothing in it waits for the device."""
+    """Takes a batch, changes the weights.
+
+    Nothing in it waits for the device, but for fp16 without the fused optimizer: whether a gradient has overflowed is
+    asked for by the CPU there.
+    """
 
     def __init__(
-        self, options: Options, model: nn.Module, optimizer: torch.optim.Optimizer, timer: StepTimer
+        self,
+        options: Options,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        timer: StepTimer,
+        *,
+        part: int,
     ) -> None:
-        """`model` is what averages the gradients, where there are several ranks."""
+        """`model` is what averages the gradients, where there are several ranks.
+
+        `part`: images that are computed at once, at most.
+        """
         self._options = options
+        self._part = part
         self._model = model
         self._forward: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
         self._optimizer = optimizer
@@ -37,9 +51,7 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss of the batch, and the logits [b, classes]; neither has a gradient."""
         self._optimizer.zero_grad()
-        parts = list(
-            zip(images.chunk(self._options.accumulate), labels.chunk(self._options.accumulate), strict=True)
-        )
+        parts = list(zip(torch.split(images, self._part), torch.split(labels, self._part), strict=True))
         losses, logits = [], []
         for number, (part, truth) in enumerate(parts, 1):
             # The gradients are averaged over the ranks once, with the last part.
@@ -70,11 +82,16 @@ class Step:
         return self._model.no_sync() if isinstance(self._model, DistributedDataParallel) else nullcontext()
 
 
-def smallest_part(samples: int, batch_size: int, accumulate: int) -> int:
+def part_of(batch_size: int, accumulate: int) -> int:
+    """Images that are computed at once, where a batch is computed in so many parts. A larger batch has more parts."""
+    return math.ceil(batch_size / accumulate)
+
+
+def smallest_part(samples: int, batch_size: int, part: int) -> int:
     """Images that the smallest part of a batch has, when `samples` are taken in batches, and each in parts."""
-    batches = {min(batch_size, samples), samples % batch_size or batch_size}
-    parts = {batch: math.ceil(batch / accumulate) for batch in batches}
-    return min(batch % part or part for batch, part in parts.items())
+    return min(
+        batch % part or part for batch in (min(batch_size, samples), samples % batch_size or batch_size)
+    )
 
 
 def check_single_image(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ from train.progress import Progress, StepLog
 from train.report import Epoch, Report
 from train.resume import Checkpoints, rng_state, set_rng_state
 from train.sampling import rank_samples
-from train.step import Step, autocast, check_single_image, smallest_part
+from train.step import Step, autocast, check_single_image, part_of, smallest_part
 from train.timing import StepTimer
 
 JUDGED_AT_ONCE = 1024
@@ -74,12 +74,13 @@ class Trainer:
         # Convolutions are up to twice as fast with the channels innermost.
         self._format = torch.channels_last if fast else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
-        if smallest_part(self._most, self._batch_size, options.accumulate) == 1:
+        part = part_of(self._batch_size, options.accumulate)
+        if smallest_part(self._most, self._batch_size, part) == 1:
             check_single_image(self.model, options.model, self._data.shape)
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         fused = fast and not (options.optimizer == "sgd" and options.precision == "fp16")
         self._optimizer = optimizer_for(options, self.model.parameters(), fused=fused)
-        self._step = Step(options, self._averaging(), self._optimizer, self.timer)
+        self._step = Step(options, self._averaging(), self._optimizer, self.timer, part=part)
         self._rate = learning_rate(options, place.world_size)
         self._plateau = Plateau(
             patience=PATIENCE,
@@ -90,10 +91,10 @@ class Trainer:
         )
         torch.manual_seed(options.seed + OF_A_RANK * place.rank)  # masks of dropout are each rank's own
         self.progress = Progress(device)
-        part = self._batch_size // options.accumulate
         self._judged_at_once = max(part, min(JUDGED_AT_ONCE, JUDGED_NUMBERS // math.prod(self._data.shape)))
         self._log = StepLog(report, self.timer, device, options.log_every)
         self._checkpoints = Checkpoints(self, checkpoints)
+        self._due = False
 
     def start(self) -> None:
         """Tell what is trained, and go on from a checkpoint if there is one."""
@@ -103,17 +104,19 @@ class Trainer:
             batch_size=self._batch_size,
             parameters=sum(p.numel() for p in self.model.parameters()),
             gradient_bytes=gradient_bytes(self.model, self.options.compression),
-            loop="fast" if isinstance(self._batches, ResidentBatches) else "plain",
         )
         resumed = self._checkpoints.resume()
         if resumed:
             self._report.say(resumed)
 
     def take_epoch(self) -> Epoch:
-        """Take every training image of this rank that is left in this epoch once, then evaluate."""
+        """Take every training image of this rank that is left in this epoch once, then evaluate.
+
+        To be told, and then kept by `keep`: what a checkpoint has, a run that goes on from it does not tell again.
+        """
         progress = self.progress
         progress.begin()
-        loss, samples, due = self._train()
+        loss, samples, self._due = self._train()
         seconds = progress.seconds()
         training = self._metrics["training"].compute()
         validation = self.validate()
@@ -129,9 +132,12 @@ class Trainer:
             validation=validation,
         )
         progress.next_epoch()
-        if due:
-            self._checkpoints.save()
         return epoch
+
+    def keep(self) -> None:
+        """Write a checkpoint where one is due at the end of the epoch that was taken."""
+        if self._due:
+            self._checkpoints.save()
 
     def validate(self) -> dict[str, float]:
         """The metrics of the validation images."""
@@ -208,12 +214,14 @@ class Trainer:
         )
         size = images.images.numel()
         fits = self._device.type != "cuda" or size < RESIDENT_SHARE * torch.cuda.mem_get_info(self._device)[0]
-        if fast and fits:
-            return ResidentBatches(images, self._normalize, which, self._device)
         if fast:
-            self._report.say(
-                f"the images ({size / 1e9:.1f} GB) are more than the GPU's memory takes, and are loaded one by one"
-            )
+            if not fits:
+                self._report.say(
+                    f"the images ({size / 1e9:.1f} GB) are more than the GPU's memory takes: they stay in the "
+                    "host's, and are copied batch by batch"
+                )
+            kept = self._device if fits else torch.device("cpu")
+            return ResidentBatches(images, self._normalize, which, self._device, kept=kept)
         normalize = Normalize(self._data.mean, self._data.std, torch.device("cpu"))
         return LoadedBatches(images, normalize, which, self._device)
 

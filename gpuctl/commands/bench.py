@@ -83,10 +83,6 @@ def command(
             words=words,
         ),
     )
-    if plot is not None:
-        from gpuctl.bench_plot import write_bench_plot
-
-        app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
     if app.options.json:
         app.output.json(done.document())
     else:
@@ -95,4 +91,9 @@ def command(
         app.output.table(bench_table(done.measured, done.outlooks))
     if done.failure:
         app.output.error(done.failure)
+    if plot is not None:
+        # Last: the measurement is told, whatever becomes of the picture.
+        from gpuctl.bench_plot import write_bench_plot
+
+        app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
     return {"succeeded": 0, "stopped": 130}.get(done.status, 1)

@@ -60,6 +60,14 @@ def test_a_csv_row_a_run(tmp_path: Path) -> None:
     assert "ranks" not in first
 
 
+def test_a_metric_is_a_column() -> None:
+    judged = replace(RESULT, train=replace(RESULT.train, metrics={"f1": 0.875, "a,b": 1.0}, judged_on="test"))
+    first, second = csv.DictReader(io.StringIO(export.csv_text([RESULT, judged])))
+    names = ("train.metrics.f1", "train.metrics.a,b", "train.judged_on")
+    assert [first[name] for name in names] == ["", "", ""]
+    assert [second[name] for name in names] == ["0.875", "1.0", "test"]
+
+
 def test_a_cell_of_losses_has_six_digits(tmp_path: Path) -> None:
     train = replace(RESULT.train, loss=(1 / 3, 1234567.8, 2e-9))
     assert ",0.333333 1.23457e+06 2e-09," in export.csv_text([replace(RESULT, train=train)])

@@ -40,9 +40,15 @@ def epoch(number: int, **more: object) -> dict[str, object]:
     return {"event": "epoch", "epoch": number, "epoch_s": 2.0, "loss": 1 / number, "accuracy": 0.9} | more
 
 
-def summary(lines: dict[int, list[dict[str, object]]], world_size: int = 1, wall_s: float | None = None):
-    walls = {} if wall_s is None else dict.fromkeys(range(world_size), wall_s)
-    return metrics.summary(lines, world_size=world_size, wall_s=walls)
+def summary(
+    lines: dict[int, list[dict[str, object]]], world_size: int = 1, written: metrics.Written | None = None
+):
+    files = {} if written is None else dict.fromkeys(range(world_size), written)
+    return metrics.summary(lines, world_size=world_size, written=files)
+
+
+def grew(seconds: float, samples: float = 64) -> metrics.Written:
+    return metrics.Written(samples=samples, seconds=seconds)
 
 
 def test_a_job_that_tells_everything() -> None:
@@ -71,8 +77,8 @@ def test_a_job_that_was_ended_before_its_end() -> None:
 
 def test_a_script_that_tells_little() -> None:
     lines = [{"step": 1, "loss": 0.9, "samples": 64}, {"step": 2, "loss": 0.4, "samples": 128}]
-    train = summary({0: lines, 1: lines}, world_size=2, wall_s=2.0)
-    assert train.samples_per_s == 128
+    train = summary({0: lines, 1: lines}, world_size=2, written=grew(2.0))
+    assert train.samples_per_s == 64
     assert train.loss == (0.4,)
     assert (train.model, train.device, train.epochs, train.epoch_s, train.accuracy) == (
         None,
@@ -101,11 +107,111 @@ def test_the_loss_of_steps_that_name_their_epoch_is_the_mean() -> None:
 
 
 def test_the_speed_of_some_ranks_is_not_that_of_all() -> None:
-    assert summary({0: steps(5)}, world_size=2, wall_s=1.0).samples_per_s is None
+    assert summary({0: steps(5)}, world_size=2, written=grew(1.0)).samples_per_s is None
 
 
-def test_times_in_the_lines_are_better_than_the_processs_life() -> None:
-    assert summary({0: steps(11)}, wall_s=1000.0).samples_per_s == pytest.approx(320)
+def test_times_in_the_lines_are_better_than_those_of_the_file() -> None:
+    assert summary({0: steps(11)}, written=grew(1000.0)).samples_per_s == pytest.approx(320)
+
+
+def counts(*samples: object) -> list[dict[str, object]]:
+    """Steps with their samples and no times; None: a line that says something else."""
+    return [
+        {"accuracy": 0.9} if seen is None else {"step": step, "samples": seen}
+        for step, seen in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "written", "speed"),
+    [
+        (counts(64, 128, 256), grew(2.0), 96.0),
+        (counts(64, None, 256), grew(2.0), 96.0),
+        (counts(64, 128, 256), grew(2.0, samples=128), 64.0),
+        (counts(64, 128, 256), None, None),
+        (counts(64, 128, 256), grew(0.09), None),
+        (counts(64), grew(2.0), None),
+        (counts(64, 64), grew(2.0), None),
+        (counts(256, 64), grew(2.0), None),
+        (counts(None, 64, 256), grew(2.0), 96.0),
+        (counts(64, 128, None), grew(2.0), None),
+        (counts(64, "many", 256), grew(2.0), 96.0),
+        (counts(64, 128, "many"), grew(2.0), None),
+        ([{"event": "start", "samples": 0}, *counts(None, 64, 128)], grew(2.0, samples=0), 64.0),
+        ([], grew(2.0), None),
+    ],
+)
+def test_the_speed_of_lines_without_times(
+    lines: list[dict[str, object]], written: metrics.Written | None, speed: float | None
+) -> None:
+    assert metrics.samples_per_s_of(lines, written) == speed
+
+
+JUDGED = {"loss": 0.2, "accuracy": 0.9, "f1": 0.8, "top5": 1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "judged", "judged_on"),
+    [
+        (
+            [epoch(1, validation=JUDGED), END | {"test": {"loss": 0.1, "f1": 0.7}}],
+            {"f1": 0.7},
+            "test",
+        ),
+        (
+            [epoch(1, validation={"f1": 0.1}), epoch(2, validation=JUDGED), END | {"test": None}],
+            {"accuracy": 0.9, "f1": 0.8, "top5": 1.0},
+            "validation",
+        ),
+        (
+            [epoch(1, validation=JUDGED), END | {"test": ["f1"]}],
+            {"accuracy": 0.9, "f1": 0.8, "top5": 1.0},
+            "validation",
+        ),
+        ([END | {"test": {"f1": None, "top5": True, "auc": math.nan, "x": "0.5", "y": 10**400}}], {}, None),
+        (
+            [END | {"test": {"": 1, "\x1b[2J": 1, "a\nb": 1, "m" * 65: 1, "\ud800": 1, "m" * 64: 1}}],
+            {"m" * 64: 1.0},
+            "test",
+        ),
+        ([END | {"test": {"loss": 0.1}}], {}, None),
+        ([epoch(1), END], {}, None),
+    ],
+)
+def test_what_the_model_was_judged_by(
+    lines: list[dict[str, object]], judged: dict[str, float], judged_on: str | None
+) -> None:
+    train = summary({0: lines, 1: [END | {"test": {"other": 1.0}}]}, world_size=2)
+    assert (train.metrics, train.judged_on) == (judged, judged_on)
+
+
+def test_of_very_many_metrics_the_first_are_kept() -> None:
+    many = {f"m{n}": n for n in range(1000)}
+    assert list(summary({0: [END | {"test": {"bad": None} | many}]}).metrics) == [f"m{n}" for n in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (steps(5), 5),
+        ([{"step": 500}, {"step": 510}, {"step": "x"}, {"event": "epoch", "step": 900}], 11),
+        ([{"step": 7.5}], None),
+        ([START, END], None),
+    ],
+)
+def test_the_steps_that_a_rank_told_of(lines: list[dict[str, object]], told: int | None) -> None:
+    assert metrics.steps_of(lines) == told
+
+
+def test_the_shares_are_those_of_all_ranks() -> None:
+    """While one computes, the other waits for it."""
+    slow = END | {"share": {"compute": 0.9, "communication": 0.0, "data": 0.1}}
+    waits = END | {"share": {"compute": 0.1, "communication": 0.8, "data": 0.1}}
+    told = {0: [slow], 1: [waits], 2: [END | {"share": {"compute": 0.5}}]}
+    assert summary(told, world_size=3).share == metrics.Share(
+        compute=pytest.approx(0.5), communication=pytest.approx(0.4), data=pytest.approx(0.1)
+    )
+    assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == metrics.Share(compute=0.5)
 
 
 def test_a_script_that_tells_nothing() -> None:
@@ -157,6 +263,8 @@ MORE = (
     "compute_ms",
     "data_ms",
     "communication_ms",
+    "test",
+    "validation",
 )
 values = st.recursive(
     st.none()
@@ -166,7 +274,8 @@ values = st.recursive(
     | st.sampled_from([10**400, -(10**400), 1e308, -1e308, 5e-324])
     | st.sampled_from(["start", "epoch", "end", "", "x", "\x1b[2J"]),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["p50", "compute"]), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["p50", "compute", "accuracy"]), inner, max_size=2)
     ),
     max_leaves=3,
 )
@@ -176,8 +285,10 @@ anything = st.lists(st.dictionaries(st.sampled_from(KEYS + MORE), values, max_si
 @given(anything, anything)
 @settings(max_examples=300, deadline=None)
 def test_no_line_can_do_harm(lines: list[dict[str, object]], others: list[dict[str, object]]) -> None:
-    summary({0: lines, 1: others}, world_size=2, wall_s=1.0)
+    train = summary({0: lines, 1: others}, world_size=2, written=grew(1.0))
+    assert all(math.isfinite(value) for value in train.metrics.values())
     metrics.step_ms_of(lines)
+    metrics.steps_of(lines)
     progress = Progress()
     for line in lines:
         progress.update(0, line, 1.0)

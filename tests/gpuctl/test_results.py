@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.results import summarise
+from gpuctl.results import nothing_was_left, summarise
 from inventories import codec
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
@@ -78,6 +78,7 @@ def test_a_run_that_went_well() -> None:
     )
     assert (found.status, found.exit_code, found.first_error) == ("succeeded", 0, None)
     assert (found.nnodes, found.nproc_per_node, found.world_size) == (2, 2, 3)
+    assert [r.steps for r in found.ranks] == [None] * 3
     assert [(r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in found.ranks] == [
         (0, 0, "node-0", "cuda:1", 0, 1.0),
         (1, 1, "node-0", "cuda:1", 0, 2.0),
@@ -85,6 +86,46 @@ def test_a_run_that_went_well() -> None:
     ]
     assert found.ended_at == ENDED_AT
     assert found.dir == "/here"
+
+
+def test_the_speed_of_a_script_that_tells_no_times_is_that_of_its_files_writes() -> None:
+    lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
+    metrics = dict.fromkeys(range(3), lines)
+    told = {
+        node: [
+            replace(record, metrics_began_at=20.0, metrics_began_samples=64.0, metrics_ended_at=22.0)
+            for record in records
+        ]
+        for node, records in ranks(0, 0, 0).items()
+    }
+    found = result(told, nodes(0, 0), metrics=metrics)
+    assert found.train.samples_per_s == 300.0
+    assert [rank.steps for rank in found.ranks] == [2, 2, 2]
+    assert result(ranks(0, 0, 0), nodes(0, 0), metrics=metrics).train.samples_per_s is None, (
+        "an older gpuctl's"
+    )
+    told["node-1"] = ranks(0, 0, None)["node-1"]
+    assert result(told, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "train", "left"),
+    [
+        ({}, {}, False),
+        ({"script": "train.py"}, {}, True),
+        ({"status": "stopped"}, {}, True),
+        ({"resumed_from": None}, {}, True),
+        ({}, {"epochs": None}, True),
+        ({}, {"epoch_s": (1.0,)}, True),
+        ({}, {"loss": (0.5,)}, True),
+    ],
+)
+def test_nothing_was_left_only_where_that_is_known(
+    changes: dict[str, Any], train: dict[str, Any], *, left: bool
+) -> None:
+    ended = replace(result(ranks(0, 0, 0), nodes(0, 0)), script="built-in", resumed_from="earlier")
+    ended = replace(ended, train=replace(ended.train, **({"epochs": 3} | train)))
+    assert nothing_was_left(replace(ended, **changes)) is not left
 
 
 def test_seconds_are_completed_from_the_records() -> None:

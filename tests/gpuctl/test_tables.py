@@ -58,8 +58,8 @@ GOOD = Result(
     ),
     train=TRAIN,
     ranks=(
-        RankResult(rank=0, local_rank=0, node="node-0", device="cpu", exit_code=0, step_ms_p50=3.1),
-        RankResult(rank=1, local_rank=0, node="node-1", device="cpu", exit_code=0, step_ms_p50=5.0),
+        RankResult(rank=0, local_rank=0, node="node-0", device="cpu", exit_code=0, step_ms_p50=3.1, steps=20),
+        RankResult(rank=1, local_rank=0, node="node-1", device="cpu", exit_code=0, step_ms_p50=5.0, steps=20),
     ),
     first_error=None,
     cost_usd=0.0,
@@ -238,6 +238,77 @@ def test_the_epochs_of_a_run_that_ended_before(
     assert f"\nepochs      {shown} " in drawn(draw_run(replace(GOOD, status=status, train=train)))
 
 
+@pytest.mark.parametrize(("ran", "shown"), [(15, "15 of 62, 0.7 s each"), (62, "62 x 0.7 s")])
+def test_the_epochs_of_a_run_that_went_on(ran: int, shown: str) -> None:
+    result = replace(GOOD, resumed_from="r", train=replace(TRAIN, epochs=62, epoch_s=(0.7,) * ran))
+    assert f"\nepochs      {shown} " in drawn(draw_run(result))
+
+
+def test_a_run_with_nothing_left_to_train_says_how_to_go_on() -> None:
+    ended = replace(GOOD, resumed_from="r", train=TrainSummary(model="cnn", epochs=62, accuracy=0.9))
+    advice = "more epochs: gpuctl train --resume -- --epochs N (N larger than 62)\n"
+    text = drawn(draw_run(ended))
+    assert "\nepochs      0 of 62\n" in text
+    assert " ".join(text.split()).count("nothing was left to train; " + advice.strip()) == 1
+    assert "gpuctl train --cluster mine --resume" in drawn(draw_run(replace(ended, cluster="mine")))
+    assert "nothing was left" not in drawn(draw_run(replace(GOOD, resumed_from="r")))
+
+
+def test_what_the_model_was_judged_by() -> None:
+    metrics = {"accuracy": 0.972, "f1": 0.87312, "multiclass_calibration_error": -0.25, "huge": 1.5e300}
+    judged = replace(GOOD, train=replace(TRAIN, metrics=metrics, judged_on="validation"))
+    text = drawn(draw_run(judged))
+    assert (
+        """\
+model       cnn                     accuracy              97.2 % (validation)
+dataset     digits                  f1                    0.8731 (validation)
+strategy    ddp, cpu                multiclass…ion_error  -0.2500 (validation)
+epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
+                                    loss                  0.912 0.301 0.120
+"""
+        in text
+    )
+    tested = replace(GOOD, train=replace(TRAIN, metrics={"accuracy": 0.972, "top5": 1.0}, judged_on="test"))
+    lines = drawn(comparison_table([judged, tested, GOOD])).splitlines()
+    rows = {line[:21].strip(): line[21:].split("  ") for line in lines}
+    shown = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
+    assert shown["accuracy"] == ["97.2 % (validation)", "97.2 % (test)"]
+    assert shown["f1"] == ["0.8731 (validation)", "-"]
+    assert shown["top5"] == ["-", "1.0000 (test)"]
+    assert all(len(line) <= 80 for line in lines)
+    assert "top5" not in drawn(comparison_table([GOOD, GOOD]))
+
+
+def test_an_accuracy_that_is_not_the_metrics_own_is_not_said_to_be() -> None:
+    train = replace(TRAIN, metrics={"accuracy": 97.0}, judged_on="test")
+    text = drawn(draw_run(replace(GOOD, train=train)))
+    assert "accuracy    97.2 %\n" in text
+    assert "accuracy    97.0000 (test)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("paces", "steps", "slow"),
+    [
+        ((3.0, 3.8), 36, {}),
+        ((3.0, 4.2), 36, {1: 1.4}),
+        ((3.0, 4.2), 19, {}),
+        ((3.0, 4.2), None, {}),
+        ((3.0, 3.1, 4.5), 20, {2: 1.5}),
+        ((3.0, 4.2, 4.5), 20, {}),
+        ((3.0, None, 6.0), 20, {2: 2.0}),
+        ((3.0, -1.0, 6.0), 20, {2: 2.0}),
+        ((3.0, 0.0), 20, {}),
+    ],
+)
+def test_stragglers(paces: tuple[float | None, ...], steps: int | None, slow: dict[int, float]) -> None:
+    ranks = tuple(replace(GOOD.ranks[0], rank=n, step_ms_p50=ms, steps=steps) for n, ms in enumerate(paces))
+    lines = drawn(draw_run(replace(GOOD, ranks=ranks))).splitlines()
+    remarks = {
+        int(line.split()[0]): line.partition("straggler: ")[2] for line in lines if "straggler" in line
+    }
+    assert remarks == {rank: f"{times} times the median" for rank, times in slow.items()}
+
+
 def test_a_node_that_failed_has_no_log() -> None:
     error = FirstError(rank=None, node="node-1", message="lost: connection refused")
     text = drawn(draw_run(replace(BAD, first_error=error)))
@@ -286,7 +357,7 @@ def test_many_losses_become_a_curve(epochs: int) -> None:
 
 def test_a_large_run_lists_who_is_different() -> None:
     ranks = tuple(
-        RankResult(rank=n, local_rank=n % 8, node=f"node-{n // 8}", exit_code=0, step_ms_p50=3.0)
+        RankResult(rank=n, local_rank=n % 8, node=f"node-{n // 8}", exit_code=0, step_ms_p50=3.0, steps=100)
         for n in range(64)
     )
     slow = replace(ranks[9], step_ms_p50=9.0)

@@ -19,10 +19,10 @@ RESULT = {
 }  # fmt: skip
 SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "collect"}
 TRAIN = {
-    "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "step_ms",
-    "share",
+    "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "metrics",
+    "judged_on", "step_ms", "share",
 }  # fmt: skip
-RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50", "transports"}
+RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50", "steps", "transports"}
 
 
 def check_result(result: Mapping[str, Any]) -> None:

@@ -56,6 +56,28 @@ else:
 """Writes as NCCL would, where NCCL would: there is no GPU to make it speak."""
 
 
+COUNTS = """
+import json, os, time
+time.sleep(2)
+began = time.monotonic()
+with open(os.environ["GPUCTL_METRICS"], "w") as metrics:
+    for step in range(20):
+        print(json.dumps({"step": step, "loss": 0.4, "samples": 10 * (step + 1)}), file=metrics, flush=True)
+        ended = time.monotonic()
+        time.sleep(0.05)
+print(190 / (ended - began))
+"""
+"""Tells no times; prints its own speed, without the two seconds of its start."""
+
+
+def test_the_speed_of_a_script_is_without_its_start(cluster: Gpuctl) -> None:
+    cluster.script("counts.py", COUNTS)
+    done = cluster.ok("train", "--json", "counts.py").json
+    logs = cluster.run_folder(done["run"]) / "logs"
+    speeds = [float((logs / f"rank-{rank}.log").read_text()) for rank in range(2)]
+    assert done["train"]["samples_per_s"] == pytest.approx(sum(speeds), rel=0.3)
+
+
 def test_what_nccl_chose_is_in_the_log_and_in_the_result(cluster: Gpuctl) -> None:
     cluster.script("speaks.py", NCCL_SPEAKS)
     done = cluster.ok("train", "--json", "speaks.py", "INFO").json

@@ -38,6 +38,8 @@ results = st.builds(
         samples_per_s=known_or_not,
         loss=st.lists(numbers).map(tuple),
         accuracy=known_or_not,
+        metrics=st.dictionaries(st.text(), numbers),
+        judged_on=st.sampled_from([None, "test", "validation"]),
         step_ms=st.builds(StepMs, p50=known_or_not, p95=known_or_not),
         share=st.builds(Share, compute=known_or_not, communication=known_or_not, data=known_or_not),
     ),
@@ -85,7 +87,8 @@ def test_the_document_is_the_designed_one():
     ]
     assert document["train"] == {
         "model": None, "dataset": None, "strategy": None, "device": None, "epochs": None, "epoch_s": [1.0],
-        "samples_per_s": None, "loss": [0.5], "accuracy": None, "step_ms": {"p50": None, "p95": None},
+        "samples_per_s": None, "loss": [0.5], "accuracy": None, "metrics": {}, "judged_on": None,
+        "step_ms": {"p50": None, "p95": None},
         "share": {"compute": None, "communication": None, "data": None},
     }  # fmt: skip
 

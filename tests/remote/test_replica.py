@@ -1,6 +1,7 @@
 """What a node sends stays within the run's folder, whatever the node says."""
 
 import hashlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from inventories.run import Run, RunNode
 from inventories.store import RunFolder, Store
 from remote.errors import BadAnswer
 from remote.intake import Intake, plain_parts
-from remote.replica import Replica, merge_artifacts
+from remote.replica import Replica, merge_artifacts, read_rank_records
 
 
 def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -> None:
@@ -102,6 +103,28 @@ def test_a_node_writes_its_own_ranks_files_only(tmp_path: Path) -> None:
         replica.record("ranks/rank-0.json", b"{}")
     with pytest.raises(BadAnswer):
         replica.record("ranks/rank-1.json", b"[]")
+
+
+def test_a_record_of_an_older_gpuctl_lacks_what_came_later(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    old = {"rank": 1, "local_rank": 0, "pid": 7, "started_at": 1.5, "ended_at": 2.5, "exit_code": 0}
+    record = Replica(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(old).encode())
+    assert (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) == (
+        None,
+        None,
+        None,
+    )
+    later = old | {
+        "metrics_began_at": 1.75,
+        "metrics_began_samples": 64,
+        "metrics_ended_at": 2.25,
+        "of a newer one": 1,
+    }
+    Replica(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(later).encode())
+    kept = read_rank_records(folder, run.nodes)["n-1"]
+    assert [
+        (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) for record in kept
+    ] == [(1.75, 64.0, 2.25)]
 
 
 def test_artifacts_of_two_nodes_are_merged_and_none_is_lost(tmp_path: Path) -> None:

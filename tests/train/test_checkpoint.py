@@ -7,6 +7,7 @@ import torch
 
 from train import checkpoint
 from train.errors import BadCheckpoint, NotWritten
+from train.resume import check_optimizer, check_position
 
 
 def save(folder, step, keep=2, **state):
@@ -97,3 +98,65 @@ def test_something_else_of_torchs(tmp_path):
     torch.save(torch.ones(2), path)
     with pytest.raises(BadCheckpoint, match="is not one of this job"):
         checkpoint.load(path)
+
+
+def test_what_a_killed_process_has_left_goes(tmp_path):
+    """Killed between a checkpoint's two files, within one, and between the removal of two."""
+    for name in ("step-000001.pt", "step-000002.pt.part", "step-000003.json.part"):
+        (tmp_path / name).write_bytes(b"left")
+    for step in (4, 5, 6):
+        save(tmp_path, step)
+    names = [f"step-00000{step}.{kind}" for step in (5, 6) for kind in ("json", "pt")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+POSITION = {
+    "epoch": 2,
+    "consumed": 5,
+    "steps": 3,
+    "samples": 9,
+    "taken": 5,
+    "world_size": 1,
+    "seconds": 1.5,
+    "rng": [{}],
+    "plateau": {"best": None},
+    "seen": [{"samples": 1, "loss_sum": 0.5, "states": {}}],
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epoch": "2"},
+        {"epoch": -5},
+        {"epoch": True},
+        {"consumed": 10},
+        {"consumed": -3},
+        {"seconds": "1"},
+        {"seconds": -1.0},
+        {"world_size": 0},
+        {"rng": []},
+        {"plateau": {"best": "1"}},
+        {"seen": [{"samples": 1.5, "loss_sum": 0.5}]},
+    ],
+)
+def test_numbers_that_no_run_can_have_come_to(wrong):
+    check_position(POSITION, images=10)
+    with pytest.raises(ValueError, match=f"its ({next(iter(wrong))}|metrics)|random numbers"):
+        check_position(POSITION | wrong, images=10)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {0: {"exp_avg": torch.zeros(3, 2)}},
+        {0: {"exp_avg": torch.zeros(2, 3)}, 2: {"exp_avg": torch.zeros(2, 3)}},
+    ],
+)
+def test_an_optimizers_state_is_of_the_weights(state):
+    weights = [torch.zeros(2, 3), torch.zeros(4)]
+    check_optimizer({"state": {0: {"step": torch.tensor(3.0), "exp_avg": weights[0]}}}, weights, steps=3)
+    check_optimizer({"state": {}}, weights, steps=0)
+    with pytest.raises(ValueError, match="its optimizer"):
+        check_optimizer({"state": state}, weights, steps=3)

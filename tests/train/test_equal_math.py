@@ -1,10 +1,13 @@
 """The same numbers on every way: fast or plain, one rank or two, at once or in parts, through or interrupted."""
 
 import json
+import random
 import re
 
 import pytest
 import torch
+
+from train import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -130,10 +133,13 @@ def uninterrupted(request, run, changed, tmp_path_factory):
     return request.param, done
 
 
-@pytest.mark.parametrize("step", [3, 5, 6, 9])
+@pytest.mark.parametrize("step", [3, 6, "any", "another"])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path, uninterrupted, step):
     """It goes on from its last checkpoint; not a bit of the weights and of the steps' losses is another."""
     ranks, whole = uninterrupted
+    if isinstance(step, str):
+        step = random.randrange(3, 11)
+        print("killed in step", step)
     killed = run(
         *INTERRUPTED,
         ranks=ranks,
@@ -154,6 +160,29 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path,
     ours, theirs = model(again.run_dir), model(whole.run_dir)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_an_epoch_is_told_before_it_is_kept(run, changed, tmp_path):
+    """What a checkpoint has, the job that goes on from it does not tell again."""
+    end = "import train.trainer\ntrain.trainer.Trainer.keep = lambda trainer: os.kill(os.getpid(), 9)"
+    assert run(*SMALL, "--checkpoint-every", "1", script=changed(end), run_dir=tmp_path).status == -9
+    assert list(epochs(tmp_path)) == [1]
+    later = "import train.trainer\nkeep = train.trainer.Trainer.keep\ndef end(trainer):\n    keep(trainer)\n"
+    later += "    os.kill(os.getpid(), 9)\ntrain.trainer.Trainer.keep = end"
+    assert run(*SMALL, "--checkpoint-every", "1", script=changed(later), run_dir=tmp_path).status == -9
+    again = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
+    assert again.status == 0, again.err
+    assert "going on from step-000005.pt: the end of epoch 1" in again.out
+    assert list(epochs(tmp_path)) == [1, 2]
+
+
+def test_a_disk_that_is_slower_than_the_ranks_patience_is_waited_for(run, changed, tmp_path):
+    slow = "import train.checkpoint as c\nsave = c.save\n"
+    slow += "def late(*a, **k):\n    time.sleep(6)\n    return save(*a, **k)\nc.save = late"
+    args = (*SMALL, "--epochs", "1", "--timeout-s", "4", "--batch-size", "32")
+    done = run(*args, ranks=2, script=changed(slow), run_dir=tmp_path)
+    assert done.status == 0, done.err
+    assert (tmp_path / "checkpoints" / "step-000005.json").exists()
 
 
 def test_it_goes_on_with_another_number_of_ranks(run, changed, tmp_path):
@@ -215,6 +244,24 @@ def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
     assert f"error: {sentence}" in done.err
     assert "Traceback" not in done.err
     assert not losses(tmp_path), "nothing was trained before"
+
+
+def test_a_checkpoint_that_was_made_to_do_harm_is_a_sentence(run, tmp_path):
+    """Its digest is right, and the fused optimizer would not look at the shape."""
+    first = run(*SMALL, "--epochs", "1", run_dir=tmp_path)
+    assert first.status == 0, first.err
+    path = tmp_path / "checkpoints" / "step-000005.pt"
+    state = torch.load(path, weights_only=True)
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1, 2)
+    checkpoint.save(path.parent, state, step=6, keep=2)
+    done = run(*SMALL, run_dir=tmp_path)
+    assert done.status == 1
+    (line,) = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert (
+        "step-000006.pt is not one of this job (its optimizer's exp_avg has shape (1, 2) for (32, 3, 3, 3))"
+        in line
+    )
+    assert "Traceback" not in done.err
 
 
 def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):

@@ -17,7 +17,7 @@ def test_every_option_is_read():
         "--model resnet18 --stem cifar --dataset synthetic --data-dir /data --no-download --synthetic 9,3,8,8,2 "
         "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --global-batch-size 32 "
         "--accumulate 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau --warmup-epochs 0.5 "
-        "--lr-scaling linear --grow-batch --clip 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
+        "--grow-batch --clip 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
         "--compile --compression half --bucket-mb 5 --device cpu --threads 4 --timeout-s 9.5 --checkpoint-every 0.5 "
         "--keep-checkpoints 3 --metrics f1,top5 --no-tensorboard --log-every 2 --no-save"
     )
@@ -39,7 +39,6 @@ def test_every_option_is_read():
         weight_decay=0.01,
         schedule="plateau",
         warmup_epochs=0.5,
-        lr_scaling="linear",
         grow_batch=True,
         clip=1,
         label_smoothing=0.1,
@@ -61,8 +60,9 @@ def test_every_option_is_read():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == ["batch_size"], "an option that is not tried"
-    assert parse(["--batch-size", "16"]).batch_size == 16, "not beside the batch of all ranks"
+    assert same == ["batch_size", "lr_scaling"], "an option that is not tried"
+    other = parse(["--batch-size", "16", "--lr-scaling", "linear"])
+    assert (other.batch_size, other.lr_scaling) == (16, "linear"), "not beside the batch of all ranks"
 
 
 def test_each_optimizer_has_its_own_learning_rate():
@@ -111,6 +111,10 @@ def test_there_is_a_learning_rate_for_every_optimizer():
         (
             "--epochs 2 --warmup-epochs 2",
             "--warmup-epochs 2 is all of --epochs 2: the learning rate would only",
+        ),
+        (
+            "--global-batch-size 8 --lr-scaling sqrt",
+            "--lr-scaling sqrt is for a batch that grows with the ranks",
         ),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],

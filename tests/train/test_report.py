@@ -27,7 +27,6 @@ START = {
     "batch_size": 64,
     "parameters": 53_002,
     "gradient_bytes": None,
-    "loop": "fast",
 }
 
 
