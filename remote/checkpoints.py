@@ -1,5 +1,6 @@
 """What a run left to go on from: where it lies, and how it comes to the node on which the next run looks for it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,14 @@ def bring(
             f"{node.name}: not all checkpoints of run {run.run} could be brought here, and a part of them is not "
             f"used: {_some(refused)}. Mend or remove these files there."
         )
+
+
+def keep_times(folder: Path, found: Checkpoints) -> None:
+    """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    younger_ns = files.get(folder / found.newest, found.written_ns) - found.written_ns
+    for path, written_ns in files.items():
+        os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
 
 
 def send(node: Node, folder: Path, target: RunNode, *, ssh_config: Path, say: Callable[[str], None]) -> None:

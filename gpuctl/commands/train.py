@@ -53,7 +53,7 @@ OURS = frozenset({
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on from the checkpoints of the latest run that left any. A switch: what follows it is the script.",
+    help="Go on from the checkpoints of the script that ran last, or that follows.",
 )
 @click.option(
     "--resume-from", metavar="RUN", help="Go on from this run's checkpoints (its first letters are enough)."
@@ -111,17 +111,19 @@ def command(
     the nodes, once; with --python, or an interpreter in the inventory, that is used as it is.
 
     --resume and --resume-from start a new run that finds the earlier one's checkpoints in its own
-    $GPUCTL_RUN_DIR/checkpoints, on its first node: the built-in job goes on from the last whole one, a script gets
-    all that it has written there. The earlier script, arguments and options are used where none are typed; options
-    after -- are put after its arguments. --max-restarts does the same by itself where a run fails: a rank that died,
-    a node that was lost. Never after Ctrl-C or gpuctl stop, nor after exit status 2, nor where a run fails as the one
-    before it did and has written no newer checkpoint.
+    $GPUCTL_RUN_DIR/checkpoints: the built-in job goes on from the last whole one, a script finds on every node all
+    that it has written there on its first. --resume takes the script that ran last, unless one is named. The earlier
+    script, arguments and options are used where none are typed; options after -- replace those of the built-in job,
+    and are put after a script's arguments. --max-restarts does the same by itself where a run fails: a rank that
+    died, a node that was lost. Never after Ctrl-C or gpuctl stop, nor after exit status 2, nor where a run fails as
+    the one before it did and has written no newer checkpoint.
 
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """
     from gpuctl.workflow import dry_run as dry
     from gpuctl.workflow.request import TrainRequest, built_in_help
     from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
+    from gpuctl.workflow.resume import way_on
 
     request = TrainRequest(
         mode=mode,
@@ -161,6 +163,8 @@ def command(
         from gpuctl.tables import run_table
 
         app.output.table(run_table(result))
+        if way := way_on(app, result):
+            app.output.say(way)
     if interrupted:
         return 130
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:

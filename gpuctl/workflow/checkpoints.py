@@ -1,23 +1,17 @@
-"""Where the checkpoints of earlier runs lie, and how they get to the node that goes on from them."""
+"""Where the checkpoints of earlier runs lie, and which of them a run goes on from."""
 
-import contextlib
-import shutil
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.text import plural
-from gpuctl.view import View
-from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.connect import load_inventory
 from inventories.machine import Machine
 from inventories.run import Run
-from inventories.store import ClusterFolder, RunFolder, Store
+from inventories.store import ClusterFolder, Store
 
 if TYPE_CHECKING:
     from remote.checkpoints import Checkpoints
-    from remote.session import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +25,10 @@ class Place:
     def key(self) -> str:
         """Of no other place: clusters may name machines alike."""
         return f"{self.cluster.name}/{self.machine.name}"
+
+
+Picked: TypeAlias = "tuple[Run, Checkpoints, tuple[Place, ...]]"
+"""A run, what there is of its checkpoints, and the places that have them; none: only this computer has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +69,47 @@ class Survey:
         asked = (self.places[key] for key in self.found)
         return frozenset(place.machine.name for place in asked if place.cluster == cluster)
 
-    def pick(self) -> "tuple[Run, Checkpoints, tuple[Place, ...]] | None":
-        """The first run of which there are any, and the places that have them; none: only this computer has."""
+    def only(self, wanted: Collection[str]) -> "Survey":
+        """What they say of those of the runs whose ids are wanted."""
+        kept = [at for at, run in enumerate(self.runs) if run.run in wanted]
+        return replace(
+            self,
+            runs=[self.runs[at] for at in kept],
+            found={key: [said[at] for at in kept] for key, said in self.found.items()},
+            here=[self.here[at] for at in kept],
+        )
+
+    def wrote(self) -> frozenset[str]:
+        """Ids of the runs but for those that wrote none themselves: what is there of one is what was placed for it.
+
+        Where the run that one went on from is not among these, or a node that does not answer may have more of it,
+        it counts as one that wrote.
+        """
+        runs = {run.run: at for at, run in enumerate(self.runs)}
+        idle = set()
         for at, run in enumerate(self.runs):
-            having = {key: said for key, all_runs in self.found.items() if (said := all_runs[at]) is not None}
-            known = next(iter(having.values()), self.here[at])
-            if known is not None:
-                return run, known, tuple(self.places[key] for key in having)
+            before = runs.get(run.resumed_from or "")
+            left = self._known(at)[:1] if self._on_nodes(at) or run.run not in self.mirrored else []
+            if before is not None and any(
+                _is_copy(run, one, other) for one in left for other in self._known(before)
+            ):
+                idle.add(run.run)
+        return frozenset(runs).difference(idle)
+
+    def _on_nodes(self, at: int) -> "dict[str, Checkpoints]":
+        """Place → what it has of a run, for those that have any."""
+        return {key: said for key, runs in self.found.items() if (said := runs[at]) is not None}
+
+    def _known(self, at: int) -> "list[Checkpoints]":
+        """What there is of a run, what counts first."""
+        here = self.here[at]
+        return [*self._on_nodes(at).values(), *([] if here is None else [here])]
+
+    def pick(self) -> "Picked | None":
+        """The first run of which there are any."""
+        for at, run in enumerate(self.runs):
+            if known := self._known(at):
+                return run, known[0], tuple(self.places[key] for key in self._on_nodes(at))
         return None
 
     def unknown(self) -> tuple[Run, str] | None:
@@ -92,6 +124,15 @@ class Survey:
             if error := self.errors.get(f"{run.cluster}/{run.nodes[0].name}"):
                 return run, error
         return None
+
+
+def _is_copy(run: Run, one: "Checkpoints", before: "Checkpoints") -> bool:
+    """Whether the newest of a run is that of the one it went on from.
+
+    Copies keep their times, but for those that were brought here. The built-in job names each by its step, and never
+    writes one anew.
+    """
+    return one.newest == before.newest and (run.built_in or one.written_ns == before.written_ns)
 
 
 def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished: Run | None = None) -> Survey:
@@ -146,96 +187,22 @@ def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) ->
     return list(places.values())
 
 
-def place(
-    view: View,
-    store: Store,
-    cluster: ClusterFolder,
-    nodes: "Mapping[str, Node]",
-    earlier: Earlier,
-    run: Run,
-) -> None:
-    """Bring the checkpoints to where the run's first node looks for them, and say in a line where it goes on from.
-
-    On a node that has them nothing travels; else they come over this computer, file by file. Where they are not
-    placed as a whole it raises, and where the run is not launched, whatever the reason, `take_back` is to follow.
-    """
-    if earlier.source is not None:
-        node = nodes[run.nodes[0].name]
-        _place(view, store.run(earlier.source.run), cluster, node, earlier, run)
-    view.note(earlier.why + goes_on(earlier, run))
-
-
-def take_back(view: View, cluster: ClusterFolder, node: "Node", run: Run) -> None:
-    """Remove from the run's first node what was placed, or had begun to be. Ctrl-C has to wait for it."""
-    from remote import checkpoints
-    from remote.errors import RemoteError
-
-    with interrupts_held_back():
-        view.note(f"{node.name}: removing the checkpoints that were placed for run {run.run}")
-        try:
-            # The connection at hand may have been left in the middle of a packet.
-            with connected(cluster, [node.machine]) as fresh:
-                checkpoints.discard(fresh[node.name], run.nodes[0])
-        except RemoteError as error:
-            view.note(f"{node.name}: they are left there, beside {run.nodes[0].run_dir}: {error}")
-
-
-@contextlib.contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C during the body counts once that is over. Of the main thread only."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
-
-
-def _place(
-    view: View, folder: RunFolder, cluster: ClusterFolder, node: "Node", earlier: Earlier, run: Run
-) -> None:
-    from remote import checkpoints
-    from remote.intake import Intake
-    from remote.replica import incoming
-
-    def send(from_here: Path) -> None:
-        ssh_config = cluster.ssh_config_path
-        checkpoints.send(
-            node, from_here, run.nodes[0], ssh_config=ssh_config, say=lambda text: view.node(node.name, text)
-        )
-
-    assert earlier.source is not None
-    if has_them(earlier, run):
-        checkpoints.place(node, earlier.source, run.nodes[0])
-    elif earlier.places:
-        there, passing = earlier.places[0], incoming(folder)
-        try:
-            with connected(there.cluster, [there.machine]) as others:
-                checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing))
-            send(passing)
-        finally:
-            shutil.rmtree(passing, ignore_errors=True)
-    else:
-        send(folder.checkpoints_path)
-
-
-def has_them(earlier: Earlier, run: Run) -> bool:
-    """Whether the run's first node has the checkpoints itself."""
-    return f"{run.cluster}/{run.nodes[0].name}" in {place.key for place in earlier.places}
+def has_them(earlier: Earlier, run: Run, node: str) -> bool:
+    """Whether a node of the run has the checkpoints itself."""
+    return f"{run.cluster}/{node}" in {place.key for place in earlier.places}
 
 
 def goes_on(earlier: Earlier, run: Run) -> str:
-    """`run B goes on from step-000040.pt of run A on 1 node`, and what a person would not expect of it."""
+    """`run B (my.py) goes on from step-000040.pt of run A on 1 node`, and what a person would not expect of it."""
+    what = f"run {run.run} ({run.script})"
     where = plural(len(run.nodes), "node") + _other_ranks(earlier.source or earlier.run, run)
     if earlier.source is None or earlier.found is None:
         nothing = f"no checkpoint of run {earlier.run.run} is in reach"
-        return f"run {run.run} starts from the beginning on {where}: {nothing}{_unknown(earlier, 'some')}"
-    line = f"run {run.run} goes on from {earlier.found.newest} of run {earlier.source.run} on {where}"
+        return f"{what} starts from the beginning on {where}: {nothing}{_unknown(earlier, 'some')}"
+    line = f"{what} goes on from {earlier.found.newest} of run {earlier.source.run} on {where}"
     if not earlier.places:
         line += ", with what was brought here"
-    elif not has_them(earlier, run):
+    elif not has_them(earlier, run, run.nodes[0].name):
         line += f", brought from {earlier.places[0].machine.name}"
     return line + _unknown(earlier, "newer ones")
 

@@ -49,7 +49,7 @@ class TrainRequest:
     project: Path | None = None
     """The folder that is sent. None: the current one."""
     resume: bool = False
-    """Go on from the latest run that has checkpoints."""
+    """Go on from the latest run with checkpoints of its own, of the script that is named, or that ran last."""
     resume_from: str | None = None
     """Go on from this run."""
     max_restarts: int = 0

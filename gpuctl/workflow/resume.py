@@ -1,17 +1,18 @@
 """`train --resume`: which run to go on from, and what is taken over from it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
-from gpuctl.workflow.checkpoints import Earlier, Survey, survey
+from gpuctl.text import for_cluster
+from gpuctl.workflow.checkpoints import Earlier, Picked, Survey, survey
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.runs import latest
 from inventories.errors import InventoryError, NotFound
-from inventories.run import Run, RunOptions
+from inventories.run import Result, Run, RunOptions
 from inventories.store import Store
 
 
@@ -21,23 +22,49 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | No
     Raises NotFound or Usage, and Failed where there are no checkpoints, or where newer ones may lie on a machine that
     does not answer.
     """
-    if not (request.resume or request.resume_from):
-        return request, None
     if request.resume_from:
-        runs = list(_chain(app.store, latest(app, request.resume_from).load_run()))
+        earlier = _named(app, latest(app, request.resume_from).load_run())
+    elif request.resume:
+        earlier = _latest_of_script(app, request)
     else:
-        runs = [run for run in _newest_first(app) if same_script(request, run)]
-    asked = survey(app.store, app.store.cluster(app.options.cluster), runs)
+        return request, None
+    return taken_over(request, earlier.run), earlier
+
+
+def _named(app: App, run: Run) -> Earlier:
+    """A run that a person chose, with its own checkpoints, or those that it went on from."""
+    asked = survey(app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run)))
     picked = asked.pick()
     if picked is None:
-        raise Failed(_nothing(app, request, asked))
+        raise Failed(_nothing(f"Run {run.run} left no checkpoint that can be reached", asked))
     source, found, places = picked
     newer, error = asked.unknown() or (None, "")
-    if newer is not None and not (newer == source and source == runs[0] and request.resume_from):
+    if newer is not None and not newer == source == run:
         raise Failed(older(source, newer, error))
-    run = runs[0] if request.resume_from else source
-    earlier = Earlier(run=run, source=source, found=found, places=places, unknown=newer)
-    return taken_over(request, run), earlier
+    return Earlier(run=run, source=source, found=found, places=places, unknown=newer)
+
+
+def _latest_of_script(app: App, request: TrainRequest) -> Earlier:
+    """The latest run of a script that wrote checkpoints: of the one that is named, else of the latest run's."""
+    runs = _newest_first(app)
+    mine = [run.run for run in runs if same_script(request, run, runs[0])]
+    every = survey(app.store, app.store.cluster(app.options.cluster), runs)
+    candidates = every.only(mine)
+    asked = candidates.only(candidates.wrote())
+    picked = asked.pick()
+    if picked is None:
+        who = "No run of that script"
+        if request.built_in:
+            who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
+        other = every.only({run.run for run in runs}.difference(mine)).pick()
+        raise Failed(_nothing(f"{who} left a checkpoint that can be reached", asked, other))
+    source, found, places = picked
+    if (missed := asked.unknown()) is not None:
+        raise Failed(older(source, *missed))
+    for run in candidates.runs[: candidates.runs.index(source)]:
+        if run not in asked.runs:
+            app.output.say(f"run {run.run} is passed over: it wrote no checkpoint of its own")
+    return Earlier(run=source, source=source, found=found, places=places)
 
 
 def older(source: Run, newer: Run, error: str) -> str:
@@ -48,6 +75,19 @@ def older(source: Run, newer: Run, error: str) -> str:
         f"Try again when it does, or go on from {what} all the same: "
         f"gpuctl train --resume-from {source.run}"
     )
+
+
+def way_on(app: App, result: Result) -> str:
+    """The line on how to go on from what a run that did not succeed has left here; empty where it left nothing."""
+    from remote.checkpoints import in_folder
+
+    folder = app.store.run(result.run)
+    if (
+        result.status not in ("failed", "stopped")
+        or in_folder(folder.checkpoints_path, folder.load_run()) is None
+    ):
+        return ""
+    return for_cluster("go on from there: gpuctl train --resume", result.cluster)
 
 
 def after_failure(app: App, failed: str) -> Earlier:
@@ -74,8 +114,8 @@ def after_failure(app: App, failed: str) -> Earlier:
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     """The request, with what was not typed taken from the earlier run. Raises Usage where that can't be.
 
-    A script that is named stands for itself, with its arguments. Options alone are put after the run's own, where
-    the last of each counts.
+    A script that is named stands for itself, with its arguments. Options alone replace those of the built-in job,
+    and are put after the arguments of a script, where the last of each counts for most.
     """
     before = run.options or RunOptions()
     if missing := [name for name in before.env if name not in request.env]:
@@ -98,9 +138,9 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         )
     if not request.built_in:
         return request
-    args = (*run.args, *request.words)
     if run.built_in:
-        return replace(request, words=args)
+        return replace(request, words=last_of_each((*run.args, *request.words)))
+    args = (*run.args, *request.words)
     if run.script.startswith("-m "):
         words, module = args, run.script.removeprefix("-m ")
     else:
@@ -110,16 +150,52 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     )
 
 
-def same_script(request: TrainRequest, run: Run) -> bool:
-    """Whether a run is of the script that is named; where none is, of any."""
+def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
+    """The built-in job's options, each once: as it was given last, where it was given first.
+
+    An option is `--name` with what follows until the next one, `--name=value`, `--flag` or `--no-flag`.
+    """
+    options: dict[str, list[str]] = {}
+    group: list[str] = []
+    for word in words:
+        if word.startswith("--") or not options:
+            group = options[_option(word)] = []
+        group.append(word)
+    return tuple(word for group in options.values() for word in group)
+
+
+def _option(word: str) -> str:
+    """What an option sets: the two ways to give a batch size exclude each other."""
+    name = word.split("=")[0].removeprefix("--").removeprefix("no-")
+    return "batch-size" if name == "global-batch-size" else name
+
+
+def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
+    """Whether a run is of the script that is named; where none is, of the one that the cluster's newest run is of."""
     if request.built_in:
-        return True
+        return _alike(newest, run)
     if request.module is not None:
         return run.script == f"-m {request.module}"
-    project = run.options.project if run.options and run.options.project else None
-    if run.built_in or project is None:
+    path = _path(run)
+    if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
-    return os.path.normpath(Path(project, run.script)) == os.path.normpath(Path.cwd() / request.words[0])
+    return path == os.path.normpath(Path.cwd() / request.words[0])
+
+
+def _alike(one: Run, other: Run) -> bool:
+    """Whether two runs are of the built-in job, or of the same script or module of the same project."""
+    if one.built_in or other.built_in:
+        return one.built_in and other.built_in
+    paths = _path(one), _path(other)
+    if None in paths:
+        return Path(one.script).name == Path(other.script).name
+    return paths[0] == paths[1]
+
+
+def _path(run: Run) -> str | None:
+    """Where a run's script lies on this computer, a module by its title; None where that is not known."""
+    project = run.options.project if run.options else None
+    return None if project is None else os.path.normpath(Path(project, run.script))
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:
@@ -136,29 +212,28 @@ def _chain(store: Store, run: Run) -> Iterator[Run]:
             return
 
 
-def _newest_first(app: App) -> Iterator[Run]:
-    """The cluster's runs. Raises NotFound where it has none."""
-    folders = app.store.runs(app.options.cluster)
-    if not folders:
-        raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
-    for folder in reversed(folders):
+def _newest_first(app: App) -> list[Run]:
+    """The cluster's runs whose records can be read. Raises NotFound where there are none."""
+    runs = []
+    for folder in reversed(app.store.runs(app.options.cluster)):
         try:
-            yield folder.load_run()
+            runs.append(folder.load_run())
         except InventoryError as error:
             app.output.say(f"run {folder.id} is passed over: {error}")
+    if not runs:
+        raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
+    return runs
 
 
-def _nothing(app: App, request: TrainRequest, asked: Survey) -> str:
-    """The sentence for no checkpoints."""
-    if request.resume_from:
-        who = f"Run {asked.runs[0].run} left no checkpoint"
-    else:
-        which = "No run" if request.built_in else "No run of that script"
-        who = f"{which} on the cluster {app.options.cluster} left a checkpoint"
-    unreached = (
-        f" Not every machine could be asked: {' '.join(asked.errors.values())}" if asked.errors else ""
-    )
+def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> str:
+    """The sentences for no checkpoints. `other`: what a run of another script left."""
+    instead = unreached = ""
+    if other is not None:
+        run, _, _ = other
+        instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
+    if asked.errors:
+        unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
     return (
-        f"{who} that can be reached: a run goes on from the files that its script has written to "
-        f"$GPUCTL_RUN_DIR/checkpoints on its first node. To start from the beginning, leave out --resume.{unreached}"
+        f"{who}: a run goes on from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on its "
+        f"first node. To start from the beginning, leave out --resume.{unreached}{instead}"
     )

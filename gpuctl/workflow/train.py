@@ -13,9 +13,10 @@ from gpuctl.errors import Failed
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import open_view
-from gpuctl.workflow.checkpoints import Earlier, place, take_back
+from gpuctl.workflow.checkpoints import Earlier
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.placement import place, take_back
 from gpuctl.workflow.prepare import Prepared, prepare
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory, Machine
@@ -95,7 +96,7 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                 if not run_folder.run_path.exists():  # it is written before anything is launched
                     shutil.rmtree(run_folder.path, ignore_errors=True)
                     if earlier is not None and earlier.source is not None:
-                        take_back(view, folder, nodes[machines[0].name], run)
+                        take_back(view, folder, nodes, run)
                 raise
 
 

@@ -1,5 +1,6 @@
 """What a run that goes on takes over from the earlier one, the line that says so, and when none is to follow."""
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on, interrupts_held_back
+from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
+from gpuctl.workflow.placement import interrupts_held_back, receivers
 from gpuctl.workflow.request import TrainRequest, machines_of
 from gpuctl.workflow.restarts import in_vain, what_failed
-from gpuctl.workflow.resume import older, same_script, taken_over
+from gpuctl.workflow.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
 from inventories.machine import Inventory, Machine
 from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 from inventories.store import ClusterFolder
-from remote.checkpoints import Checkpoints
+from remote.checkpoints import Checkpoints, keep_times
 
 RUN = Run(
     run="20261121-054625-3fa9",
@@ -44,7 +46,7 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({"module": "a.b", "words": ("x",)}, RUN, {"words": ("x",), "project": None, "module": "a.b"}),
         ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/srv")}),
         ({}, BUILT_IN, {"words": ("--epochs", "3"), "module": None, "project": None, "built_in": True}),
-        ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "3", "--epochs", "9")}),
+        ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "9")}),
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
         ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
         ({"python": "/usr/bin/python3"}, RUN, {"python": "/usr/bin/python3", "pip": ()}),
@@ -83,23 +85,52 @@ def test_what_a_record_keeps_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "run", "same"),
+    ("words", "expected"),
     [
-        ({}, RUN, True),
-        ({"words": ("--lr", "1")}, RUN, True),
-        ({"words": ("/srv/sub/my.py",)}, RUN, True),
-        ({"words": ("/srv/sub/../sub/my.py",)}, RUN, True),
-        ({"words": ("/other/sub/my.py",)}, RUN, False),
-        ({"words": ("built-in",)}, BUILT_IN, False),
-        ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), True),
-        ({"module": "pkg.mod"}, MODULE, True),
-        ({"module": "pkg.other"}, MODULE, False),
+        ("", ""),
+        ("--epochs 3 --lr 1 --epochs 6 --epochs 2", "--epochs 2 --lr 1"),
+        ("--epochs=3 --lr 1 --epochs 6", "--epochs 6 --lr 1"),
+        ("--epochs 3 --epochs=6", "--epochs=6"),
+        ("--mirror --epochs 3 --no-mirror", "--no-mirror --epochs 3"),
+        ("--no-mirror --mirror", "--mirror"),
+        ("--lr -1 --metrics a b --lr -2 --metrics c", "--lr -2 --metrics c"),
+        ("--batch-size 8 --epochs 3 --global-batch-size 16", "--global-batch-size 16 --epochs 3"),
+        ("-x 1 --epochs 3", "-x 1 --epochs 3"),
     ],
 )
-def test_a_script_that_is_named_goes_on_from_its_own_runs(
-    typed: dict[str, object], run: Run, same: bool
+def test_an_option_of_the_built_in_job_counts_as_it_was_given_last(words: str, expected: str) -> None:
+    assert last_of_each(words.split()) == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "run", "newest", "same"),
+    [
+        ({}, RUN, RUN, True),
+        ({"words": ("--lr", "1")}, RUN, RUN, True),
+        ({}, RUN, BUILT_IN, False),
+        ({}, BUILT_IN, BUILT_IN, True),
+        ({}, BUILT_IN, RUN, False),
+        ({}, replace(RUN, script="sub/my2.py"), RUN, False),
+        ({}, replace(RUN, options=RunOptions(project="/other")), RUN, False),
+        ({}, replace(RUN, script="my.py", options=RunOptions(project="/srv/sub")), RUN, True),
+        ({}, replace(RUN, options=None), RUN, True),
+        ({}, MODULE, MODULE, True),
+        ({}, MODULE, RUN, False),
+        ({}, replace(MODULE, script="-m pkg.other"), MODULE, False),
+        ({}, replace(MODULE, options=RunOptions(project="/other")), MODULE, False),
+        ({"words": ("/srv/sub/my.py",)}, RUN, BUILT_IN, True),
+        ({"words": ("/srv/sub/../sub/my.py",)}, RUN, RUN, True),
+        ({"words": ("/other/sub/my.py",)}, RUN, RUN, False),
+        ({"words": ("built-in",)}, BUILT_IN, RUN, False),
+        ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), RUN, True),
+        ({"module": "pkg.mod"}, MODULE, RUN, True),
+        ({"module": "pkg.other"}, MODULE, MODULE, False),
+    ],
+)
+def test_only_runs_of_the_script_that_is_named_or_was_run_last_are_gone_on_from(
+    typed: dict[str, object], run: Run, newest: Run, same: bool
 ) -> None:
-    assert same_script(TrainRequest(**typed), run) is same  # type: ignore[arg-type]
+    assert same_script(TrainRequest(**typed), run, newest) is same  # type: ignore[arg-type]
 
 
 def test_a_file_named_like_the_built_in_job_is_not_the_built_in_job() -> None:
@@ -153,6 +184,71 @@ def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
     assert replace(asked, found={}, here=[None] * 3).pick() is None
 
 
+def test_a_run_that_has_but_what_was_placed_for_it_wrote_none() -> None:
+    after = replace(RUN, run="20261121-060000-0001", resumed_from=RUN.run)
+    last = replace(RUN, run="20261121-060000-0002", resumed_from=after.run)
+    newer, arrived = replace(THEIRS, written_ns=2), replace(THEIRS, written_ns=9)
+
+    def wrote(*found: Checkpoints | None, here: tuple[Checkpoints | None, ...] = (None,) * 3) -> set[str]:
+        asked = Survey(
+            runs=(last, after, RUN), places={FIRST.key: FIRST}, found={FIRST.key: found}, here=here, errors={}
+        )
+        return {run.run for run in asked.only(asked.wrote()).runs}
+
+    assert wrote(THEIRS, THEIRS, THEIRS) == {RUN.run}
+    assert wrote(THEIRS, THEIRS, THEIRS, here=(arrived, arrived, arrived)) == {RUN.run}
+    assert wrote(newer, THEIRS, THEIRS) == {last.run, RUN.run}
+    assert wrote(newer, newer, THEIRS) == {after.run, RUN.run}
+    assert wrote(replace(THEIRS, newest="b.pt"), None, THEIRS) == {last.run, after.run, RUN.run}
+    assert wrote(THEIRS, THEIRS, None) == {after.run, RUN.run}, "what it went on from is not known"
+    assert wrote(None, THEIRS, None, here=(None, None, THEIRS)) == {last.run, RUN.run}, "placed from here"
+
+
+def test_a_step_of_the_built_in_job_is_known_by_its_name() -> None:
+    after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
+    arrived = replace(SOME, written_ns=9)
+    asked = Survey(
+        runs=(after, BUILT_IN), places={}, found={}, here=[arrived, SOME], errors={FIRST.key: "timed out."}
+    )
+    assert asked.wrote() == {BUILT_IN.run}
+    assert replace(asked, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
+    assert replace(asked, here=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
+        after.run,
+        BUILT_IN.run,
+    }
+
+
+def test_a_survey_of_some_of_the_runs() -> None:
+    built_in = replace(BUILT_IN, run="20261121-040000-0000")
+    asked = Survey(
+        runs=(NEXT, RUN, built_in),
+        places={FIRST.key: FIRST},
+        found={FIRST.key: [SOME, None, THEIRS]},
+        here=[None, THEIRS, SOME],
+        errors={SECOND.key: "timed out."},
+    )
+    assert asked.only({built_in.run, RUN.run, NEXT.run}) == replace(asked, runs=[NEXT, RUN, built_in])
+    assert asked.only({built_in.run, "other"}) == replace(
+        asked, runs=[built_in], found={FIRST.key: [THEIRS]}, here=[SOME]
+    )
+
+
+def test_every_node_of_a_script_finds_them_and_the_first_of_the_built_in_job() -> None:
+    both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
+    assert receivers(replace(RUN, nodes=both)) == both
+    assert receivers(replace(BUILT_IN, nodes=both)) == both[:1]
+
+
+def test_what_passes_through_here_keeps_its_times(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name, at in (("sub/a.pt", 9_000), ("b.pt", 10_000), ("c.json", 10_500)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(at, at))
+    keep_times(tmp_path, Checkpoints(files=3, bytes=0, newest="b.pt", written_ns=4_000))
+    times = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    assert times == {"a.pt": 3_000, "b.pt": 4_000, "c.json": 4_500}
+
+
 def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> None:
     later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
     asked = Survey(
@@ -190,43 +286,43 @@ def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> N
     [
         (
             Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND, FIRST)),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node",
+            f"goes on from a.pt of run {RUN.run} on 1 node",
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND,)),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
+            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS, places=(AWAY,)),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
+            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here",
+            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here",
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
+            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
             "does not answer, may have newer ones",
         ),
         (
             Earlier(run=RUN, source=None),
-            f"run {NEXT.run} starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
+            f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
         ),
         (
             Earlier(run=RUN, source=RUN, found=THEIRS, places=(FIRST,), unknown=BUILT_IN),
-            f"run {NEXT.run} goes on from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
+            f"goes on from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
             "ones on gpu-0, which does not answer",
         ),
         (
             Earlier(run=RUN, source=None, unknown=RUN),
-            f"run {NEXT.run} starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach; run "
+            f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach; run "
             f"{RUN.run} may have left some on gpu-0, which does not answer",
         ),
     ],
 )
 def test_a_line_says_what_a_run_goes_on_from(earlier: Earlier, line: str) -> None:
-    assert goes_on(earlier, NEXT) == line
+    assert goes_on(earlier, NEXT) == f"run {NEXT.run} (sub/my.py) {line}"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +342,10 @@ def test_the_line_says_that_there_are_fewer_ranks(run: Run, args: tuple[str, ...
     before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
     now = replace(run, run=NEXT.run, args=args)
     earlier = Earlier(run=now, source=before, found=THEIRS, places=(FIRST,))
-    assert goes_on(earlier, now) == f"run {now.run} goes on from a.pt of run {before.run} on {where}"
+    assert (
+        goes_on(earlier, now)
+        == f"run {now.run} ({run.script}) goes on from a.pt of run {before.run} on {where}"
+    )
     assert f"from the beginning on {where}: no" in goes_on(Earlier(run=before, source=None), now)
 
 

@@ -179,7 +179,7 @@ def test_an_interrupt_takes_back_what_was_placed(two_hosts: Gpuctl, elsewhere: b
     if elsewhere:
         give_ranks(two_hosts, 1, 0)
     homes = two_hosts.home / "clusters" / "default" / "local"
-    process = two_hosts.start("train", "--resume")
+    process = two_hosts.start("train", "--resume", "--nnodes", "2" if elsewhere else "1")
     wait_for(lambda: list(homes.glob("*/home/.gpuctl-node/runs/*/*.checkpoints")), what="placing")
     interrupt(process)
     _, err = process.communicate(timeout=60)
@@ -202,17 +202,53 @@ def test_where_there_is_nothing_to_go_on_from_it_says_so(two_hosts: Gpuctl) -> N
     two_hosts.script("plain.py", "print('ran')")
     run = two_hosts.ok("train", "--env", "SECRET=1", "--json", "plain.py").json["run"]
     for words, who in (
-        (("--resume",), "No run on the cluster default left a checkpoint"),
+        (("--resume",), f"Run {run}, the latest, was of plain.py, and no run of that left a checkpoint"),
         (("--resume-from", run), f"Run {run} left no checkpoint"),
-        (("--resume", "other.py"), "No run of that script on the cluster default left a checkpoint"),
+        (("--resume", "other.py"), "No run of that script left a checkpoint"),
     ):
         refused = two_hosts("train", *words)
         assert refused.status == 1
         assert who in refused.err
         assert "leave out --resume" in refused.err
     assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
+    two_hosts.script("leaves.py", SCRIPT)
+    left = two_hosts.ok("train", "--nnodes", "1", "--json", "leaves.py", "1", "0").json["run"]
+    last = two_hosts.ok("train", "--nnodes", "1", "--json", "plain.py").json["run"]
+    refused = two_hosts("train", "--resume", "--", "--epochs", "5")
+    assert refused.status == 1
+    assert f"Run {last}, the latest, was of plain.py, and no run of that left a checkpoint" in refused.err
+    assert f"Run {left} of leaves.py left some: gpuctl train --resume-from {left}\n" in refused.err
     assert "SECRET" in (two_hosts.run_folder(run) / "run.json").read_text()
     assert run_record(two_hosts, run)["options"]["env"] == ["SECRET"]
+
+
+EVERY_RANK = """
+import os, sys
+from pathlib import Path
+
+kept = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints", "ck.pt")
+left = kept.read_text() if kept.exists() else "nothing"
+assert left == sys.argv[-1], left
+if "--bad" in sys.argv:
+    sys.exit(3)
+kept.write_text(left + "," + os.environ["RANK"])
+"""
+
+
+def test_every_rank_of_a_script_finds_what_the_first_node_left(two_hosts: Gpuctl) -> None:
+    two_hosts.script("every.py", EVERY_RANK)
+    two_hosts.ok("train", "every.py", "nothing")
+    second = two_hosts.ok("train", "--resume", "--json", "every.py", "nothing,0")
+    run = second.json["run"]
+    assert second.json["nnodes"] == 2
+    assert f"run {run} (every.py) goes on from ck.pt of run " in second.err
+    # A run that failed before it wrote one is passed over, with its arguments; also where all of it moved.
+    give_ranks(two_hosts, 1, 0)
+    failed = two_hosts("train", "--resume", "--json", "--", "--bad", "nothing,0,0")
+    assert (failed.json["resumed_from"], failed.json["exit_code"]) == (run, 3), failed.err
+    done = two_hosts.ok("train", "--resume", "--json", "--", "--expect", "nothing,0,0")
+    assert f"run {failed.json['run']} is passed over: it wrote no checkpoint of its own" in done.err
+    assert done.json["resumed_from"] == run
 
 
 def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
@@ -230,7 +266,7 @@ def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
     assert said[0].startswith(
         f"restart 1 of 3: run {runs[0]['run']} failed (rank 1 on default-1: killed by SIGKILL"
     )
-    assert f"run {result['run']} goes on from step-" in said[0]
+    assert f"run {result['run']} (my.py) goes on from step-" in said[0]
     assert not processes_with("my.py")
 
 
