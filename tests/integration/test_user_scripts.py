@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import Gpuctl
@@ -227,3 +228,17 @@ def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
     result = cluster.ok("results", "--json").json["runs"][0]
     assert result["status"] == "succeeded"
     assert [row["run"] for row in cluster.ok("runs", "--json").json["runs"]][-1] == began["run"]
+
+
+def test_the_example_tells_its_metrics_and_goes_on_from_its_checkpoint(cluster: Gpuctl) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "line.py"
+    cluster.script("line.py", example.read_text())
+    first = cluster.ok("train", "--json", "line.py", "--epochs", "2").json
+    assert first["train"]["samples_per_s"] > 0
+    assert len(first["train"]["loss"]) == 2
+    again = cluster.ok("train", "--resume", "--json", "--", "--epochs", "4")
+    assert again.json["resumed_from"] == first["run"]
+    told = cluster.ok("logs", again.json["run"], "--rank", "0").out
+    assert [line.split(":")[0] for line in told.splitlines()] == ["epoch 3", "epoch 4"]
+    assert again.json["train"]["loss"][-1] < first["train"]["loss"][-1]
+    assert (cluster.run_folder(again.json["run"]) / "artifacts" / "line.pt").exists()
