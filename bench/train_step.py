@@ -49,7 +49,7 @@ WARM_UP = 12
 COST_LIMIT = 1.01
 PAIRS, PAIR_STEPS = 100, 4
 PEAKS = {"H200": (790e12, 4.8e12), "A10G": (125e12, 0.6e12), "A10": (125e12, 0.6e12)}
-"""Dense bf16 operations a second, and bytes a second of memory, from the vendor's data sheets."""
+"""What the floors are counted with: operations a second in bf16, and bytes a second of memory."""
 ADAM_BYTES = 40
 """That a step has to move for each weight in fp32: the weight for forward, backward and update, the gradient written
 and read, two states of Adam read and written, the weight written."""

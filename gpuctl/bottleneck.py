@@ -42,7 +42,7 @@ class Bottleneck:
 def bottleneck(measured: Sequence[Measured]) -> Bottleneck | None:
     """What limits the largest of the layouts (at least one); None where the job told nothing of its steps."""
     judged = max(measured, key=lambda one: (one.layout.world_size, one.layout.nodes))
-    if None in (judged.share.compute, judged.share.communication, judged.share.data):
+    if not judged.share.known:
         return None
     first = measured[0]
     return next(found for rule in RULES if (found := rule(judged, first)) is not None)
@@ -57,14 +57,13 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
             f"The repetitions of {widest.layout.name} lie {percent(widest.spread)} of their median apart: repeat "
             "more often (--repeats), or take more epochs."
         )
-    alike = [one for one in measured if same_batch((one, first))]
-    best = max(alike, key=lambda one: one.efficiency(first))
     if disturbed(measured):
+        best = _best(measured)
         found.append(
             f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
             f"{first.layout.name}, which something held up: measure again when it has its node to itself."
         )
-    if len(alike) < len(measured):
+    if not all(same_batch((one, first)) for one in measured):
         found.append(
             "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
             "--global-batch-size, has speed-ups compare the layouts alone."
@@ -74,8 +73,14 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
 
 def disturbed(measured: Sequence[Measured]) -> bool:
     """Whether a rank of a larger layout is much faster than one alone: then nothing follows from the table."""
+    return _best(measured).efficiency(measured[0]) > TOO_GOOD_EFFICIENCY
+
+
+def _best(measured: Sequence[Measured]) -> Measured:
+    """The layout whose ranks are the fastest, of those whose batch is the first one's."""
     first = measured[0]
-    return any(one.efficiency(first) > TOO_GOOD_EFFICIENCY for one in measured if same_batch((one, first)))
+    alike = (one for one in measured if same_batch((one, first)))
+    return max(alike, key=lambda one: one.efficiency(first))
 
 
 def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:

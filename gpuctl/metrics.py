@@ -6,7 +6,8 @@ not known. Nothing here raises on them.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -201,20 +202,26 @@ def summary(
         metrics=judged,
         judged_on=judged_on,
         step_ms=step_ms_of(lines),
-        share=_mean_share([share_of(metrics.get(rank, ())) for rank in range(world_size)]),
+        share=_share(metrics, world_size=world_size),
     )
 
 
-def _mean_share(shares: Sequence[Share]) -> Share:
-    """That of all ranks together: one that is slow computes while the others wait for it."""
-    known = [share for share in shares if None not in (share.compute, share.communication, share.data)]
+def mean_share(shares: Iterable[Share]) -> Share:
+    """The mean of those that are known, which still adds up to 1; unknown where none is."""
+    known = [share for share in shares if share.known]
     if not known:
-        return shares[0] if shares else Share()
+        return Share()
     return Share(
-        compute=math.fsum(share.compute or 0.0 for share in known) / len(known),
-        communication=math.fsum(share.communication or 0.0 for share in known) / len(known),
-        data=math.fsum(share.data or 0.0 for share in known) / len(known),
+        compute=statistics.fmean(share.compute or 0.0 for share in known),
+        communication=statistics.fmean(share.communication or 0.0 for share in known),
+        data=statistics.fmean(share.data or 0.0 for share in known),
     )
+
+
+def _share(metrics: Mapping[int, Sequence[Line]], *, world_size: int) -> Share:
+    """That of all ranks together: one that is slow computes while the others wait. Else what rank 0 knows of it."""
+    mean = mean_share(share_of(metrics.get(rank, ())) for rank in range(world_size))
+    return mean if mean.known else share_of(metrics.get(0, ()))
 
 
 def _device_kind(metrics: Mapping[int, Sequence[Line]]) -> str | None:

@@ -79,7 +79,7 @@ def draw_run(
             f"(N larger than {result.train.epochs})"
         )
         parts += [Text(text.for_cluster(advice, result.cluster)), ""]
-    if _known(result.train.share):
+    if result.train.share.known:
         parts += [_share(result.train.share), ""]
     if result.usage and (lines := use_lines(result.usage)):
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -134,10 +134,6 @@ class _Log:
         for line in self.lines:
             for part in chop_cells(line.expandtabs(), max(options.max_width - len(bar), 2)) or [""]:
                 yield Text.assemble((bar, "red"), part, no_wrap=True, overflow="ignore")
-
-
-def _known(share: Share) -> bool:
-    return None not in (share.compute, share.communication, share.data)
 
 
 def _share(share: Share) -> Text:

@@ -200,19 +200,8 @@ class Measured:
 
     @property
     def share(self) -> Share:
-        """The mean of the repetitions that know their shares: they still add up to 1."""
-        known = [
-            s
-            for s in (one.share for one in self.repetitions)
-            if None not in (s.compute, s.communication, s.data)
-        ]
-        if not known:
-            return Share()
-        return Share(
-            compute=statistics.fmean(share.compute or 0.0 for share in known),
-            communication=statistics.fmean(share.communication or 0.0 for share in known),
-            data=statistics.fmean(share.data or 0.0 for share in known),
-        )
+        """The mean of the repetitions that know their shares."""
+        return told.mean_share(one.share for one in self.repetitions)
 
     @property
     def step_ms(self) -> StepMs:

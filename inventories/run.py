@@ -104,6 +104,11 @@ class Share:
     communication: float | None = None
     data: float | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether all three are."""
+        return None not in (self.compute, self.communication, self.data)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary:

@@ -103,7 +103,7 @@ class MetricsManager:
         Every rank has to call it, and gets the same numbers to the last bit. Waits for the device, and for the other
         ranks in one exchange. With no sample at all, every number is NaN.
         """
-        parts = [part for part in _of_all_ranks(self.seen()) if part["samples"]]
+        parts = _of_all_ranks(self.seen())
         samples = sum(part["samples"] for part in parts)
         numbers = {"loss": sum(part["loss_sum"] for part in parts) / samples if samples else math.nan}
         for one in self._metrics:
@@ -116,6 +116,8 @@ class MetricsManager:
     @torch.inference_mode()
     def seen(self) -> list[Seen]:
         """What this rank was told since it last computed, on the CPU, for `take_over`. Waits for the device."""
+        if not self._samples:
+            return list(self._earlier)
         self._count()
         cpu = torch.device("cpu")
         own = Seen(

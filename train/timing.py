@@ -14,7 +14,7 @@ On a CPU the clock is the host's. On a GPU the marks are CUDA events in its stre
 import time
 from array import array
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -91,7 +91,8 @@ class StepTimer:
     def over(self) -> int:
         """How many steps are over by now. Waits for none."""
         while self._unread and _is_over(self._unread[0]["end"]):
-            self._times.extend(astuple(_step_time(self._unread.popleft())))
+            step = _step_time(self._unread.popleft())
+            self._times.extend((step.data_ms, step.compute_ms, step.communication_ms))
         return len(self._times) // 3
 
     def taken(self, index: int) -> StepTime:

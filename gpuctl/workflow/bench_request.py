@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gpuctl.errors import Usage
 from gpuctl.scaling import Layout
 from gpuctl.text import plural
+from gpuctl.workflow.request import value_of
 from inventories.machine import Inventory
 
 BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-tensorboard")
@@ -61,12 +62,8 @@ def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int], words: Sequence[s
 
 def bucket_mb(words: Sequence[str]) -> float | None:
     """The job's --bucket-mb, MiB, of words that it has accepted; None: its default."""
-    found = None
-    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
-        if name == "--bucket-mb":
-            found = float(value if equals else following)
-    return found
+    given = value_of(words, "--bucket-mb")
+    return None if given is None else float(given)
 
 
 def nodes_of(layouts: Sequence[Layout], inventory: Inventory) -> int | None:

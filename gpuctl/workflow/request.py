@@ -163,17 +163,26 @@ def check_built_in(words: Sequence[str]) -> None:
 
 def home_note(words: Sequence[str], provider: str) -> str | None:
     """A word on a --data-dir in this computer's home, which may be one whose `~` the shell has replaced."""
-    found = [value for name, value in itertools.pairwise(words) if name == "--data-dir"]
-    found += [word.removeprefix("--data-dir=") for word in words if word.startswith("--data-dir=")]
-    if not found or not Path(found[-1]).is_relative_to(Path.home()):
+    folder = value_of(words, "--data-dir")
+    if folder is None or not Path(folder).is_relative_to(Path.home()):
         return None
-    if provider == "local" and Path(found[-1]).exists():
+    if provider == "local" and Path(folder).exists():
         return None
-    own = Path(found[-1]).relative_to(Path.home())
+    own = Path(folder).relative_to(Path.home())
     return (
-        f"note: --data-dir {found[-1]} is in the home of this computer. For a folder in the nodes' homes, put it in "
+        f"note: --data-dir {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
         f"quotes, which keep the shell from replacing it: --data-dir '~/{own}'"
     )
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """What an option of the built-in job is given last, as `--option VALUE` or `--option=VALUE`; None: it is not."""
+    found = None
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = value if equals else following
+    return found
 
 
 def built_in_help() -> int:
