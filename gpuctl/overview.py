@@ -38,6 +38,7 @@ SECTIONS = (
             ("push", "Copy files to the nodes."),
             ("pull", "Copy files from the nodes."),
             ("top", "Show how busy the nodes are: GPUs, CPUs, memory, network, live."),
+            ("ray", "See the cluster's Ray, open its dashboard, end it."),
             ("ssh-config", "Print an OpenSSH configuration, so that plain ssh works."),
         ),
     ),

@@ -1,6 +1,6 @@
 """What gpuctl keeps on this computer, under `$GPUCTL_HOME`: clusters and runs.
 
-    clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/id_ed25519  known_hosts  ssh_config
+    clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/  known_hosts  ssh_config
     runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
@@ -8,6 +8,7 @@ gpuctl is refused with the way to rebuild it.
 """
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -67,6 +68,18 @@ class ClusterFolder:
     def ssh_config_path(self) -> Path:
         """The configuration with which plain `ssh` reaches the machines."""
         return self.path / "ssh_config"
+
+    @property
+    def ray_token_path(self) -> Path:
+        """The token of the cluster's Ray, once it was started."""
+        return self.path / "keys" / "ray_token"
+
+    def ray_token(self) -> str:
+        """The token that a client of the cluster's Ray needs, made the first time. Only under the lock."""
+        if not self.ray_token_path.exists():
+            self.make()
+            files.write_atomic(self.ray_token_path, secrets.token_hex(32).encode())
+        return self.ray_token_path.read_text()
 
     def exists(self) -> bool:
         """Whether an inventory is there, readable or not."""

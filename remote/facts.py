@@ -55,6 +55,8 @@ class Facts:
     python_version: str | None
     torch: str | None
     """Version of the installed torch. None: not installed for that interpreter."""
+    ray: str | None
+    """Version of the installed Ray. None: not installed for that interpreter."""
     packages: tuple[str, ...] | None
     """`name==version` of what the environment holds that the ranks use. None: the machine's own Python is used."""
     gpus: tuple[dict[str, Any], ...]
@@ -101,6 +103,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         python=str(facts["python"]),
         python_version=str(facts["python_version"]),
         torch=facts["torch"],
+        ray=facts["ray"],
         packages=None,
         gpus=tuple(facts["gpus"]),
         driver=Driver(**facts["driver"]),
@@ -131,7 +134,10 @@ def with_environment(
     facts: Facts, *, python: str, python_version: str | None, torch: str | None, packages: Sequence[str]
 ) -> Facts:
     """The facts of a node whose ranks use an environment: its interpreter, and what it holds, not the machine's."""
-    return replace(facts, python=python, python_version=python_version, torch=torch, packages=tuple(packages))
+    ray = next((line.removeprefix("ray==") for line in packages if line.startswith("ray==")), None)
+    return replace(
+        facts, python=python, python_version=python_version, torch=torch, ray=ray, packages=tuple(packages)
+    )
 
 
 def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:

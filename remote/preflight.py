@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from inventories.machine import Machine
+from inventories.run import Mode
 from remote import nccl
 from remote.errors import PreflightFailed
 from remote.facts import Facts
@@ -17,6 +18,8 @@ __all__ = ["Finding", "check", "findings", "sentence"]
 
 MIN_DISK_BYTES = 50 * 1000 * 1000
 MAX_CLOCK_SKEW_S = 5.0
+REQUIREMENTS = {"torch": "torch", "ray": "'ray[default,train]'"}
+"""What starts the ranks, as a person would ask for it."""
 NOT_A_NETWORK = ("docker", "br-", "virbr", "veth", "lo")
 """How the interfaces begin that lead nowhere but to this machine's own containers and processes."""
 
@@ -26,17 +29,23 @@ def findings(
     probes: Mapping[str, ProbeAnswer] | None = None,
     *,
     master: Machine,
-    needs_torch: bool = True,
+    mode: Mode = "torchrun",
+    installed: bool = True,
     wished: Collection[str] = (),
 ) -> list[Finding]:
     """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
 
-    `needs_torch`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
+    `installed`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
     variables that the user sets for the ranks.
     """
-    found = [_no_torch(name, fact) for name, fact in facts.items() if fact.torch is None and needs_torch]
+    found = [
+        _not_installed(name, fact, package)
+        for name, fact in facts.items()
+        for package, version in (("torch", fact.torch), ("ray", fact.ray))
+        if version is None and installed and (package == "torch" or mode == "ray")
+    ]
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
-    found += _different(facts)
+    found += _different(facts, mode)
     found += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(wished):
@@ -108,12 +117,12 @@ def _cluster_network(facts: Mapping[str, Facts], master_addr: str) -> list[Findi
     ]
 
 
-def _no_torch(name: str, fact: Facts) -> Finding:
+def _not_installed(name: str, fact: Facts, package: str) -> Finding:
     return Finding(
         node=name,
-        problem=f"torch is not installed for {fact.python} (Python {fact.python_version})",
-        fix="list it in the project's requirements.txt, or name it with --pip torch; or name another interpreter "
-        "with --python",
+        problem=f"{package} is not installed for {fact.python} (Python {fact.python_version})",
+        fix=f"list it in the project's requirements.txt, or name it with --pip {REQUIREMENTS[package]}; or name "
+        "another interpreter with --python",
     )
 
 
@@ -182,10 +191,16 @@ def _driver(name: str, fact: Facts) -> list[Finding]:
     ]
 
 
-def _different(facts: Mapping[str, Facts]) -> list[Finding]:
+def _different(facts: Mapping[str, Facts], mode: Mode) -> list[Finding]:
     """What differs from the first node: ranks would hang, disagree or wait for each other."""
     return [
         *_differing(facts, "torch is", lambda fact: fact.torch, "install the same version on all nodes"),
+        *_differing(
+            facts,
+            "Ray is",
+            lambda fact: fact.ray if mode == "ray" else None,
+            "install the same version on all nodes",
+        ),
         *_differing(
             facts,
             "the ranks would use",
@@ -257,13 +272,14 @@ def check(
     *,
     master: Machine,
     note: Callable[[str], None],
+    mode: Mode = "torchrun",
     wished: Collection[str] = (),
 ) -> None:
     """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
 
-    `wished`: as in `findings`.
+    `mode` and `wished`: as in `findings`.
     """
-    found = findings(facts, probes, master=master, wished=wished)
+    found = findings(facts, probes, master=master, mode=mode, wished=wished)
     for finding in found:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))

@@ -76,9 +76,9 @@ class Node:
             channel.close()
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
-    def ask(self, command: str, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
         """One request to the node's part, one frame as the answer."""
-        with self.converse(command, request) as talk:
+        with self.converse(command, request, timeout_s=timeout_s) as talk:
             answers = [header for header, _ in talk.frames()]
         if len(answers) != 1:
             raise BadAnswer(f"{self.name}: expected one answer to {command}, got {len(answers)}.")

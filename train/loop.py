@@ -1,6 +1,7 @@
 """The training run of one rank, from the first weights to the model on disk."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,14 +16,17 @@ from train.distributed import (
     usable_cores,
 )
 from train.options import Options
-from train.report import Report
+from train.report import Epoch, Report
 from train.tensorboard import open_writer
 from train.timing import summarize
 from train.trainer import Trainer
 
 
-def run(options: Options) -> None:
-    """Train, evaluate, report, save. Every rank calls it with the same options."""
+def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) -> None:
+    """Train, evaluate, report, save. Every rank calls it with the same options.
+
+    `on_epoch` is called by every rank with each epoch that is over and evaluated.
+    """
     place = this_place()
     device = choose_device(options.device, place)
     metrics, run_dir = os.environ.get("GPUCTL_METRICS"), Path(os.environ.get("GPUCTL_RUN_DIR") or ".")
@@ -45,6 +49,7 @@ def run(options: Options) -> None:
         while trainer.progress.epoch <= options.epochs:
             epochs.append(trainer.take_epoch())
             report.epoch(epochs[-1])
+            on_epoch(epochs[-1])
             for tag, value in epochs[-1].scalars().items():
                 writer.scalar(tag, value, epochs[-1].number)
             trainer.keep()

@@ -20,7 +20,7 @@ OURS = frozenset({
 @click.command(cls=ScriptCommand, context_settings=TAIL)
 @common_options
 @click.option(
-    "--mode", type=click.Choice(["torchrun"]), default="torchrun", show_default=True, help="Launcher."
+    "--mode", type=click.Choice(["torchrun", "ray"]), default="torchrun", show_default=True, help="Launcher."
 )
 @click.option("--nnodes", type=int, metavar="N", help="Nodes that take part (default: all).")
 @click.option(
@@ -76,7 +76,7 @@ OURS = frozenset({
 )
 def command(
     app: App,
-    mode: Literal["torchrun"],
+    mode: Literal["torchrun", "ray"],
     nnodes: int | None,
     nproc_per_node: str | None,
     detach: bool,

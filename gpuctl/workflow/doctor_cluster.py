@@ -45,7 +45,7 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         if there:
             facts, torchless = _with_environment(there, facts)
             prepared = not torchless
-            rows += [*torchless, *_preflight(there, facts, needs_torch=prepared)]
+            rows += [*torchless, *_preflight(there, facts, installed=prepared)]
         healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
@@ -144,7 +144,7 @@ def _with_environment(
     return {**facts, **brought}, []
 
 
-def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, needs_torch: bool) -> list[Row]:
+def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, installed: bool) -> list[Row]:
     """What `train` would refuse or note. The first node that answers stands for node 0."""
     from remote import preflight
     from remote.probe import probe
@@ -154,7 +154,7 @@ def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, nee
     probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
     rows = [of_network(probes, time.monotonic() - began)]
     return rows + [
-        of_finding(one) for one in preflight.findings(facts, probes, master=master, needs_torch=needs_torch)
+        of_finding(one) for one in preflight.findings(facts, probes, master=master, installed=installed)
     ]
 
 

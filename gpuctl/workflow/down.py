@@ -10,10 +10,13 @@ from gpuctl.options import App
 from gpuctl.text import plural, spent
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.firewall import restore_firewalls
+from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
 from gpuctl.workflow.up import provider_name
+from inventories.machine import Machine
 from inventories.store import ClusterFolder, RunFolder
+from provision.provider import Leftover
 
 
 def down(app: App, *, forget: bool = False) -> dict[str, Any]:
@@ -41,7 +44,11 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
-        opened = restore_firewalls(app, folder) if forgets else []
+        opened = [*_end_ray(folder, machines), *restore_firewalls(app, folder)] if forgets else []
+        if name == "local":
+            _end_ray(
+                folder, machines
+            )  # its folders are outside of the hosts' homes, with which all else goes
         if opened and forget:
             for one in opened:
                 app.output.error(f"{one.id}: forgotten, though {one.reason}")
@@ -76,6 +83,16 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         "cost_usd": cost,
         "seconds": seconds,
     }
+
+
+def _end_ray(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
+    """End Ray where it was started; the machines that may still have it."""
+    errors = end_ray(folder, {machine.name: machine for machine in machines})
+    return [
+        Leftover(kind="ray", id=machine, reason=f"Ray may still run there: {error}")
+        for machine, error in errors.items()
+        if error is not None
+    ]
 
 
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[RunFolder], *, billed: bool, machines: int) -> None:

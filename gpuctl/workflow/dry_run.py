@@ -36,7 +36,9 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
     launches = launches_of(run, script, prepared, request.env)
-    problems = preflight.findings(found, master=machines[0], needs_torch=wanted is None, wished=request.env)
+    problems = preflight.findings(
+        found, master=machines[0], mode=run.mode, installed=wanted is None, wished=request.env
+    )
     say = app.output.say
     say(
         f"send {plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}"

@@ -14,22 +14,25 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.firewall import owner_of
 from inventories.machine import Inventory, Machine
-from inventories.run import RunOptions
+from inventories.run import Mode, RunOptions
 
 if TYPE_CHECKING:
     from remote.python_env.requirements import Wanted
     from remote.script import Script
     from remote.tree import Tree
 
-LAUNCHER = ("torch",)
-"""What starts the ranks; a requirement of every environment that is not locked."""
+LAUNCHERS: Mapping[Mode, tuple[str, ...]] = {
+    "torchrun": ("torch",),
+    "ray": ("torch", "ray[default,train]>=2.60"),
+}
+"""What starts the ranks; requirements of every environment that is not locked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """What a person asked `gpuctl train` for."""
 
-    mode: Literal["torchrun"] = "torchrun"
+    mode: Mode = "torchrun"
     nnodes: int | None = None
     """None: all machines."""
     nproc_per_node: int | Literal["auto"] | None = None
@@ -139,7 +142,7 @@ def what_to_install(
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
-        always=LAUNCHER,
+        always=LAUNCHERS[request.mode],
     )
 
 

@@ -20,12 +20,13 @@ from gpuctl.workflow.placement import place, take_back
 from gpuctl.workflow.prepare import Prepared, prepare
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory, Machine
-from inventories.run import Result, Run, RunNode
+from inventories.run import Mode, Result, Run, RunNode
 from inventories.store import ClusterFolder, RunFolder
 from remote.observer import Observer
 
 if TYPE_CHECKING:
     from remote.facts import Facts
+    from remote.ray import Head
     from remote.script import Script
     from remote.session import Node
     from remote.watch import Watch
@@ -48,6 +49,8 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     folder = app.store.cluster(app.options.cluster)
+    from remote import ray_cluster
+
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
     script, tree, destination = what_to_run(app, request, inventory)
@@ -64,8 +67,22 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
             seconds["prepare"] = time.monotonic() - mark
             mark = time.monotonic()
             view.phase("preflight", "trying every connection, checking what would fail later")
-            check_nodes(view, nodes, prepared, machines[0], skip=request.skip_preflight, wished=request.env)
+            check_nodes(
+                view,
+                nodes,
+                prepared,
+                machines[0],
+                mode=request.mode,
+                skip=request.skip_preflight,
+                wished=request.env,
+            )
             seconds["preflight"] = time.monotonic() - mark
+            head = None
+            if request.mode == "ray":
+                mark = time.monotonic()
+                view.phase("ray", "a head on the first node, workers on the others")
+                head = ray_cluster.bring_up(nodes, prepared.facts, folder.ray_token(), view.node)
+                seconds["prepare"] += time.monotonic() - mark
             run_folder = app.store.new_run(started_at)
             run = plan_run(
                 run_folder.id, inventory, request, script, machines, prepared.facts, started_at, seconds
@@ -86,7 +103,7 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                     run_folder,
                     run,
                     nodes,
-                    launches_of(run, script, prepared, request.env),
+                    launches_of(run, script, prepared, request.env, head),
                     detach=request.detach,
                     mirror=request.max_restarts > 0,
                     began=began,
@@ -160,6 +177,7 @@ def check_nodes(
     prepared: Prepared,
     master: Machine,
     *,
+    mode: Mode = "torchrun",
     skip: bool = False,
     wished: Collection[str] = (),
 ) -> None:
@@ -176,7 +194,7 @@ def check_nodes(
         view.note("the preflight is skipped, as you said")
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
-    preflight.check(facts, probes, master=master, note=view.note, wished=wished)
+    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished)
 
 
 def plan_run(
@@ -189,9 +207,15 @@ def plan_run(
     started_at: datetime,
     seconds: Mapping[str, float],
 ) -> Run:
-    """The run's record: which ranks on which node, and where they meet."""
+    """The run's record: which ranks on which node, and where they meet.
+
+    A script that drives Ray is one process on the first node; what it starts on the others is its own affair.
+    """
     parts: list[RunNode] = []
     first_rank = 0
+    drives = request.mode == "ray" and not request.built_in
+    if drives:
+        machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
         fact = facts[machine.name]
         asked = request.nproc_per_node
@@ -226,13 +250,27 @@ def plan_run(
 
 
 def launches_of(
-    run: Run, script: "Script", prepared: Prepared, wished: Mapping[str, str]
+    run: Run, script: "Script", prepared: Prepared, wished: Mapping[str, str], head: "Head | None" = None
 ) -> dict[str, dict[str, Any]]:
-    """What is started on each node."""
-    from remote import torchrun
+    """What is started on each node. `head`: of the Ray that starts the ranks; None: torchrun does."""
+    from remote import ray, torchrun
     from remote.facts import cores_of_a_node
 
     cores = cores_of_a_node(prepared.facts)
+    if head is not None:
+        return {
+            part.name: ray.launch_spec(
+                run,
+                part,
+                prepared.facts,
+                script,
+                cwd=prepared.code[part.name],
+                cores=cores,
+                wished=wished,
+                head=head,
+            )
+            for part in run.nodes
+        }
     return {
         part.name: torchrun.launch_spec(
             run,

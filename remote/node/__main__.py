@@ -24,6 +24,10 @@ ANSWERING = {
     "place": "checkpoints",
     "discard": "checkpoints",
     "send_checkpoints": "checkpoints",
+    "ray_start": "ray_daemons",
+    "ray_ready": "ray_daemons",
+    "ray_state": "ray_daemons",
+    "ray_stop": "ray_daemons",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {"sync": "sync", "probe": "probe", "environment": "python_env"}
@@ -45,6 +49,10 @@ def main(arguments: List[str]) -> int:
         from remote.node import rank
 
         return rank.main(arguments[1:])
+    if command == "ray_ranks":
+        from remote.node import ray_ranks
+
+        return ray_ranks.main(arguments[1:])
     source, output = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(source.readline())
     try:

@@ -39,6 +39,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "python": sys.executable,
         "python_version": platform.python_version(),
         "torch": package_version("torch"),
+        "ray": package_version("ray"),
         "cloud": hardware.cloud(),
         "rdma": hardware.rdma_devices(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -71,6 +71,20 @@ def children(pid: int) -> List[int]:
     return found
 
 
+def with_variable(name: str, value: str) -> List[int]:
+    """Live processes of this user that were started with a variable of that value (Linux; elsewhere empty)."""
+    wanted = "{}={}".format(name, value).encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            given = path.read_bytes().split(b"\0")
+        except OSError:  # ended, or another user's
+            continue
+        if wanted in given and birth(int(path.parent.name)) is not None:
+            found.append(int(path.parent.name))
+    return found
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant that loses its own (Linux; elsewhere nothing)."""
     if sys.platform != "linux":

@@ -2,7 +2,8 @@
 
     python3 -I <folder> rank RUN_DIR CWD -- COMMAND …
 
-torchrun starts this in the rank's place, in a session of its own, with RANK and LOCAL_RANK set.
+torchrun starts this in the rank's place, in a session of its own, with RANK and LOCAL_RANK set. A script that drives
+a Ray cluster has neither, and is the only one.
 """
 
 import json
@@ -33,9 +34,9 @@ def main(arguments: List[str]) -> int:
     """Run the command as a child, write `ranks/rank-N.json` before and after, end the way it ended."""
     run_dir, cwd = Path(arguments[0]), arguments[1]
     command = arguments[3:]
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
-    # torchrun has made this process the leader of a session, and so of a group.
+    # The launcher has made this process the leader of a session, and so of a group.
     group = {"group": os.getpgrp(), "birth": process.birth(os.getpgrp())}
     path = run_dir / "ranks" / "rank-{}.json".format(rank)
     metrics = run_dir / "metrics" / "rank-{}.jsonl".format(rank)

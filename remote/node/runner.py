@@ -57,20 +57,21 @@ def launch(spec: Dict[str, Any]) -> None:
                 run_dir.mkdir(mode=0o700)
             except FileExistsError:
                 return
-            _start(spec, run_dir)
+            for name in ("metrics", "ranks", "artifacts"):
+                (run_dir / name).mkdir(mode=0o700)
+            placed = placed_for(run_dir)
+            if placed.is_dir():
+                placed.rename(run_dir / CHECKPOINTS)
+            else:
+                (run_dir / CHECKPOINTS).mkdir(mode=0o700)
+            start(spec, run_dir)
         finally:
             shutil.rmtree(str(placed_for(run_dir)), ignore_errors=True)
 
 
-def _start(spec: Dict[str, Any], run_dir: Path) -> None:
-    """Fork the runner and wait until its launcher runs."""
-    for name in ("logs", "metrics", "ranks", "artifacts"):
-        (run_dir / name).mkdir(mode=0o700)
-    placed = placed_for(run_dir)
-    if placed.is_dir():
-        placed.rename(run_dir / CHECKPOINTS)
-    else:
-        (run_dir / CHECKPOINTS).mkdir(mode=0o700)
+def start(spec: Dict[str, Any], run_dir: Path) -> None:
+    """Fork the runner and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
+    (run_dir / "logs").mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
     if os.fork() == 0:

@@ -1,0 +1,44 @@
+"""`gpuctl ray`: the Ray that `train --mode ray` starts, and keeps for the next run."""
+
+import threading
+from typing import Literal
+
+import click
+
+from gpuctl.errors import Usage
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Of the dashboard on this computer (default: 8265, or a free one where that is taken).",
+)
+@click.argument("action", type=click.Choice(["status", "dashboard", "stop"]), default="status")
+def command(app: App, action: Literal["status", "dashboard", "stop"], port: int | None) -> int:
+    """See the cluster's Ray, open its dashboard, or end it.
+
+    \b
+    gpuctl ray status      on which machines Ray runs
+    gpuctl ray dashboard   a tunnel to its dashboard, until Ctrl-C: there is no other way to it
+    gpuctl ray stop        end exactly the processes that gpuctl started, and remove their folders
+
+    `gpuctl train --mode ray` starts a head on the first machine and a worker on each of the others, and leaves them
+    for the next run. `gpuctl down` ends them, too.
+    """
+    from gpuctl.workflow import ray
+
+    if action == "dashboard":
+        if app.options.json:
+            raise Usage("gpuctl ray dashboard stays until Ctrl-C and has no document to print.")
+        with ray.dashboard(app, port) as address:
+            token = app.store.cluster(app.options.cluster).ray_token_path
+            app.output.say(f"{address}  (Ctrl-C ends it; it asks for the token in {token})")
+            threading.Event().wait()
+    document = ray.stop(app) if action == "stop" else ray.status(app)
+    if app.options.json:
+        app.output.json(document)
+    return 4 if any(node.get("error") for node in document["nodes"]) else 0

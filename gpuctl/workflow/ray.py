@@ -1,0 +1,136 @@
+"""Ray on a cluster's machines: kept between runs, asked about, ended."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.options import App
+from gpuctl.workflow.connect import connected, load_inventory
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+
+USUAL_PORT = 8265
+TUNNEL_DEADLINE_S = 20.0
+
+
+def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[str, Exception | None]:
+    """End Ray on these machines, all at once, where it was ever started; each one's error, or None."""
+    from remote import ray_cluster
+    from remote.connection import connect
+    from remote.fanout import fan_out
+
+    if not folder.ray_token_path.exists():
+        return {}
+
+    def end(machine: Machine) -> bool:
+        node = connect(machine, folder.known_hosts_path)
+        try:
+            return ray_cluster.end(node)
+        finally:
+            node.close()
+
+    outcomes = fan_out(end, machines)
+    if all(outcome.error is None for outcome in outcomes):
+        folder.ray_token_path.unlink()
+    return {outcome.node: outcome.error for outcome in outcomes}
+
+
+def stop(app: App) -> dict[str, Any]:
+    """End Ray on every machine; the document of `ray stop --json`."""
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    with folder.lock("ray stop", on_wait=app.output.say):
+        errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
+    for name, error in errors.items():
+        app.output.say(f"{name}: {'Ray has ended' if error is None else error}")
+    if not errors:
+        app.output.say(f"Ray was not started on {folder.name}: `gpuctl train --mode ray` starts it")
+    return {
+        "cluster": folder.name,
+        "nodes": [{"node": name, "error": str(error) if error else None} for name, error in errors.items()],
+    }
+
+
+def status(app: App) -> dict[str, Any]:
+    """Whether Ray runs on each machine; the document of `ray status --json`."""
+    from remote.fanout import fan_out, values
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    with connected(folder, inventory.machines) as nodes:
+        states = values(fan_out(lambda node: node.ask("ray_state", {}), nodes))
+    for name, state in states.items():
+        role = "head" if "gcs" in state["ports"] else "worker"
+        app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
+    return {
+        "cluster": folder.name,
+        "nodes": [
+            {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
+            for name, state in states.items()
+        ],
+    }
+
+
+def dashboard_port(app: App) -> tuple[Machine, int]:
+    """The machine whose loopback interface has Ray's dashboard, and its port. Raises Usage where Ray does not run."""
+    from remote.fanout import fan_out, values
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    with connected(folder, inventory.machines) as nodes:
+        states = values(fan_out(lambda node: node.ask("ray_state", {}), nodes))
+        for name, state in states.items():
+            if state["running"] and "dashboard" in state["ports"]:
+                return nodes[name].machine, int(state["ports"]["dashboard"])
+    raise Usage(f"Ray does not run on {folder.name}. `gpuctl train --mode ray` starts it.")
+
+
+@contextmanager
+def dashboard(app: App, port: int | None) -> Iterator[str]:
+    """The address of Ray's dashboard on this computer, through a tunnel of the system's ssh that ends with the body.
+
+    `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run.
+    """
+    folder = app.store.cluster(app.options.cluster)
+    machine, there = dashboard_port(app)
+    if load_inventory(folder).provider == "local":
+        yield f"http://127.0.0.1:{there}"
+        return
+    here = port or _free_port(USUAL_PORT)
+    command = ["ssh", "-F", str(folder.ssh_config_path), "-N", "-o", "ExitOnForwardFailure=yes"]
+    command += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "--", machine.name]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as tunnel:
+        try:
+            _wait_for_tunnel(tunnel, here)
+            yield f"http://127.0.0.1:{here}"
+        finally:
+            tunnel.terminate()
+
+
+def _wait_for_tunnel(tunnel: "subprocess.Popen[bytes]", port: int) -> None:
+    limit = time.monotonic() + TUNNEL_DEADLINE_S
+    while True:
+        with socket.socket() as probe:
+            if tunnel.poll() is not None:
+                raise Failed(f"ssh ended with status {tunnel.returncode}; what it said is above.")
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if time.monotonic() > limit:
+            raise Failed(f"ssh opened no tunnel within {TUNNEL_DEADLINE_S:.0f} s. See: gpuctl status")
+        time.sleep(0.1)
+
+
+def _free_port(wished: int) -> int:
+    """The port that is wished if nobody listens there, else another."""
+    for port in (wished, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise Failed("There is no free port on this computer.")

@@ -1,0 +1,236 @@
+"""Ray's daemons on a node: under a runner of their own, kept between runs, ended without a trace.
+
+~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the runner's folder)
+/tmp/gpuctl-ray-XXXX  Ray's own folder: the paths of its sockets have to be short
+"""
+
+import fcntl
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+
+from remote.node import frames, process, runner
+from remote.node.facts import free_port
+from remote.node.files import NODE_HOME, read_json, write_json
+
+FOLDER = NODE_HOME / "ray"
+TOKEN = FOLDER / "token"
+MARK = "GPUCTL_RAY"
+"""Variable that every process of this node's Ray inherits, with the path of its folder."""
+HEAD_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+ASK_S = 0.2
+BEAT_S = 2.0
+LAST_LINES = 5
+
+
+def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_start`: have the daemons of the request running; those that are there and as asked for are kept.
+
+    Request: identity, argv, env, path_prefix, token, node, listens (address and name of the port that is waited
+    for, or None). In argv `{NAME}` stands for the port that the node chooses for each name of `ports`, and
+    `{temp_dir}` for Ray's own folder. Answers with `ports` and whether it was `kept`. Raises OSError with a sentence.
+    """
+    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(str(FOLDER / "lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = read_json(FOLDER / "node.json")
+        kept = bool(known) and known["identity"] == request["identity"] and _running(known)
+        if not kept:
+            _end(known)
+            known = _start(request)
+        frames.write(output, {"t": "started", "ports": known["ports"], "kept": kept})
+
+
+def _running(known: Dict[str, Any]) -> bool:
+    return bool(runner.state(Path(known["run_dir"]))["running"])
+
+
+def _start(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Start the daemons; returns what is known of them, as `node.json` keeps it."""
+    ports = choose_ports(request["ports"])
+    temporary = tempfile.mkdtemp(prefix="gpuctl-ray-", dir="/tmp")
+    run_dir = Path(tempfile.mkdtemp(prefix="daemons-", dir=str(FOLDER)))
+    known = {
+        "identity": request["identity"],
+        "ports": ports,
+        "temp_dir": temporary,
+        "run_dir": str(run_dir),
+    }  # type: Dict[str, Any]
+    # Known before they are started, so that nothing that runs is ever forgotten.
+    write_json(FOLDER / "node.json", known)
+    write_secret(TOKEN, request["token"])
+    spec = {
+        "node": "ray",
+        "argv": [word.format(temp_dir=temporary, **ports) for word in request["argv"]],
+        "env": dict(request["env"], **{MARK: str(run_dir), "RAY_AUTH_TOKEN_PATH": str(TOKEN)}),
+        "path_prefix": request["path_prefix"],
+        "grace_s": 5,
+    }
+    runner.start(spec, run_dir)
+    if request["listens"]:
+        address, name = request["listens"]
+        _wait_for_port(known, address, ports[name])
+    return known
+
+
+def choose_ports(names: Sequence[str]) -> Dict[str, int]:
+    """A free port for each name, all different."""
+    chosen = {}  # type: Dict[str, int]
+    while len(chosen) < len(names):
+        port, why = free_port("")
+        if port is None:
+            raise OSError("no free port was found for Ray{}".format(": " + why if why else ""))
+        if port not in chosen.values():
+            chosen[names[len(chosen)]] = port
+    return chosen
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that nobody else could read at any time."""
+    path.unlink() if path.exists() else None
+    handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+
+
+def _wait_for_port(known: Dict[str, Any], address: str, port: int) -> None:
+    """Return when somebody listens there. Raises OSError where Ray ended before, or after the deadline."""
+    limit = time.monotonic() + HEAD_DEADLINE_S
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((address, port)) == 0:
+                return
+        check_running(known)
+        if time.monotonic() > limit:
+            raise OSError(
+                "Ray's head did not listen at {}:{} within {:.0f} s".format(address, port, HEAD_DEADLINE_S)
+            )
+        time.sleep(ASK_S)
+
+
+def check_running(known: Dict[str, Any]) -> None:
+    """Raises OSError with Ray's last words where its daemons have ended."""
+    if known and not _running(known):
+        raise OSError("Ray ended: {}".format(last_words(Path(known["run_dir"]) / "logs" / "ray.log")))
+
+
+def last_words(log: Path) -> str:
+    """The last lines of a log, as one."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return "it said nothing"
+    said = [line.strip() for line in lines if line.strip()]
+    return " / ".join(said[-LAST_LINES:]) or "it said nothing"
+
+
+def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_ready`: on the head, wait until Ray itself counts every node of `expected` (address → GPUs) as alive.
+
+    Answers `waiting` with the addresses that are `missing` now and then, at last `ready` with those still missing
+    after `deadline_s`. Raises OSError where the head's daemons have ended.
+    """
+    known = read_json(FOLDER / "node.json")
+    if not known:
+        raise OSError("Ray was not started here")
+    port = known["ports"]["dashboard"]
+    limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
+    while True:
+        missing = missing_of(_ask(port), request["expected"])
+        if not missing or time.monotonic() > limit:
+            frames.write(output, {"t": "ready", "missing": missing})
+            return
+        check_running(known)
+        if time.monotonic() - beat > BEAT_S:
+            frames.write(output, {"t": "waiting", "missing": missing})
+            beat = time.monotonic()
+        time.sleep(ASK_S)
+
+
+def _ask(port: int) -> Optional[Dict[str, Any]]:
+    """What the dashboard says of the nodes; None where it gave no such answer, as before it is up."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(
+            "GET", "/nodes?view=summary", headers={"Authorization": "Bearer " + TOKEN.read_text()}
+        )
+        answer = connection.getresponse()
+        text = answer.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    if answer.status in (401, 403):
+        raise OSError("Ray's dashboard does not take the cluster's token")
+    try:
+        document = json.loads(text.decode())
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> List[str]:
+    """Addresses that Ray does not count as alive with all of their GPUs."""
+    alive = {}  # type: Dict[str, float]
+    for node in ((document or {}).get("data") or {}).get("summary") or []:
+        raylet = node.get("raylet") or {}
+        if raylet.get("state") == "ALIVE":
+            alive[str(raylet.get("nodeManagerAddress"))] = float(
+                (raylet.get("resourcesTotal") or {}).get("GPU", 0)
+            )
+    return sorted(address for address, gpus in expected.items() if alive.get(address, -1.0) < gpus)
+
+
+def command_ray_state(_request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_state`: whether Ray's daemons run here, and on which `ports`."""
+    known = read_json(FOLDER / "node.json")
+    frames.write(
+        output, {"t": "state", "running": bool(known) and _running(known), "ports": known.get("ports", {})}
+    )
+
+
+def command_ray_stop(_request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_stop`: end what was started here, and remove what it left. Answers whether there was anything."""
+    known = {}  # type: Dict[str, Any]
+    if FOLDER.is_dir():
+        with open(str(FOLDER / "lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = read_json(FOLDER / "node.json")
+            _end(known)
+            shutil.rmtree(str(FOLDER))
+    frames.write(output, {"t": "stopped", "was_there": bool(known)})
+
+
+def _end(known: Dict[str, Any]) -> None:
+    """End the daemons, also where their runner was killed, and remove their folders. Raises OSError if some stay."""
+    if not known:
+        return
+    run_dir = Path(known["run_dir"])
+    if run_dir.is_dir():
+        runner.tell_to_stop(run_dir)
+        runner.wait_for_end(run_dir, STOP_DEADLINE_S)
+    limit = time.monotonic() + STOP_DEADLINE_S
+    while True:
+        left = process.with_variable(MARK, str(run_dir))
+        if not left:
+            break
+        if time.monotonic() > limit:
+            raise OSError("processes of Ray's did not end: {}".format(", ".join(map(str, left))))
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    shutil.rmtree(known["temp_dir"], ignore_errors=True)
+    shutil.rmtree(str(run_dir), ignore_errors=True)
+    (FOLDER / "node.json").unlink()

@@ -1,0 +1,145 @@
+"""A node's part in a run on Ray: what Ray's workers here need to become its ranks, and a record of how each ended.
+
+    python3 -I <folder> ray_ranks RUN_DIR CWD FIRST_RANK NPROC NAMES [COMMAND …]
+
+Ray starts the ranks, not this process. They find `place.json` in the run's folder, and tell this process by files
+there: `ranks/rank-N.began` with their pid, `ranks/rank-N.ended` with their exit status. On the first node COMMAND
+is the driver, run in CWD, which has them started; its end is this process's. NAMES: the variables that the ranks are
+given, separated by commas.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from remote.node import nccl_log, process
+from remote.node.files import read_json, write_json
+
+LOOK_S = 0.1
+BEGIN_DEADLINE_S = 300.0
+"""Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
+LEAVE_DEADLINE_S = 30.0
+"""For all ranks of a job to end, once those of this node have."""
+GONE = "rank {} ended without a word: it was killed, or Ray ended it as another rank failed"
+
+
+def main(arguments: List[str]) -> int:
+    """Leave the place, watch the ranks, write `ranks/rank-N.json`; returns the exit status of the node's part."""
+    run_dir, cwd, names = Path(arguments[0]), arguments[1], arguments[4].split(",")
+    first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
+    place = run_dir / "place.json"
+    nccl = (
+        {} if "NCCL_DEBUG" in os.environ else dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=nccl_file(run_dir, "%p"))
+    )
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    write_json(place, {"cwd": cwd, "env": dict(given, **nccl)})
+    ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
+    try:
+        driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
+        return watch(ranks, driver)
+    except OSError as error:
+        return _fail("{} could not be started: {}".format(command[0], error))
+    finally:
+        # It may hold secrets of the user's, and is of no use once the ranks have begun.
+        place.unlink() if place.exists() else None
+
+
+def nccl_file(run_dir: Path, pid: str) -> str:
+    """Where NCCL writes of a process what it chose; `%p` stands for its pid."""
+    return str(run_dir / "logs" / "nccl-{}.log".format(pid))
+
+
+class Rank:
+    """One of the node's ranks, as its files tell."""
+
+    def __init__(self, run_dir: Path, rank: int, local_rank: int) -> None:
+        self.rank = rank
+        self._run_dir = run_dir
+        self._record = {"rank": rank, "local_rank": local_rank}  # type: Dict[str, Any]
+        self._birth = None  # type: Optional[str]
+        self.began = False
+        self.ended = False
+        self.exit_code = None  # type: Optional[int]
+        """None: not known."""
+
+    def look(self) -> None:
+        """Keep the record up to date."""
+        if not self.began:
+            told = read_json(self._path("began"))
+            if not told:
+                return
+            pid = told["pid"]
+            self.began, self._birth = True, process.birth(pid)
+            # Its process leads a group of its own, so that it can be ended with all that it started.
+            self._record.update(pid=pid, started_at=told["at"], group=pid, birth=self._birth)
+            self._write()
+        if not self.ended:
+            alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
+            told = read_json(
+                self._path("ended")
+            )  # after the look at its process: its last word is then there
+            if told or not alive:
+                self._end(told)
+
+    def wait_until_gone(self, deadline_s: float) -> None:
+        """Return when its process has ended, or after the deadline."""
+        limit = time.monotonic() + deadline_s
+        while self._birth is not None and process.alive(self._record["pid"], self._birth):
+            if time.monotonic() > limit:
+                return
+            process.wait_for_end(self._record["pid"], LOOK_S)
+
+    def _end(self, told: Dict[str, Any]) -> None:
+        self.ended, self.exit_code = True, told.get("exit_code")
+        transports = nccl_log.read(nccl_file(self._run_dir, str(self._record["pid"])))
+        self._record.update(
+            ended_at=told.get("at", time.time()), exit_code=self.exit_code, transports=transports
+        )
+        self._write()
+
+    def _path(self, kind: str) -> Path:
+        return self._run_dir / "ranks" / "rank-{}.{}".format(self.rank, kind)
+
+    def _write(self) -> None:
+        write_json(self._path("json"), self._record)
+
+
+def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]") -> int:
+    """Follow the ranks until the driver has ended, or where it is another node's until they have."""
+    limit = time.monotonic() + BEGIN_DEADLINE_S
+    while True:
+        over = driver is not None and driver.poll() is not None
+        for rank in ranks:
+            rank.look()
+        if driver is not None and over:
+            return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
+        if driver is None and all(rank.ended for rank in ranks):
+            # Ray still has to take note of the end, and with this process's end they would be killed.
+            for rank in ranks:
+                rank.wait_until_gone(LEAVE_DEADLINE_S)
+            return _judge(ranks)
+        late = [rank.rank for rank in ranks if not rank.began]
+        if driver is None and late and time.monotonic() > limit:
+            return _fail("Ray did not start rank {} here within {:.0f} s".format(late[0], BEGIN_DEADLINE_S))
+        if driver is None:
+            time.sleep(LOOK_S)
+        else:
+            process.wait_for_end(driver.pid, LOOK_S)
+
+
+def _judge(ranks: List[Rank]) -> int:
+    """0 where all ranks ended well."""
+    for rank in ranks:
+        if rank.exit_code is None:
+            return _fail(GONE.format(rank.rank))
+        if rank.exit_code:
+            return rank.exit_code
+    return 0
+
+
+def _fail(sentence: str) -> int:
+    sys.stderr.write("error: {}\n".format(sentence))
+    return 1

@@ -1,0 +1,166 @@
+"""The Ray launcher: each node's daemons, and what a run starts on them. Pure text, as `train --dry-run` shows it."""
+
+import hashlib
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote import nccl, payload
+from remote.environment import rank_environment
+from remote.facts import Facts
+from remote.script import Script
+from remote.torchrun import STOP_GRACE_S
+
+HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
+WORKER_PORTS = ("agent",)
+"""Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Where the cluster's head is found, from its nodes."""
+
+    address: str
+    """HOST:PORT of its control service."""
+    dashboard_port: int
+    """On the loopback interface of the first node."""
+
+
+def address_of(machine: Machine) -> str:
+    """The address that Ray knows a node by.
+
+    Ray replaces 127.0.0.1 by an address that others would reach it at, which hosts on this machine shall not be.
+    """
+    if ipaddress.ip_address(machine.private_ip) == ipaddress.ip_address("127.0.0.1"):
+        return f"127.0.0.{2 + machine.rank}"
+    return machine.private_ip
+
+
+def daemons(
+    machine: Machine, facts: Facts, *, cores: int, master: Machine, nodes: int, head: Head | None, token: str
+) -> dict[str, Any]:
+    """What a node's part is asked to have running; `head` None: this node is the head itself."""
+    address = address_of(machine)
+    own = (
+        [
+            "--head",
+            "--port={gcs}",
+            "--dashboard-host=127.0.0.1",
+            "--dashboard-port={dashboard}",
+            "--include-dashboard=true",
+            "--ray-client-server-port={client}",
+        ]
+        if head is None
+        else [f"--address={head.address}"]
+    )
+    argv = [
+        facts.python,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        *own,
+        f"--node-ip-address={address}",
+        f"--num-cpus={cores}",
+        f"--num-gpus={len(facts.gpus)}",
+        f"--labels=gpuctl-rank={machine.rank}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port={agent}",
+        "--temp-dir={temp_dir}",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    environment = {
+        "GPUCTL_NODE": machine.name,
+        "GPUCTL_NODE_HOME": f"{facts.home}/.gpuctl-node",
+        "RAY_AUTH_MODE": "token",
+        **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
+    }
+    wanted = [argv, sorted(environment.items()), hashlib.sha256(token.encode()).hexdigest()]
+    return {
+        "identity": hashlib.sha256(json.dumps(wanted).encode()).hexdigest(),
+        "node": machine.name,
+        "argv": argv,
+        "env": environment,
+        "path_prefix": str(PurePosixPath(facts.python).parent),
+        "ports": list(HEAD_PORTS if head is None else WORKER_PORTS),
+        "listens": [address, "gcs"] if head is None else None,
+        "token": token,
+    }
+
+
+def launch_spec(
+    run: Run,
+    node: RunNode,
+    facts: Mapping[str, Facts],
+    script: Script,
+    *,
+    cwd: str,
+    cores: Mapping[str, int],
+    wished: Mapping[str, str],
+    head: Head,
+) -> dict[str, Any]:
+    """What the node's runner is given.
+
+    A script is a driver, on the first node alone: what runs on the others is its own affair. The built-in job's
+    driver is ours, and every node watches over its ranks.
+    """
+    own = facts[node.name]
+    environment = rank_environment(run, node, own, cores=cores[node.name], wished=wished)
+    if script.kind == "built-in":
+        part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
+        part += driver(run, facts, script, cores) if node.rank == 0 else []
+    else:
+        part = ["rank", node.run_dir, cwd, "--", *script.command(own.python)]
+    if node.rank == 0:
+        environment |= {
+            "RAY_ADDRESS": head.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": f"{own.home}/.gpuctl-node/ray/token",
+        }
+    return {
+        "run_dir": node.run_dir,
+        "node": node.name,
+        "argv": payload.argv_on_node(own.python, own.home, *part),
+        "env": environment,
+        "path_prefix": str(PurePosixPath(own.python).parent),
+        "grace_s": STOP_GRACE_S,
+    }
+
+
+def driver(run: Run, facts: Mapping[str, Facts], script: Script, cores: Mapping[str, int]) -> list[str]:
+    """The command that has Ray start the ranks of the built-in job, as the layout says."""
+    python = facts[run.nodes[0].name].python
+    gpus, cpus = shares(run.nodes, facts, cores)
+    return [
+        python,
+        "-u",
+        "-m",
+        "train.on_ray",
+        f"--run={run.run}",
+        f"--layout={','.join(str(node.nproc) for node in run.nodes)}",
+        f"--master={run.master_addr}:{run.master_port}",
+        f"--gpus-per-rank={gpus:g}",
+        f"--cpus-per-rank={cpus:g}",
+        "--",
+        *script.args,
+    ]
+
+
+def shares(
+    nodes: Sequence[RunNode], facts: Mapping[str, Facts], cores: Mapping[str, int]
+) -> tuple[float, float]:
+    """GPUs and CPUs that a rank takes of its node, so that every node's ranks find room; at most one of each.
+
+    Ray counts in ten-thousandths.
+    """
+
+    def share(of: Mapping[str, int]) -> float:
+        return min(1.0, *(int(of[node.name] / node.nproc * 10_000) / 10_000 for node in nodes))
+
+    return share({name: len(fact.gpus) for name, fact in facts.items()}), share(cores)

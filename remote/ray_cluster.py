@@ -1,0 +1,77 @@
+"""Ray's daemons on the nodes of a cluster: started where they are not as they should be, ended, asked about."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from inventories.machine import Machine
+from remote import ray
+from remote.errors import BadAnswer, RayNotReady
+from remote.facts import Facts, cores_of_a_node
+from remote.fanout import fan_out, values
+from remote.session import Node
+
+READY_DEADLINE_S = 90.0
+SILENCE_S = 30.0
+START_TIMEOUT_S = 120.0
+
+
+def bring_up(
+    nodes: Mapping[str, Node], facts: Mapping[str, Facts], token: str, say: Callable[[str, str], None]
+) -> ray.Head:
+    """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
+
+    What runs as it should is kept. `say`: gets a node's name and what it does. Raises RayNotReady with the nodes
+    that are missing, NodeFailed with what a node's Ray said.
+    """
+    machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
+    cores = cores_of_a_node(facts)
+
+    def start(machine: Machine, head: ray.Head | None) -> Mapping[str, int]:
+        wanted = ray.daemons(
+            machine,
+            facts[machine.name],
+            cores=cores[machine.name],
+            master=machines[0],
+            nodes=len(machines),
+            head=head,
+            token=token,
+        )
+        started = nodes[machine.name].ask("ray_start", wanted, timeout_s=START_TIMEOUT_S)
+        part = "head" if head is None else "worker"
+        say(machine.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
+        return {str(name): int(port) for name, port in started["ports"].items()}
+
+    ports = start(machines[0], None)
+    head = ray.Head(
+        address=f"{ray.address_of(machines[0])}:{ports['gcs']}", dashboard_port=ports["dashboard"]
+    )
+    values(fan_out(lambda node: start(node.machine, head), {m.name: nodes[m.name] for m in machines[1:]}))
+    _wait_until_ready(nodes[machines[0].name], machines, facts, say)
+    return head
+
+
+def _wait_until_ready(
+    head: Node, machines: Sequence[Machine], facts: Mapping[str, Facts], say: Callable[[str, str], None]
+) -> None:
+    names = {ray.address_of(machine): machine.name for machine in machines}
+    request = {
+        "expected": {ray.address_of(machine): len(facts[machine.name].gpus) for machine in machines},
+        "deadline_s": READY_DEADLINE_S,
+    }
+    with head.converse("ray_ready", request, timeout_s=SILENCE_S) as talk:
+        for header, _ in talk.frames():
+            missing = [names.get(address, str(address)) for address in header["missing"]]
+            if header["t"] == "ready" and missing:
+                raise RayNotReady(
+                    f"Ray's head on {head.name} did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. "
+                    f"{missing[0]}'s own log may tell: gpuctl exec --rank {missing[0]} -- 'tail -n 20 "
+                    "~/.gpuctl-node/ray/daemons-*/logs/ray.log'"
+                )
+            if header["t"] == "ready":
+                return
+            say(head.name, f"Ray waits for {', '.join(missing)}")
+    raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")
+
+
+def end(node: Node) -> bool:
+    """End Ray's daemons on a node; True where there were any. Raises NodeFailed where some stay."""
+    return bool(node.ask("ray_stop", {}, timeout_s=START_TIMEOUT_S)["was_there"])

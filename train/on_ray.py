@@ -1,0 +1,235 @@
+"""The built-in job on Ray Train: the same ranks, data and loop as under torchrun, in workers that Ray starts.
+
+Run by gpuctl on the first node of a Ray cluster whose nodes carry the label `gpuctl-rank`:
+
+    python -m train.on_ray --run ID --layout 2,2 --master 10.0.0.1:29400 -- [the job's options]
+
+Rank n is on the same node as under torchrun, and finds the same variables. On each node a worker looks for
+`place.json` in the run's folder: the folder of the code, and variables. What it prints goes to `logs/rank-N.log`
+there, and `ranks/rank-N.began` and `.ended` tell of it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.train.v2._internal.execution.worker_group import ExecutionGroup
+
+LABEL = "gpuctl-rank"
+"""Of a node: its place among the cluster's nodes."""
+PLACE_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank's place."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+
+    def variables(self, master: str) -> dict[str, str]:
+        """As torchrun sets them."""
+        address, _, port = master.rpartition(":")
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node_rank),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+        }
+
+
+def ranks_of(workers: Sequence[tuple[int, int]], layout: Sequence[int]) -> list[Rank]:
+    """Each worker's rank: by node, then by its first GPU, as torchrun numbers them.
+
+    `workers`: node rank and first GPU (0 where it has none) of each; `layout`: how many each node has.
+    Raises ValueError where Ray did not start them as the layout says.
+    """
+    found = [sum(node == at for at, _ in workers) for node in range(len(layout))]
+    if found != list(layout) or len(workers) != sum(layout):
+        raise ValueError(f"Ray started {found} workers on the nodes, where {list(layout)} were asked for")
+    order = sorted(range(len(workers)), key=lambda worker: (*workers[worker], worker))
+    ranks: dict[int, Rank] = {}
+    for rank, worker in enumerate(order):
+        node = workers[worker][0]
+        ranks[worker] = Rank(
+            rank=rank,
+            world_size=len(workers),
+            local_rank=rank - sum(layout[:node]),
+            local_world_size=layout[node],
+            node_rank=node,
+        )
+    return [ranks[worker] for worker in range(len(workers))]
+
+
+def _where() -> tuple[int, int]:
+    """Of this worker: its node's rank and its first GPU."""
+    import ray
+
+    context = ray.get_runtime_context()
+    gpus = context.get_accelerator_ids().get("GPU", [])
+    return int(context.get_node_labels()[LABEL]), min(map(int, gpus), default=0)
+
+
+def _become(run: str, rank: Rank, master: str) -> None:
+    """Make this worker that rank of the run: folder, variables, log, and a process group of its own."""
+    run_dir = Path(os.environ["GPUCTL_NODE_HOME"], "runs", run, os.environ["GPUCTL_NODE"])
+    place = _place(run_dir)
+    os.environ.update(place["env"])
+    os.environ.update(rank.variables(master))
+    os.environ["GPUCTL_METRICS"] = str(run_dir / "metrics" / f"rank-{rank.rank}.jsonl")
+    sys.path.insert(0, place["cwd"])
+    os.chdir(place["cwd"])
+    with contextlib.suppress(PermissionError):  # it leads one already
+        os.setsid()
+    log = os.open(run_dir / "logs" / f"rank-{rank.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    _tell("began", pid=os.getpid())
+
+
+def _place(run_dir: Path) -> dict[str, Any]:
+    """What gpuctl leaves on each node for its workers. Raises TimeoutError."""
+    limit = time.monotonic() + PLACE_DEADLINE_S
+    path = run_dir / "place.json"
+    while not path.exists():
+        if time.monotonic() > limit:
+            raise TimeoutError(
+                f"{path} did not appear within {PLACE_DEADLINE_S:g} s: the run was not launched here"
+            )
+        time.sleep(0.05)
+    place: dict[str, Any] = json.loads(path.read_text())
+    return place
+
+
+def _tell(kind: str, **said: int) -> None:
+    """Tell gpuctl's part on this node of this rank, in a file that is there whole or not at all."""
+    path = Path(os.environ["GPUCTL_RUN_DIR"], "ranks", f"rank-{os.environ['RANK']}.{kind}")
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps({"at": time.time(), **said}))
+    temporary.rename(path)
+
+
+def _train(words: list[str]) -> None:
+    """The rank's work, in Ray's worker. Raises what it failed of, once that was told."""
+    from train.command_line import parse
+    from train.errors import BadOptions, PeerLost, TrainError
+
+    status = 1
+    try:
+        from ray import train as ray_train
+
+        from train.loop import run
+
+        run(parse(words), on_epoch=lambda epoch: ray_train.report(dict(epoch.scalars())))
+        status = 0
+    except TrainError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        status = 2 if isinstance(error, BadOptions) else 1
+        if isinstance(error, PeerLost):
+            time.sleep(PEER_LOST_GRACE_S)  # so that the rank that failed is seen to have failed first
+        raise
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _tell("ended", exit_code=status)
+
+
+PEER_LOST_GRACE_S = 1.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Have Ray run the ranks; 0 once all have ended well."""
+    ours = argparse.ArgumentParser(prog="python -m train.on_ray")
+    ours.add_argument("--run", required=True)
+    ours.add_argument("--layout", required=True, type=lambda text: [int(part) for part in text.split(",")])
+    ours.add_argument("--master", required=True)
+    ours.add_argument("--gpus-per-rank", type=float, default=0.0)
+    ours.add_argument("--cpus-per-rank", type=float, default=1.0)
+    ours.add_argument("words", nargs="*")
+    asked = ours.parse_args(arguments)
+
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.backend import Backend
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    layout, run, master, words = asked.layout, asked.run, asked.master, asked.words
+
+    class Ranks(Backend):  # type: ignore[misc,unused-ignore]
+        """Makes Ray's workers our ranks. The process group is then the loop's own to open, as under torchrun."""
+
+        share_cuda_visible_devices = True
+
+        def on_start(self, worker_group: "ExecutionGroup", backend_config: TorchConfig) -> None:  # noqa: ARG002
+            ranks = ranks_of(worker_group.execute(_where), layout)
+            ray.get(
+                [
+                    worker_group.execute_single_async(at, _become, run, rank, master)
+                    for at, rank in enumerate(ranks)
+                ]
+            )
+
+    @dataclass
+    class RanksConfig(TorchConfig):  # type: ignore[misc,unused-ignore]
+        """As Ray's for torch, but for who opens the process group."""
+
+        @property
+        def backend_cls(self) -> type[Backend]:
+            return Ranks
+
+        @property
+        def train_func_context(self) -> type[AbstractContextManager[None]]:
+            return contextlib.nullcontext
+
+    ray.init(log_to_driver=False)
+    resources = {"CPU": asked.cpus_per_rank}
+    if asked.gpus_per_rank:
+        resources["GPU"] = asked.gpus_per_rank
+    trainer = TorchTrainer(
+        lambda: _train(words),
+        torch_config=RanksConfig(),
+        scaling_config=ScalingConfig(
+            num_workers=sum(layout),
+            use_gpu=bool(asked.gpus_per_rank),
+            resources_per_worker=resources,
+            label_selector=[{LABEL: str(node)} for node, count in enumerate(layout) for _ in range(count)],
+        ),
+        run_config=RunConfig(name=run, storage_path=str(Path(os.environ["GPUCTL_RUN_DIR"], "ray"))),
+    )
+    try:
+        trainer.fit()
+    except Exception as error:  # noqa: BLE001  # Ray has a family of errors for what its workers raised
+        print(f"error: {_brief(error)}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _brief(error: Exception) -> str:
+    """The last line of Ray's long story."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else repr(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
