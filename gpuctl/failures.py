@@ -29,6 +29,8 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 """What a rank says that only noticed that another one is gone."""
+_FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
+"""What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
 _ABORTED = "terminate called without an active exception"
 """What C++ says of a thread that is taken down while it works, as Python does with those that want it at its end."""
 _ENDED_ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
@@ -105,9 +107,9 @@ def last_words(tail: str) -> str:
     lines = [_RANK_PREFIX.sub("", clean(line).rstrip()) for line in tail.split("\n")]
     headers = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
     if headers:
-        for line in lines[headers[-1] + 1 :]:
-            if line and not line[0].isspace():
-                return line
+        ends = [line for line in lines[headers[-1] + 1 :] if line and not line[0].isspace()]
+        if ends:
+            return ends[1] if len(ends) > 1 and _FROM_A_TASK.match(ends[0]) else ends[0]
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

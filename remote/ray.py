@@ -79,6 +79,8 @@ def daemons(
         "GPUCTL_NODE": machine.name,
         "GPUCTL_NODE_HOME": f"{facts.home}/.gpuctl-node",
         "RAY_AUTH_MODE": "token",
+        # Ray would give its workers 15: on machines of their own that only slows them down beside Ray itself.
+        "RAY_worker_niceness": "0",
         **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
     }
     wanted = [argv, sorted(environment.items()), hashlib.sha256(token.encode()).hexdigest()]

@@ -17,7 +17,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,10 +168,14 @@ def main(arguments: Sequence[str]) -> int:
     ours.add_argument("words", nargs="*")
     asked = ours.parse_args(arguments)
 
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")  # the end is noticed that much later
     import ray
     from ray.train import RunConfig, ScalingConfig
-    from ray.train.backend import Backend
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.backend import Backend, BackendConfig
+
+    # TorchTrainer is this with a process group that Ray opens: here and in its controller it would import torch,
+    # which takes seconds, for nothing.
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     layout, run, master, words = asked.layout, asked.run, asked.master, asked.words
 
@@ -181,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
 
         share_cuda_visible_devices = True
 
-        def on_start(self, worker_group: "ExecutionGroup", backend_config: TorchConfig) -> None:  # noqa: ARG002
+        def on_start(self, worker_group: "ExecutionGroup", backend_config: BackendConfig) -> None:  # noqa: ARG002
             ranks = ranks_of(worker_group.execute(_where), layout)
             ray.get(
                 [
@@ -190,25 +193,20 @@ def main(arguments: Sequence[str]) -> int:
                 ]
             )
 
-    @dataclass
-    class RanksConfig(TorchConfig):  # type: ignore[misc,unused-ignore]
-        """As Ray's for torch, but for who opens the process group."""
+    class RanksConfig(BackendConfig):  # type: ignore[misc,unused-ignore]
+        """Names the class above, as Ray wants it."""
 
         @property
         def backend_cls(self) -> type[Backend]:
             return Ranks
 
-        @property
-        def train_func_context(self) -> type[AbstractContextManager[None]]:
-            return contextlib.nullcontext
-
     ray.init(log_to_driver=False)
     resources = {"CPU": asked.cpus_per_rank}
     if asked.gpus_per_rank:
         resources["GPU"] = asked.gpus_per_rank
-    trainer = TorchTrainer(
+    trainer = DataParallelTrainer(
         lambda: _train(words),
-        torch_config=RanksConfig(),
+        backend_config=RanksConfig(),
         scaling_config=ScalingConfig(
             num_workers=sum(layout),
             use_gpu=bool(asked.gpus_per_rank),
@@ -222,6 +220,8 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # Ray has a family of errors for what its workers raised
         print(f"error: {_brief(error)}", file=sys.stderr, flush=True)
         return 1
+    finally:
+        ray.shutdown()
     return 0
 
 
@@ -232,4 +232,7 @@ def _brief(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # Python's own end of Ray's and pyarrow's threads takes seconds

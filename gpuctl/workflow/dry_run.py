@@ -1,8 +1,9 @@
 """`train --dry-run`: exactly what would be run, set and sent, by the functions that a run uses."""
 
 import shlex
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
@@ -12,6 +13,10 @@ from gpuctl.workflow.prepare import Prepared
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from gpuctl.workflow.resume import resolve
 from gpuctl.workflow.train import launches_of, plan_run
+from inventories.machine import Machine
+
+if TYPE_CHECKING:
+    from remote.facts import Facts
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -19,7 +24,7 @@ RUN_ID = "RUN"
 
 def train(app: App, request: TrainRequest) -> dict[str, Any]:
     """Ask the nodes for their facts and print the launch; nothing is sent, written or started."""
-    from remote import facts, preflight
+    from remote import facts, preflight, ray
     from remote.fanout import fan_out, values
     from remote.tree import human_bytes
 
@@ -35,7 +40,9 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
     prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
-    launches = launches_of(run, script, prepared, request.env)
+    daemons = daemons_of(machines, found) if request.mode == "ray" else {}
+    head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0) if daemons else None
+    launches = launches_of(run, script, prepared, request.env, head)
     problems = preflight.findings(
         found, master=machines[0], mode=run.mode, installed=wanted is None, wished=request.env
     )
@@ -50,6 +57,11 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     if earlier is not None:
         say(goes_on(earlier, run))
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
+    for name, argv in daemons.items():
+        say(
+            f"\n{name}, where its Ray is not there as it should be ({{NAME}}: a free port, a folder of its own):"
+        )
+        say(f"  {shlex.join(argv)}")
     for name, launch in launches.items():
         say(f"\n{name}:")
         for key, value in sorted(launch["env"].items()):
@@ -67,6 +79,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         "world_size": run.world_size,
         "files": len(tree.entries),
         "bytes": tree.total_bytes,
+        "ray": [{"node": name, "argv": argv} for name, argv in daemons.items()],
         "nodes": [
             {
                 "node": name,
@@ -80,4 +93,25 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
             {"node": finding.node, "problem": finding.problem, "fix": finding.fix, "fatal": finding.fatal}
             for finding in problems
         ],
+    }
+
+
+def daemons_of(machines: Sequence[Machine], found: "Mapping[str, Facts]") -> dict[str, list[str]]:
+    """How Ray is started on each node."""
+    from remote import ray
+    from remote.facts import cores_of_a_node
+
+    cores = cores_of_a_node(found)
+    head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0)
+    return {
+        machine.name: ray.daemons(
+            machine,
+            found[machine.name],
+            cores=cores[machine.name],
+            master=machines[0],
+            nodes=len(machines),
+            head=head if at else None,
+            token="",
+        )["argv"]
+        for at, machine in enumerate(machines)
     }

@@ -77,7 +77,7 @@ def _start(request: Dict[str, Any]) -> Dict[str, Any]:
     runner.start(spec, run_dir)
     if request["listens"]:
         address, name = request["listens"]
-        _wait_for_port(known, address, ports[name])
+        _wait_for_port(address, ports[name])
     return known
 
 
@@ -101,7 +101,7 @@ def write_secret(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _wait_for_port(known: Dict[str, Any], address: str, port: int) -> None:
+def _wait_for_port(address: str, port: int) -> None:
     """Return when somebody listens there. Raises OSError where Ray ended before, or after the deadline."""
     limit = time.monotonic() + HEAD_DEADLINE_S
     while True:
@@ -109,7 +109,7 @@ def _wait_for_port(known: Dict[str, Any], address: str, port: int) -> None:
             probe.settimeout(1)
             if probe.connect_ex((address, port)) == 0:
                 return
-        check_running(known)
+        check_running()
         if time.monotonic() > limit:
             raise OSError(
                 "Ray's head did not listen at {}:{} within {:.0f} s".format(address, port, HEAD_DEADLINE_S)
@@ -117,18 +117,25 @@ def _wait_for_port(known: Dict[str, Any], address: str, port: int) -> None:
         time.sleep(ASK_S)
 
 
-def check_running(known: Dict[str, Any]) -> None:
+def check_running() -> None:
     """Raises OSError with Ray's last words where its daemons have ended."""
-    if known and not _running(known):
-        raise OSError("Ray ended: {}".format(last_words(Path(known["run_dir"]) / "logs" / "ray.log")))
+    if not running():
+        raise OSError("Ray ended: {}".format(last_words()))
 
 
-def last_words(log: Path) -> str:
-    """The last lines of a log, as one."""
+def running() -> bool:
+    """Whether the daemons that were started last run."""
+    known = read_json(FOLDER / "node.json")
+    return bool(known) and _running(known)
+
+
+def last_words() -> str:
+    """The last lines of what the daemons said, as one."""
+    known = read_json(FOLDER / "node.json")
     try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return "it said nothing"
+        lines = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace").splitlines()
+    except (KeyError, OSError):
+        return "its log is gone"
     said = [line.strip() for line in lines if line.strip()]
     return " / ".join(said[-LAST_LINES:]) or "it said nothing"
 
@@ -149,7 +156,7 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
         if not missing or time.monotonic() > limit:
             frames.write(output, {"t": "ready", "missing": missing})
             return
-        check_running(known)
+        check_running()
         if time.monotonic() - beat > BEAT_S:
             frames.write(output, {"t": "waiting", "missing": missing})
             beat = time.monotonic()
@@ -193,9 +200,7 @@ def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> 
 def command_ray_state(_request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_state`: whether Ray's daemons run here, and on which `ports`."""
     known = read_json(FOLDER / "node.json")
-    frames.write(
-        output, {"t": "state", "running": bool(known) and _running(known), "ports": known.get("ports", {})}
-    )
+    frames.write(output, {"t": "state", "running": running(), "ports": known.get("ports", {})})
 
 
 def command_ray_stop(_request: Dict[str, Any], output: BinaryIO) -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from remote.node import nccl_log, process
+from remote.node import nccl_log, process, ray_daemons, runner
 from remote.node.files import read_json, write_json
 
 LOOK_S = 0.1
@@ -23,7 +23,8 @@ BEGIN_DEADLINE_S = 300.0
 """Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
 LEAVE_DEADLINE_S = 30.0
 """For all ranks of a job to end, once those of this node have."""
-GONE = "rank {} ended without a word: it was killed, or Ray ended it as another rank failed"
+GONE = "rank {} was killed, or Ray ended it as another rank failed"
+NEVER_BEGAN = "Ray did not start rank {} here"
 
 
 def main(arguments: List[str]) -> int:
@@ -39,12 +40,14 @@ def main(arguments: List[str]) -> int:
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
     try:
         driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
-        return watch(ranks, driver)
+        status = watch(ranks, driver)
     except OSError as error:
-        return _fail("{} could not be started: {}".format(command[0], error))
+        return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
     finally:
         # It may hold secrets of the user's, and is of no use once the ranks have begun.
         place.unlink() if place.exists() else None
+    why = reason(ranks, drives=bool(command)) if status else None
+    return _fail(run_dir, why, status) if why else status
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -123,7 +126,7 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]") -> int
             return _judge(ranks)
         late = [rank.rank for rank in ranks if not rank.began]
         if driver is None and late and time.monotonic() > limit:
-            return _fail("Ray did not start rank {} here within {:.0f} s".format(late[0], BEGIN_DEADLINE_S))
+            return 1
         if driver is None:
             time.sleep(LOOK_S)
         else:
@@ -132,14 +135,22 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]") -> int
 
 def _judge(ranks: List[Rank]) -> int:
     """0 where all ranks ended well."""
+    return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
+
+
+def reason(ranks: List[Rank], *, drives: bool) -> Optional[str]:
+    """Why the node's part failed, where neither a rank can tell nor, where this node `drives`, the driver."""
+    if not ray_daemons.running():
+        return "Ray ended here during the run: {}".format(ray_daemons.last_words())
     for rank in ranks:
-        if rank.exit_code is None:
-            return _fail(GONE.format(rank.rank))
-        if rank.exit_code:
-            return rank.exit_code
-    return 0
+        if rank.ended and rank.exit_code is None:
+            return GONE.format(rank.rank)
+        if not rank.began and not drives:
+            return NEVER_BEGAN.format(rank.rank)
+    return None
 
 
-def _fail(sentence: str) -> int:
+def _fail(run_dir: Path, sentence: str, status: int = 1) -> int:
     sys.stderr.write("error: {}\n".format(sentence))
-    return 1
+    runner.explain(run_dir, sentence)
+    return status

@@ -23,6 +23,7 @@ LOW_DISK_BYTES = 1024 * 1024
 NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 
+FAILURE = "failure"
 CHECKPOINTS = "checkpoints"
 """The folder of a run's folder in which it finds what an earlier run has left, and leaves its own."""
 
@@ -143,7 +144,17 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     _end_ranks(run_dir, signal.SIGKILL)
     process.kill_descendants(deadline_s=10)
     told = (run_dir / "stop").exists() and not not_ours
-    _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else None)
+    _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else _failure(run_dir))
+
+
+def explain(run_dir: Path, sentence: str) -> None:
+    """For a launcher that fails and knows why."""
+    (run_dir / FAILURE).write_text(sentence)
+
+
+def _failure(run_dir: Path) -> Optional[str]:
+    path = run_dir / FAILURE
+    return path.read_text() if path.exists() else None
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:

@@ -1,0 +1,289 @@
+"""`--mode ray` on local hosts: real daemons, workers and drivers, beside a Ray that is somebody else's."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from image_files import write_mnist
+from support import BIN, Done, Gpuctl, interrupt, processes_with, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="local hosts have no address of their own for Ray but on Linux"
+    ),
+]
+
+TRAIN_S = 240.0
+DRIVER = """
+import json, os, sys
+import ray
+import squares
+
+ray.init(log_to_driver=False)
+
+@ray.remote(scheduling_strategy="SPREAD")
+def square(number):
+    return squares.of(number), ray.get_runtime_context().get_node_labels()["gpuctl-rank"]
+
+@ray.remote
+def fails():
+    raise ValueError("no such layer: 17")
+
+found = ray.get([square.remote(number) for number in range(8)])
+print("squares", [number for number, _ in found], sys.argv[1:])
+with open(os.environ["GPUCTL_METRICS"], "a") as file:
+    file.write(json.dumps({"step": 1, "loss": 0.5, "samples": 10}) + "\\n")
+if "--fail" in sys.argv:
+    ray.get(fails.remote())
+with open(os.path.join(os.environ["GPUCTL_RUN_DIR"], "artifacts", "found.txt"), "w") as file:
+    file.write("squares")
+"""
+
+
+@pytest.fixture(scope="module")
+def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of a cluster of two local hosts, on which Ray is kept from test to test."""
+    command = Gpuctl(home=tmp_path_factory.mktemp("ray"), cwd=tmp_path_factory.mktemp("start"))
+    command.ok("up", "--provider", "local", "--count", "2")
+    yield command.home
+    command.ok("down", "--yes")
+    assert not processes_with(str(command.home)), "processes were left behind"
+
+
+@pytest.fixture
+def hosts(ray_home: Path, tmp_path: Path) -> Gpuctl:
+    """gpuctl with that cluster, in an empty project."""
+    return Gpuctl(home=ray_home, cwd=tmp_path)
+
+
+def train(gpuctl: Gpuctl, *words: str, mode: str = "ray") -> Done:
+    return gpuctl("train", "--json", "--mode", mode, *words, timeout_s=TRAIN_S)
+
+
+def losses(gpuctl: Gpuctl, run: str) -> list[float]:
+    """Rank 0's, step by step."""
+    text = (gpuctl.run_folder(run) / "metrics" / "rank-0.jsonl").read_text()
+    return [line["loss"] for line in map(json.loads, text.splitlines()) if "step" in line]
+
+
+def node_home(gpuctl: Gpuctl, rank: int) -> Path:
+    return gpuctl.home / "clusters" / "default" / "local" / f"default-{rank}" / "home" / ".gpuctl-node"
+
+
+def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
+    """What the node knows of its Ray."""
+    known: dict[str, Any] = json.loads((node_home(gpuctl, rank) / "ray" / "node.json").read_text())
+    return known
+
+
+def start_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], str]":
+    """A run that takes minutes, once its ranks take steps; with its id."""
+    before = {folder.name for folder in (gpuctl.home / "runs").glob("*")}
+    process = gpuctl.start(
+        "train", "--json", "--mode", "ray", *words, "--", "--epochs", "500", "--checkpoint-every", "1"
+    )
+
+    def at_work() -> str | None:
+        for folder in (gpuctl.home / "runs").glob("*"):
+            metrics = folder / "metrics" / "rank-0.jsonl"
+            if folder.name not in before and metrics.exists() and '"epoch": 2' in metrics.read_text():
+                return folder.name
+        assert process.poll() is None, process.communicate()
+        return None
+
+    return process, wait_for(at_work, what="the ranks at work", deadline_s=120)
+
+
+def rank_pid(gpuctl: Gpuctl, run: str, rank: int) -> int:
+    return int(json.loads((gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json").read_text())["pid"])
+
+
+def test_the_seeds_experiment_is_that_of_torchrun(hosts: Gpuctl) -> None:
+    """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the Ray that is there."""
+    data = write_mnist(hosts.cwd / "data", training=512, test=64)
+    job = ["--nproc-per-node", "2", "--", "--dataset", "mnist", "--data-dir", str(data), "--model", "cnn"]
+    job += [
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.01",
+        "--batch-size",
+        "64",
+        "--epochs",
+        "2",
+        "--precision",
+        "fp32",
+    ]
+    done = train(hosts, *job)
+    assert done.status == 0, done.err
+    assert "Ray's head was started" in done.err
+    result = done.json
+    assert (result["mode"], result["status"], result["world_size"], result["nnodes"]) == (
+        "ray",
+        "succeeded",
+        4,
+        2,
+    )
+    assert [(rank["node"], rank["local_rank"], rank["exit_code"]) for rank in result["ranks"]] == [
+        ("default-0", 0, 0),
+        ("default-0", 1, 0),
+        ("default-1", 0, 0),
+        ("default-1", 1, 0),
+    ]
+    assert len(result["train"]["loss"]) == 2
+    assert (hosts.run_folder(result["run"]) / "artifacts" / "model.pt").exists()
+
+    reference = train(hosts, *job, mode="torchrun")
+    assert reference.status == 0, reference.err
+    assert losses(hosts, result["run"]) == pytest.approx(losses(hosts, reference.json["run"]), rel=1e-5)
+    assert result.keys() == reference.json.keys()
+    assert result["train"]["loss"] == pytest.approx(reference.json["train"]["loss"], rel=1e-5)
+
+
+def test_ray_is_out_of_others_reach(hosts: Gpuctl) -> None:
+    train(hosts, "--", "--epochs", "1", "--model", "mlp")
+    token_file = hosts.home / "clusters" / "default" / "keys" / "ray_token"
+    token = token_file.read_text()
+    kept = [token_file, *(node_home(hosts, rank) / "ray" / "token" for rank in (0, 1))]
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600] * 3
+    assert {path.read_text() for path in kept} == {token}
+    for pid in psutil.pids():
+        command = Path(f"/proc/{pid}/cmdline")
+        assert not command.exists() or token.encode() not in command.read_bytes()
+    told = [path for path in hosts.home.rglob("*") if path.is_file() and path not in kept]
+    told += [
+        path
+        for rank in (0, 1)
+        for path in Path(daemons(hosts, rank)["temp_dir"]).rglob("*")
+        if path.is_file()
+    ]
+    assert [path for path in told if token.encode() in path.read_bytes()] == []
+
+    port = daemons(hosts, 0)["ports"]["dashboard"]
+    for headers, status in (
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 403),
+        ({"Authorization": f"Bearer {token}"}, 200),
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/nodes?view=summary", headers=headers)
+        assert connection.getresponse().status == status
+        connection.close()
+    joins = subprocess.run(
+        [sys.executable, "-c", f"import ray; ray.init('127.0.0.2:{daemons(hosts, 0)['ports']['gcs']}')"],
+        env={key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        | {"RAY_AUTH_MODE": "token"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert joins.returncode != 0
+    assert "token" in joins.stderr
+
+
+def test_a_script_drives_the_cluster(hosts: Gpuctl) -> None:
+    hosts.script("drive.py", DRIVER)
+    hosts.script("squares.py", "def of(number):\n    return number * number\n")
+    done = train(hosts, "drive.py", "--lr", "0.1")
+    assert done.status == 0, done.err
+    result = done.json
+    assert (result["mode"], result["world_size"], result["train"]["loss"]) == ("ray", 1, [0.5])
+    log = (hosts.run_folder(result["run"]) / "logs" / "rank-0.log").read_text()
+    assert "squares [0, 1, 4, 9, 16, 25, 36, 49] ['--lr', '0.1']" in log
+    assert (hosts.run_folder(result["run"]) / "artifacts" / "found.txt").read_text() == "squares"
+
+    failed = train(hosts, "drive.py", "--fail")
+    assert failed.status == 1
+    assert failed.json["first_error"]["message"] == "exit status 1: ValueError: no such layer: 17"
+
+
+def test_a_wrong_option_is_told_by_a_rank_in_a_sentence(hosts: Gpuctl) -> None:
+    done = train(hosts, "--", "--batch-size", "1000000")
+    assert done.status == 2
+    assert done.json["exit_code"] == 2
+    assert "more than there are" in done.json["first_error"]["message"]
+
+
+def test_a_killed_worker_is_followed_by_a_run_from_its_checkpoint(hosts: Gpuctl) -> None:
+    process, run = start_train(hosts, "--max-restarts", "1")
+    os.kill(rank_pid(hosts, run, 1), signal.SIGKILL)
+
+    def second() -> str | None:
+        later = sorted(folder.name for folder in (hosts.home / "runs").glob("*") if folder.name > run)
+        return later[0] if later and (hosts.run_folder(later[0]) / "ranks" / "rank-0.json").exists() else None
+
+    following = wait_for(second, what="another run", deadline_s=120)
+    first = json.loads((hosts.run_folder(run) / "result.json").read_text())
+    assert first["status"] == "failed"
+    assert first["first_error"]["node"] == "default-1"
+    assert "rank 1 was killed" in first["first_error"]["message"]
+
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert (json.loads(out)["run"], json.loads(out)["resumed_from"]) == (following, run)
+    assert not processes_with(following), "a rank was left"
+    assert [node["running"] for node in hosts.ok("ray", "status", "--json").json["nodes"]] == [True, True]
+
+
+def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -> None:
+    process, run = start_train(hosts)
+    process.kill()
+    process.communicate()
+    assert hosts.ok("runs", "--json").json["runs"][-1]["status"] == "running"
+    follower = hosts.start("logs", "-f", "--rank", "0")
+    keeper = json.loads((Path(daemons(hosts, 0)["run_dir"]) / "runner.json").read_text())
+    os.kill(keeper["pid"], signal.SIGTERM)  # as a machine that shuts down does
+    follower.communicate(timeout=90)
+    result = hosts.ok("results", "--json").json["runs"][0]
+    assert (result["run"], result["status"]) == (run, "failed")
+    assert result["first_error"]["node"] == "default-0"
+    assert "Ray ended here during the run" in result["first_error"]["message"]
+    assert result["train"]["loss"], "what was known by then is kept"
+
+
+def test_a_ray_of_somebody_else_is_left_alone(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    head = subprocess.Popen(
+        [BIN / "ray", "start", "--head", "--block", "--port=0", "--num-cpus=1", "--include-dashboard=false",
+         "--node-ip-address=127.0.0.9", f"--temp-dir=/tmp/theirs-{os.getpid()}", "--disable-usage-stats"],
+        env=environment | {"THEIRS": str(theirs)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: len(processes_with(str(theirs))) >= 4, what="the other Ray")
+        gpuctl.ok("up", "--provider", "local", "--count", "2")
+        done = train(gpuctl, "--", "--epochs", "1", "--model", "mlp")
+        assert done.status == 0, done.err
+        folders = [Path(daemons(gpuctl, rank)["temp_dir"]) for rank in (0, 1)]
+        ports = [port for rank in (0, 1) for port in daemons(gpuctl, rank)["ports"].values()]
+        gpuctl.ok("ray", "stop")
+        gpuctl.ok("ray", "stop")
+        assert head.poll() is None, "a Ray that is not ours was ended"
+        assert not [folder for folder in folders if folder.exists()]
+        listening = {
+            connection.laddr.port
+            for connection in psutil.net_connections("tcp")
+            if connection.status == "LISTEN"
+        }
+        assert not listening & set(ports)
+        assert not processes_with("GPUCTL_RAY")
+        assert not [
+            name for pid in processes_with(str(gpuctl.home)) if "ray" in (name := psutil.Process(pid).name())
+        ]
+    finally:
+        for pid in processes_with(str(theirs)):
+            os.kill(pid, signal.SIGKILL)
+        head.wait()

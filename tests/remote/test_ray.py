@@ -1,0 +1,302 @@
+"""What is started on a node for Ray, compared exactly; and the node's part of it, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_facts import facts
+from node_here import ROOT, NodeHere
+from support import wait_for
+
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote import payload, ray
+from remote.node import ray_daemons
+from remote.script import Script
+
+GPU = {"name": "A10"}
+HEAD = ray.Head(address="10.0.0.1:20100", dashboard_port=20101)
+
+
+def machine(rank: int, private_ip: str) -> Machine:
+    return Machine(
+        name=f"c-{rank}", rank=rank, state="running", host="203.0.113.9", user="ubuntu", private_ip=private_ip,
+        gpus=0, id="i",
+    )  # fmt: skip
+
+
+def run_of(*nproc: int) -> Run:
+    nodes = tuple(
+        RunNode(
+            name=f"c-{rank}", rank=rank, nproc=count, first_rank=sum(nproc[:rank]), run_dir=f"/run/c-{rank}"
+        )
+        for rank, count in enumerate(nproc)
+    )
+    return Run(
+        run="R", cluster="c", mode="ray", script="built-in", args=("--epochs", "1"), nodes=nodes,
+        master_addr="10.0.0.1", master_port=20001, started_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def test_a_head_and_a_worker() -> None:
+    first, second = machine(0, "10.0.0.1"), machine(1, "10.0.0.2")
+    head = ray.daemons(first, facts(), cores=8, master=first, nodes=2, head=None, token="TOKEN")
+    start = ["/usr/bin/python3", "-m", "ray.scripts.scripts", "start"]
+    common = ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port={agent}"]
+    common += ["--temp-dir={temp_dir}", "--disable-usage-stats", "--block"]
+    assert head["argv"] == [
+        *start, "--head", "--port={gcs}", "--dashboard-host=127.0.0.1", "--dashboard-port={dashboard}",
+        "--include-dashboard=true", "--ray-client-server-port={client}", "--node-ip-address=10.0.0.1", "--num-cpus=8",
+        "--num-gpus=0", "--labels=gpuctl-rank=0", *common,
+    ]  # fmt: skip
+    assert head["env"] == {
+        "GPUCTL_NODE": "c-0",
+        "GPUCTL_NODE_HOME": "/home/ubuntu/.gpuctl-node",
+        "RAY_AUTH_MODE": "token",
+        "RAY_worker_niceness": "0",
+        "GLOO_SOCKET_IFNAME": "ens3",
+        "NCCL_SOCKET_IFNAME": "=ens3",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
+    }
+    assert (head["listens"], head["ports"]) == (["10.0.0.1", "gcs"], ["gcs", "dashboard", "agent", "client"])
+    worker = ray.daemons(
+        second, facts(gpus=(GPU, GPU)), cores=4, master=first, nodes=2, head=HEAD, token="TOKEN"
+    )
+    assert worker["argv"] == [
+        *start, "--address=10.0.0.1:20100", "--node-ip-address=10.0.0.2", "--num-cpus=4", "--num-gpus=2",
+        "--labels=gpuctl-rank=1", *common,
+    ]  # fmt: skip
+    assert (worker["listens"], worker["ports"]) == (None, ["agent"])
+    assert "TOKEN" not in json.dumps({**worker, "token": None}), "the token is in its own field alone"
+
+
+def test_what_differs_is_another_ray() -> None:
+    def identity(token: str = "T", **changed: object) -> str:
+        first = machine(0, "10.0.0.1")
+        asked = ray.daemons(first, facts(**changed), cores=8, master=first, nodes=2, head=None, token=token)
+        return str(asked["identity"])
+
+    others = [identity(token="U"), identity(python="/opt/env/bin/python"), identity(gpus=(GPU,))]
+    assert identity() == identity()
+    assert len({identity(), *others}) == 4
+
+
+def test_hosts_of_one_machine_have_addresses_of_their_own() -> None:
+    assert [ray.address_of(machine(rank, "127.0.0.1")) for rank in (0, 1)] == ["127.0.0.2", "127.0.0.3"]
+    assert ray.address_of(machine(1, "10.0.0.7")) == "10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "cores", "shares"),
+    [
+        ((2, 2), (0, 0), (8, 8), (0.0, 1.0)),
+        ((2, 2), (2, 4), (1, 8), (1.0, 0.5)),
+        ((3, 1), (1, 1), (1, 1), (0.3333, 0.3333)),
+    ],
+)
+def test_every_rank_finds_room(
+    nproc: tuple[int, int], gpus: tuple[int, int], cores: tuple[int, int], shares: tuple[float, float]
+) -> None:
+    run = run_of(*nproc)
+    found = {f"c-{rank}": facts(gpus=(GPU,) * gpus[rank]) for rank in (0, 1)}
+    assert ray.shares(run.nodes, found, {f"c-{rank}": cores[rank] for rank in (0, 1)}) == shares
+
+
+def test_the_first_node_drives_and_every_node_watches_its_ranks() -> None:
+    run, job = run_of(2, 2), Script(kind="built-in", target="train", args=("--epochs", "1"))
+    found = {"c-0": facts(), "c-1": facts()}
+
+    def launch(node: int) -> dict[str, Any]:
+        return ray.launch_spec(
+            run,
+            run.nodes[node],
+            found,
+            job,
+            cwd="/code",
+            cores={"c-0": 8, "c-1": 8},
+            wished={"KEY": "secret"},
+            head=HEAD,
+        )
+
+    part = ["/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/bin/{payload.packed()[0]}", "ray_ranks"]
+    names = "GPUCTL_RUN_ID,GPUCTL_RUN_DIR,OMP_NUM_THREADS,NCCL_SOCKET_IFNAME,NCCL_SOCKET_FAMILY,"
+    names += "GLOO_SOCKET_IFNAME,KEY"
+    assert launch(1)["argv"] == [*part, "/run/c-1", "/code", "2", "2", names]
+    assert launch(0)["argv"] == [
+        *part, "/run/c-0", "/code", "0", "2", names,
+        "/usr/bin/python3", "-u", "-m", "train.on_ray", "--run=R", "--layout=2,2", "--master=10.0.0.1:20001",
+        "--gpus-per-rank=0", "--cpus-per-rank=1", "--", "--epochs", "1",
+    ]  # fmt: skip
+    assert launch(0)["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"
+    assert launch(0)["env"]["RAY_AUTH_TOKEN_PATH"] == "/home/ubuntu/.gpuctl-node/ray/token"
+    assert "RAY_ADDRESS" not in launch(1)["env"]
+
+
+def test_a_script_is_a_driver() -> None:
+    run = run_of(1)
+    script = Script(kind="file", target="drive.py", args=("--lr", "0.1"))
+    launch = ray.launch_spec(
+        run, run.nodes[0], {"c-0": facts()}, script, cwd="/code", cores={"c-0": 8}, wished={}, head=HEAD
+    )
+    assert launch["argv"][3:] == [
+        "rank", "/run/c-0", "/code", "--", "/usr/bin/python3", "-u", "drive.py", "--lr", "0.1",
+    ]  # fmt: skip
+    assert launch["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"
+
+
+def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, Any]:
+    return {"raylet": {"state": state, "nodeManagerAddress": address, "resourcesTotal": resources}}
+
+
+@pytest.mark.parametrize(
+    ("summary", "missing"),
+    [
+        (None, ["10.0.0.1", "10.0.0.2"]),
+        ([], ["10.0.0.1", "10.0.0.2"]),
+        ([raylet("10.0.0.1", CPU=8.0)], ["10.0.0.2"]),
+        ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=1.0)], ["10.0.0.2"]),
+        ([raylet("10.0.0.1"), raylet("10.0.0.2", state="DEAD", GPU=2.0)], ["10.0.0.2"]),
+        ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=2.0), {"raylet": None}], []),
+    ],
+)
+def test_who_is_missing_by_rays_own_view(summary: list[Any] | None, missing: list[str]) -> None:
+    document = None if summary is None else {"data": {"summary": summary}}
+    assert ray_daemons.missing_of(document, {"10.0.0.1": 0, "10.0.0.2": 2}) == missing
+
+
+def daemons_request(argv: list[str], **changed: object) -> dict[str, Any]:
+    request = {"identity": "A", "node": "c-0", "argv": argv, "env": {}, "path_prefix": "/usr/bin", "ports": ["gcs"],
+               "listens": ["127.0.0.1", "gcs"], "token": "secret"}  # fmt: skip
+    return {**request, **changed}
+
+
+LISTENER = """
+import os, socket, subprocess, sys, time
+kept = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+os.makedirs(sys.argv[2] + "/session")
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+time.sleep(300)
+"""
+
+
+def test_daemons_are_kept_replaced_and_ended_with_all_that_they_started(tmp_path: Path) -> None:
+    node = NodeHere(tmp_path)
+    argv = [sys.executable, "-c", LISTENER, "{gcs}", "{temp_dir}"]
+    first = node.ask("ray_start", daemons_request(argv))
+    known = json.loads((tmp_path / ".gpuctl-node/ray/node.json").read_text())
+    token = tmp_path / ".gpuctl-node/ray/token"
+    assert (first["kept"], token.read_text(), token.stat().st_mode & 0o777) == (False, "secret", 0o600)
+    again = node.ask("ray_start", daemons_request(argv))
+    assert (again["kept"], again["ports"]) == (True, first["ports"])
+    assert node.ask("ray_state", {})["running"]
+
+    other = node.ask("ray_start", daemons_request(argv, identity="B"))
+    assert not other["kept"]
+    assert not Path(known["temp_dir"]).exists()
+    assert not marked(known["run_dir"]), "what the first ones had started has ended with them"
+
+    known = json.loads((tmp_path / ".gpuctl-node/ray/node.json").read_text())
+    keeper = json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
+    os.kill(keeper, signal.SIGKILL)
+    wait_for(lambda: not node.ask("ray_state", {})["running"], what="the runner's end")
+    assert marked(known["run_dir"]), "they outlive their runner"
+    assert node.ask("ray_stop", {})["was_there"]
+    assert not marked(known["run_dir"])
+    assert not Path(known["temp_dir"]).exists()
+    assert not (tmp_path / ".gpuctl-node/ray").exists()
+    assert not node.ask("ray_stop", {})["was_there"]
+
+
+def marked(run_dir: str) -> list[int]:
+    """Processes that carry the mark of these daemons."""
+    wanted = f"GPUCTL_RAY={run_dir}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_head_that_dies_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
+    node = NodeHere(tmp_path)
+    argv = [sys.executable, "-c", "raise SystemExit('the port 1 is taken')", "{gcs}"]
+    with pytest.raises(AssertionError, match="Ray ended: the port 1 is taken"):
+        node.ask("ray_start", daemons_request(argv))
+    assert not node.ask("ray_state", {})["running"]
+    node.ask("ray_stop", {})
+
+
+WORKER = """
+import json, os, pathlib, sys, time
+run_dir, rank, status = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.setsid()
+def tell(kind, **said):
+    path = run_dir / "ranks" / f"rank-{rank}.{kind}"
+    path.with_name("." + path.name).write_text(json.dumps({"at": time.time(), **said}))
+    path.with_name("." + path.name).rename(path)
+tell("began", pid=os.getpid())
+if status != "none":
+    tell("ended", exit_code=int(status))
+"""
+
+
+def watched(tmp_path: Path, statuses: list[str], *driver: str) -> tuple[int, Path, list[dict[str, Any]]]:
+    """The node's part for these ranks: its exit status, the run's folder, and the records that it wrote."""
+    run_dir = tmp_path / "run"
+    for name in ("ranks", "logs"):
+        (run_dir / name).mkdir(parents=True)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from remote.node.__main__ import run; run(sys.argv[2:])"
+    )
+    words = ["ray_ranks", str(run_dir), str(tmp_path), "2", str(len(statuses)), "HOME,KEY", *driver]
+    part = subprocess.Popen(
+        [sys.executable, "-I", "-c", code, str(ROOT), *words], env={"HOME": str(tmp_path), "KEY": "secret"}
+    )
+    try:
+        place = wait_for(
+            lambda: (run_dir / "place.json").exists() and (run_dir / "place.json"), what="the place"
+        )
+        assert place.stat().st_mode & 0o777 == 0o600
+        assert json.loads(place.read_text())["env"]["KEY"] == "secret"
+        for rank, status in enumerate(statuses, 2):
+            subprocess.run([sys.executable, "-c", WORKER, str(run_dir), str(rank), status], check=True)
+        code_of_part = part.wait(timeout=20)
+    finally:
+        part.kill()
+        part.wait()
+    assert not (run_dir / "place.json").exists()
+    return (
+        code_of_part,
+        run_dir,
+        [
+            json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
+            for rank in range(2, 2 + len(statuses))
+        ],
+    )
+
+
+@pytest.mark.parametrize(("statuses", "code"), [(["0", "0"], 0), (["0", "2"], 2), (["0", "none"], 1)])
+def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], code: int) -> None:
+    began = time.time()
+    status, _, records = watched(tmp_path, statuses)
+    assert status == code
+    assert [record["exit_code"] for record in records] == [
+        None if word == "none" else int(word) for word in statuses
+    ]
+    assert [(record["rank"], record["local_rank"]) for record in records] == [(2, 0), (3, 1)]
+    assert all(began <= record["started_at"] <= record["ended_at"] for record in records)
+
+
+def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
+    status, run_dir, _ = watched(tmp_path, [], sys.executable, "-c", "raise SystemExit(7)")
+    assert status == 7
+    assert "Ray ended here during the run" in (run_dir / "failure").read_text()

@@ -1,0 +1,41 @@
+"""Which rank a worker of Ray's becomes."""
+
+import pytest
+
+from train.on_ray import Rank, ranks_of
+
+
+def test_ranks_are_numbered_by_node_and_gpu_as_torchrun_does() -> None:
+    workers = [(1, 1), (0, 0), (1, 0), (1, 2), (0, 1)]
+    ranks = ranks_of(workers, [2, 3])
+    assert [(rank.rank, rank.local_rank, rank.local_world_size, rank.node_rank) for rank in ranks] == [
+        (3, 1, 3, 1),
+        (0, 0, 2, 0),
+        (2, 0, 3, 1),
+        (4, 2, 3, 1),
+        (1, 1, 2, 0),
+    ]
+    assert {rank.world_size for rank in ranks} == {5}
+
+
+def test_workers_without_gpus_keep_their_order() -> None:
+    assert [rank.rank for rank in ranks_of([(0, 0), (0, 0), (1, 0)], [2, 1])] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [[(0, 0)], [(0, 0), (0, 0)], [(0, 0), (2, 0)]])
+def test_a_layout_that_ray_did_not_keep_to_is_refused(workers: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="where \\[1, 1\\] were asked for"):
+        ranks_of(workers, [1, 1])
+
+
+def test_a_rank_finds_torchruns_variables() -> None:
+    rank = Rank(rank=3, world_size=5, local_rank=1, local_world_size=3, node_rank=1)
+    assert rank.variables("10.0.0.1:20001") == {
+        "RANK": "3",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "3",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20001",
+    }
