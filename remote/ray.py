@@ -123,7 +123,7 @@ def launch_spec(
         environment |= {
             "RAY_ADDRESS": head.address,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": f"{own.home}/.gpuctl-node/ray/token",
+            "RAY_AUTH_TOKEN_PATH": f"{own.home}/.gpuctl-node/ray/{node.name}/token",
         }
     return {
         "run_dir": node.run_dir,

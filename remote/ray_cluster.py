@@ -54,6 +54,7 @@ def _wait_until_ready(
 ) -> None:
     names = {ray.address_of(machine): machine.name for machine in machines}
     request = {
+        "node": head.name,
         "expected": {ray.address_of(machine): len(facts[machine.name].gpus) for machine in machines},
         "deadline_s": READY_DEADLINE_S,
     }
@@ -64,7 +65,7 @@ def _wait_until_ready(
                 raise RayNotReady(
                     f"Ray's head on {head.name} did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. "
                     f"{missing[0]}'s own log may tell: gpuctl exec --rank {missing[0]} -- 'tail -n 20 "
-                    "~/.gpuctl-node/ray/daemons-*/logs/ray.log'"
+                    "~/.gpuctl-node/ray/*/daemons-*/logs/ray.log'"
                 )
             if header["t"] == "ready":
                 return
@@ -74,4 +75,4 @@ def _wait_until_ready(
 
 def end(node: Node) -> bool:
     """End Ray's daemons on a node; True where there were any. Raises NodeFailed where some stay."""
-    return bool(node.ask("ray_stop", {}, timeout_s=START_TIMEOUT_S)["was_there"])
+    return bool(node.ask("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
+from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import connected, load_inventory
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
@@ -43,6 +44,11 @@ def stop(app: App) -> dict[str, Any]:
     """End Ray on every machine; the document of `ray stop --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
+    going_on = [run.id for run in unfinished(app.store, folder.name) if run.load_run().mode == "ray"]
+    if going_on and not app.output.confirm(
+        f"The run {going_on[-1]} is still going on. End Ray, and the run with it?"
+    ):
+        raise Usage("Ray was not ended, as you said no.")
     with folder.lock("ray stop", on_wait=app.output.say):
         errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
     for name, error in errors.items():
@@ -62,7 +68,7 @@ def status(app: App) -> dict[str, Any]:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     with connected(folder, inventory.machines) as nodes:
-        states = values(fan_out(lambda node: node.ask("ray_state", {}), nodes))
+        states = values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
     for name, state in states.items():
         role = "head" if "gcs" in state["ports"] else "worker"
         app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
@@ -82,7 +88,7 @@ def dashboard_port(app: App) -> tuple[Machine, int]:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     with connected(folder, inventory.machines) as nodes:
-        states = values(fan_out(lambda node: node.ask("ray_state", {}), nodes))
+        states = values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
         for name, state in states.items():
             if state["running"] and "dashboard" in state["ports"]:
                 return nodes[name].machine, int(state["ports"]["dashboard"])

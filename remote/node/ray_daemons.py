@@ -20,8 +20,6 @@ from remote.node import frames, process, runner
 from remote.node.facts import free_port
 from remote.node.files import NODE_HOME, read_json, write_json
 
-FOLDER = NODE_HOME / "ray"
-TOKEN = FOLDER / "token"
 MARK = "GPUCTL_RAY"
 """Variable that every process of this node's Ray inherits, with the path of its folder."""
 HEAD_DEADLINE_S = 60.0
@@ -31,6 +29,11 @@ BEAT_S = 2.0
 LAST_LINES = 5
 
 
+def folder_of(node: str) -> Path:
+    """Where a node keeps what it knows of its Ray."""
+    return NODE_HOME / "ray" / node
+
+
 def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_start`: have the daemons of the request running; those that are there and as asked for are kept.
 
@@ -38,14 +41,15 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
     for, or None). In argv `{NAME}` stands for the port that the node chooses for each name of `ports`, and
     `{temp_dir}` for Ray's own folder. Answers with `ports` and whether it was `kept`. Raises OSError with a sentence.
     """
-    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(str(FOLDER / "lock"), "wb") as lock:
+    folder = folder_of(request["node"])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(str(folder / "lock"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = read_json(FOLDER / "node.json")
+        known = read_json(folder / "node.json")
         kept = bool(known) and known["identity"] == request["identity"] and _running(known)
         if not kept:
-            _end(known)
-            known = _start(request)
+            _end(folder, known)
+            known = _start(folder, request)
         frames.write(output, {"t": "started", "ports": known["ports"], "kept": kept})
 
 
@@ -53,11 +57,11 @@ def _running(known: Dict[str, Any]) -> bool:
     return bool(runner.state(Path(known["run_dir"]))["running"])
 
 
-def _start(request: Dict[str, Any]) -> Dict[str, Any]:
+def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     """Start the daemons; returns what is known of them, as `node.json` keeps it."""
     ports = choose_ports(request["ports"])
     temporary = tempfile.mkdtemp(prefix="gpuctl-ray-", dir="/tmp")
-    run_dir = Path(tempfile.mkdtemp(prefix="daemons-", dir=str(FOLDER)))
+    run_dir = Path(tempfile.mkdtemp(prefix="daemons-", dir=str(folder)))
     known = {
         "identity": request["identity"],
         "ports": ports,
@@ -65,19 +69,19 @@ def _start(request: Dict[str, Any]) -> Dict[str, Any]:
         "run_dir": str(run_dir),
     }  # type: Dict[str, Any]
     # Known before they are started, so that nothing that runs is ever forgotten.
-    write_json(FOLDER / "node.json", known)
-    write_secret(TOKEN, request["token"])
+    write_json(folder / "node.json", known)
+    write_secret(folder / "token", request["token"])
     spec = {
         "node": "ray",
         "argv": [word.format(temp_dir=temporary, **ports) for word in request["argv"]],
-        "env": dict(request["env"], **{MARK: str(run_dir), "RAY_AUTH_TOKEN_PATH": str(TOKEN)}),
+        "env": dict(request["env"], **{MARK: str(run_dir), "RAY_AUTH_TOKEN_PATH": str(folder / "token")}),
         "path_prefix": request["path_prefix"],
         "grace_s": 5,
     }
     runner.start(spec, run_dir)
     if request["listens"]:
         address, name = request["listens"]
-        _wait_for_port(address, ports[name])
+        _wait_for_port(folder, address, ports[name])
     return known
 
 
@@ -101,7 +105,7 @@ def write_secret(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _wait_for_port(address: str, port: int) -> None:
+def _wait_for_port(folder: Path, address: str, port: int) -> None:
     """Return when somebody listens there. Raises OSError where Ray ended before, or after the deadline."""
     limit = time.monotonic() + HEAD_DEADLINE_S
     while True:
@@ -109,7 +113,7 @@ def _wait_for_port(address: str, port: int) -> None:
             probe.settimeout(1)
             if probe.connect_ex((address, port)) == 0:
                 return
-        check_running()
+        check_running(folder)
         if time.monotonic() > limit:
             raise OSError(
                 "Ray's head did not listen at {}:{} within {:.0f} s".format(address, port, HEAD_DEADLINE_S)
@@ -117,21 +121,21 @@ def _wait_for_port(address: str, port: int) -> None:
         time.sleep(ASK_S)
 
 
-def check_running() -> None:
+def check_running(folder: Path) -> None:
     """Raises OSError with Ray's last words where its daemons have ended."""
-    if not running():
-        raise OSError("Ray ended: {}".format(last_words()))
+    if not running(folder):
+        raise OSError("Ray ended: {}".format(last_words(folder)))
 
 
-def running() -> bool:
+def running(folder: Path) -> bool:
     """Whether the daemons that were started last run."""
-    known = read_json(FOLDER / "node.json")
+    known = read_json(folder / "node.json")
     return bool(known) and _running(known)
 
 
-def last_words() -> str:
+def last_words(folder: Path) -> str:
     """The last lines of what the daemons said, as one."""
-    known = read_json(FOLDER / "node.json")
+    known = read_json(folder / "node.json")
     try:
         lines = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace").splitlines()
     except (KeyError, OSError):
@@ -146,30 +150,29 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     Answers `waiting` with the addresses that are `missing` now and then, at last `ready` with those still missing
     after `deadline_s`. Raises OSError where the head's daemons have ended.
     """
-    known = read_json(FOLDER / "node.json")
+    folder = folder_of(request["node"])
+    known = read_json(folder / "node.json")
     if not known:
         raise OSError("Ray was not started here")
-    port = known["ports"]["dashboard"]
+    port, token = known["ports"]["dashboard"], (folder / "token").read_text()
     limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
     while True:
-        missing = missing_of(_ask(port), request["expected"])
+        missing = missing_of(_ask(port, token), request["expected"])
         if not missing or time.monotonic() > limit:
             frames.write(output, {"t": "ready", "missing": missing})
             return
-        check_running()
+        check_running(folder)
         if time.monotonic() - beat > BEAT_S:
             frames.write(output, {"t": "waiting", "missing": missing})
             beat = time.monotonic()
         time.sleep(ASK_S)
 
 
-def _ask(port: int) -> Optional[Dict[str, Any]]:
+def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
     """What the dashboard says of the nodes; None where it gave no such answer, as before it is up."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request(
-            "GET", "/nodes?view=summary", headers={"Authorization": "Bearer " + TOKEN.read_text()}
-        )
+        connection.request("GET", "/nodes?view=summary", headers={"Authorization": "Bearer " + token})
         answer = connection.getresponse()
         text = answer.read()
     except (OSError, http.client.HTTPException):
@@ -197,25 +200,26 @@ def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> 
     return sorted(address for address, gpus in expected.items() if alive.get(address, -1.0) < gpus)
 
 
-def command_ray_state(_request: Dict[str, Any], output: BinaryIO) -> None:
+def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_state`: whether Ray's daemons run here, and on which `ports`."""
-    known = read_json(FOLDER / "node.json")
-    frames.write(output, {"t": "state", "running": running(), "ports": known.get("ports", {})})
+    folder = folder_of(request["node"])
+    known = read_json(folder / "node.json")
+    frames.write(output, {"t": "state", "running": running(folder), "ports": known.get("ports", {})})
 
 
-def command_ray_stop(_request: Dict[str, Any], output: BinaryIO) -> None:
+def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_stop`: end what was started here, and remove what it left. Answers whether there was anything."""
-    known = {}  # type: Dict[str, Any]
-    if FOLDER.is_dir():
-        with open(str(FOLDER / "lock"), "wb") as lock:
+    folder, known = folder_of(request["node"]), {}  # type: Path, Dict[str, Any]
+    if folder.is_dir():
+        with open(str(folder / "lock"), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            known = read_json(FOLDER / "node.json")
-            _end(known)
-            shutil.rmtree(str(FOLDER))
+            known = read_json(folder / "node.json")
+            _end(folder, known)
+            shutil.rmtree(str(folder))
     frames.write(output, {"t": "stopped", "was_there": bool(known)})
 
 
-def _end(known: Dict[str, Any]) -> None:
+def _end(folder: Path, known: Dict[str, Any]) -> None:
     """End the daemons, also where their runner was killed, and remove their folders. Raises OSError if some stay."""
     if not known:
         return
@@ -238,4 +242,4 @@ def _end(known: Dict[str, Any]) -> None:
         time.sleep(0.05)
     shutil.rmtree(known["temp_dir"], ignore_errors=True)
     shutil.rmtree(str(run_dir), ignore_errors=True)
-    (FOLDER / "node.json").unlink()
+    (folder / "node.json").unlink()

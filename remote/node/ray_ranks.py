@@ -9,6 +9,7 @@ given, separated by commas.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -38,16 +39,26 @@ def main(arguments: List[str]) -> int:
     given = {name: os.environ[name] for name in names if name in os.environ}
     write_json(place, {"cwd": cwd, "env": dict(given, **nccl)})
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
+    signal.signal(signal.SIGTERM, _raise_exit)
     try:
         driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
-        status = watch(ranks, driver)
+        status = watch(ranks, driver, place)
     except OSError as error:
         return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
     finally:
-        # It may hold secrets of the user's, and is of no use once the ranks have begun.
-        place.unlink() if place.exists() else None
-    why = reason(ranks, drives=bool(command)) if status else None
+        forget(place)
+    why = reason(run_dir.name, ranks, drives=bool(command)) if status else None
     return _fail(run_dir, why, status) if why else status
+
+
+def _raise_exit(_number: int, _frame: object) -> None:
+    sys.exit(128 + signal.SIGTERM)  # the driver and the ranks are ended by who sent it
+
+
+def forget(place: Path) -> None:
+    """Remove the place: it may hold secrets of the user's, and is of no use once the ranks have begun."""
+    if place.exists():
+        place.unlink()
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -110,7 +121,7 @@ class Rank:
         write_json(self._path("json"), self._record)
 
 
-def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]") -> int:
+def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", place: Path) -> int:
     """Follow the ranks until the driver has ended, or where it is another node's until they have."""
     limit = time.monotonic() + BEGIN_DEADLINE_S
     while True:
@@ -124,8 +135,11 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]") -> int
             for rank in ranks:
                 rank.wait_until_gone(LEAVE_DEADLINE_S)
             return _judge(ranks)
-        late = [rank.rank for rank in ranks if not rank.began]
-        if driver is None and late and time.monotonic() > limit:
+        if all(rank.began for rank in ranks):
+            forget(place)
+        elif time.monotonic() > limit:
+            if driver is not None:
+                driver.terminate()
             return 1
         if driver is None:
             time.sleep(LOOK_S)
@@ -138,10 +152,11 @@ def _judge(ranks: List[Rank]) -> int:
     return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
 
 
-def reason(ranks: List[Rank], *, drives: bool) -> Optional[str]:
+def reason(node: str, ranks: List[Rank], *, drives: bool) -> Optional[str]:
     """Why the node's part failed, where neither a rank can tell nor, where this node `drives`, the driver."""
-    if not ray_daemons.running():
-        return "Ray ended here during the run: {}".format(ray_daemons.last_words())
+    folder = ray_daemons.folder_of(node)
+    if not ray_daemons.running(folder):
+        return "Ray ended here during the run: {}".format(ray_daemons.last_words(folder))
     for rank in ranks:
         if rank.ended and rank.exit_code is None:
             return GONE.format(rank.rank)

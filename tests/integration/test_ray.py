@@ -82,7 +82,9 @@ def node_home(gpuctl: Gpuctl, rank: int) -> Path:
 
 def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
     """What the node knows of its Ray."""
-    known: dict[str, Any] = json.loads((node_home(gpuctl, rank) / "ray" / "node.json").read_text())
+    known: dict[str, Any] = json.loads(
+        (node_home(gpuctl, rank) / "ray" / f"default-{rank}" / "node.json").read_text()
+    )
     return known
 
 
@@ -154,7 +156,7 @@ def test_ray_is_out_of_others_reach(hosts: Gpuctl) -> None:
     train(hosts, "--", "--epochs", "1", "--model", "mlp")
     token_file = hosts.home / "clusters" / "default" / "keys" / "ray_token"
     token = token_file.read_text()
-    kept = [token_file, *(node_home(hosts, rank) / "ray" / "token" for rank in (0, 1))]
+    kept = [token_file, *(node_home(hosts, rank) / "ray" / f"default-{rank}" / "token" for rank in (0, 1))]
     assert [path.stat().st_mode & 0o777 for path in kept] == [0o600] * 3
     assert {path.read_text() for path in kept} == {token}
     for pid in psutil.pids():

@@ -134,7 +134,7 @@ def test_the_first_node_drives_and_every_node_watches_its_ranks() -> None:
         "--gpus-per-rank=0", "--cpus-per-rank=1", "--", "--epochs", "1",
     ]  # fmt: skip
     assert launch(0)["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"
-    assert launch(0)["env"]["RAY_AUTH_TOKEN_PATH"] == "/home/ubuntu/.gpuctl-node/ray/token"
+    assert launch(0)["env"]["RAY_AUTH_TOKEN_PATH"] == "/home/ubuntu/.gpuctl-node/ray/c-0/token"
     assert "RAY_ADDRESS" not in launch(1)["env"]
 
 
@@ -189,28 +189,28 @@ def test_daemons_are_kept_replaced_and_ended_with_all_that_they_started(tmp_path
     node = NodeHere(tmp_path)
     argv = [sys.executable, "-c", LISTENER, "{gcs}", "{temp_dir}"]
     first = node.ask("ray_start", daemons_request(argv))
-    known = json.loads((tmp_path / ".gpuctl-node/ray/node.json").read_text())
-    token = tmp_path / ".gpuctl-node/ray/token"
+    known = json.loads((tmp_path / ".gpuctl-node/ray/c-0/node.json").read_text())
+    token = tmp_path / ".gpuctl-node/ray/c-0/token"
     assert (first["kept"], token.read_text(), token.stat().st_mode & 0o777) == (False, "secret", 0o600)
     again = node.ask("ray_start", daemons_request(argv))
     assert (again["kept"], again["ports"]) == (True, first["ports"])
-    assert node.ask("ray_state", {})["running"]
+    assert node.ask("ray_state", {"node": "c-0"})["running"]
 
     other = node.ask("ray_start", daemons_request(argv, identity="B"))
     assert not other["kept"]
     assert not Path(known["temp_dir"]).exists()
     assert not marked(known["run_dir"]), "what the first ones had started has ended with them"
 
-    known = json.loads((tmp_path / ".gpuctl-node/ray/node.json").read_text())
+    known = json.loads((tmp_path / ".gpuctl-node/ray/c-0/node.json").read_text())
     keeper = json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
     os.kill(keeper, signal.SIGKILL)
-    wait_for(lambda: not node.ask("ray_state", {})["running"], what="the runner's end")
+    wait_for(lambda: not node.ask("ray_state", {"node": "c-0"})["running"], what="the runner's end")
     assert marked(known["run_dir"]), "they outlive their runner"
-    assert node.ask("ray_stop", {})["was_there"]
+    assert node.ask("ray_stop", {"node": "c-0"})["was_there"]
     assert not marked(known["run_dir"])
     assert not Path(known["temp_dir"]).exists()
-    assert not (tmp_path / ".gpuctl-node/ray").exists()
-    assert not node.ask("ray_stop", {})["was_there"]
+    assert not (tmp_path / ".gpuctl-node/ray/c-0").exists()
+    assert not node.ask("ray_stop", {"node": "c-0"})["was_there"]
 
 
 def marked(run_dir: str) -> list[int]:
@@ -231,8 +231,8 @@ def test_a_head_that_dies_at_once_is_told_with_its_last_words(tmp_path: Path) ->
     argv = [sys.executable, "-c", "raise SystemExit('the port 1 is taken')", "{gcs}"]
     with pytest.raises(AssertionError, match="Ray ended: the port 1 is taken"):
         node.ask("ray_start", daemons_request(argv))
-    assert not node.ask("ray_state", {})["running"]
-    node.ask("ray_stop", {})
+    assert not node.ask("ray_state", {"node": "c-0"})["running"]
+    node.ask("ray_stop", {"node": "c-0"})
 
 
 WORKER = """
@@ -249,45 +249,47 @@ if status != "none":
 """
 
 
-def watched(tmp_path: Path, statuses: list[str], *driver: str) -> tuple[int, Path, list[dict[str, Any]]]:
-    """The node's part for these ranks: its exit status, the run's folder, and the records that it wrote."""
-    run_dir = tmp_path / "run"
+def start_watch(run_dir: Path, home: Path, ranks: int, *driver: str) -> "subprocess.Popen[bytes]":
+    """The node's part of a run, for ranks from 2 on."""
     for name in ("ranks", "logs"):
         (run_dir / name).mkdir(parents=True)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from remote.node.__main__ import run; run(sys.argv[2:])"
     )
-    words = ["ray_ranks", str(run_dir), str(tmp_path), "2", str(len(statuses)), "HOME,KEY", *driver]
-    part = subprocess.Popen(
-        [sys.executable, "-I", "-c", code, str(ROOT), *words], env={"HOME": str(tmp_path), "KEY": "secret"}
+    words = ["ray_ranks", str(run_dir), str(home), "2", str(ranks), "HOME,KEY", *driver]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", code, str(ROOT), *words], env={"HOME": str(home), "KEY": "secret"}
     )
-    try:
-        place = wait_for(
-            lambda: (run_dir / "place.json").exists() and (run_dir / "place.json"), what="the place"
-        )
-        assert place.stat().st_mode & 0o777 == 0o600
-        assert json.loads(place.read_text())["env"]["KEY"] == "secret"
-        for rank, status in enumerate(statuses, 2):
-            subprocess.run([sys.executable, "-c", WORKER, str(run_dir), str(rank), status], check=True)
-        code_of_part = part.wait(timeout=20)
-    finally:
-        part.kill()
-        part.wait()
-    assert not (run_dir / "place.json").exists()
-    return (
-        code_of_part,
-        run_dir,
-        [
-            json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
-            for rank in range(2, 2 + len(statuses))
-        ],
-    )
+
+
+def the_place(run_dir: Path) -> Path:
+    """What the ranks find, once it is there."""
+    place = run_dir / "place.json"
+    wait_for(place.exists, what="the place")
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert json.loads(place.read_text())["env"]["KEY"] == "secret"
+    return place
+
+
+def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status of a node's part whose ranks end like this, and the records that it wrote."""
+    with start_watch(run_dir, home, len(statuses)) as part:
+        try:
+            place = the_place(run_dir)
+            for rank, status in enumerate(statuses, 2):
+                subprocess.run([sys.executable, "-c", WORKER, str(run_dir), str(rank), status], check=True)
+            status_of_part = part.wait(timeout=20)
+        finally:
+            part.kill()
+    assert not place.exists()
+    records = [run_dir / "ranks" / f"rank-{rank}.json" for rank in range(2, 2 + len(statuses))]
+    return status_of_part, [json.loads(path.read_text()) for path in records]
 
 
 @pytest.mark.parametrize(("statuses", "code"), [(["0", "0"], 0), (["0", "2"], 2), (["0", "none"], 1)])
 def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], code: int) -> None:
     began = time.time()
-    status, _, records = watched(tmp_path, statuses)
+    status, records = watched(tmp_path / "run", tmp_path, statuses)
     assert status == code
     assert [record["exit_code"] for record in records] == [
         None if word == "none" else int(word) for word in statuses
@@ -297,6 +299,16 @@ def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], c
 
 
 def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
-    status, run_dir, _ = watched(tmp_path, [], sys.executable, "-c", "raise SystemExit(7)")
-    assert status == 7
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
+        assert part.wait(timeout=20) == 7
     assert "Ray ended here during the run" in (run_dir / "failure").read_text()
+
+
+def test_what_may_be_secret_goes_with_a_stop(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 1) as part:
+        place = the_place(run_dir)
+        part.terminate()
+        assert part.wait(timeout=20) == 128 + signal.SIGTERM
+    assert not place.exists()
