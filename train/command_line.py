@@ -26,6 +26,8 @@ from train.options import (
 )
 
 SYNTHETIC_FORM = "N,CHANNELS,HEIGHT,WIDTH,CLASSES"
+FIRST_BUCKET_MB = 1
+"""What torch.compile takes the first bucket of gradients to have, whatever DistributedDataParallel is told."""
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
@@ -55,6 +57,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     if found.compression == "powersgd" and found.precision == "fp16":
         parser.error(
             "--compression powersgd keeps what overflows, as fp16's gradients do: take --precision bf16."
+        )
+    if found.compile and found.bucket_mb is not None and found.bucket_mb < FIRST_BUCKET_MB:
+        parser.error(
+            f"--compile divides the network as the gradients are sent, the first {FIRST_BUCKET_MB} MiB by themselves."
+            f" Give --bucket-mb {FIRST_BUCKET_MB} or more."
         )
     return Options(**vars(found))
 
@@ -215,7 +222,11 @@ def _speed(group: _Group) -> None:
         Loop,
         "fast: data on the device, channels innermost, fused optimizer; plain: the textbook loop, the same losses",
     )
-    group.switch("--compile", "compile the model with torch.compile; the first steps take a minute or so")
+    group.switch(
+        "--compile",
+        "torch.compile for the whole step: network, loss, backward pass, clipping and, but with fp16, the "
+        "optimizer; the first steps take a minute or so",
+    )
     group.choice("--compression", Compression, "of the gradients on the network")
     group.add(
         "--bucket-mb",

@@ -15,18 +15,37 @@ STEP_AT = (0.5, 0.75)
 """Parts of the run after which the schedule `step` divides the learning rate by ten."""
 
 
+def update_is_compiled(options: Options) -> bool:
+    """Whether the optimizer's step is compiled, and not only what comes before it.
+
+    Not for fp16: in it the scaler has the weights stay as they are where a gradient has overflowed, for which it asks
+    the device, or torch's own fused operation; neither can be in a graph.
+    """
+    return options.compile and options.precision != "fp16"
+
+
 def optimizer_for(
     options: Options, parameters: Iterable[nn.Parameter], *, fused: bool
 ) -> torch.optim.Optimizer:
     """The optimizer. `fused`: one operation for all weights; the numbers are the same but for rounding.
 
-    Else what torch takes by itself, which on a GPU are a few operations for all weights together.
+    Else what torch takes by itself, which on a GPU are a few operations for all weights together. A step that is
+    compiled is fused by the compiler, which leaves torch's own fused operations out of its graphs: `fused` is of no
+    effect then.
     """
-    lr, decay = options.lr, options.weight_decay
+    weights = list(parameters)
+    device = weights[0].device
+    compiled = update_is_compiled(options)
+    fused = fused and not compiled
+    # A number would be part of the compiled code, which then would be compiled again whenever it changes.
+    lr = torch.tensor(options.lr, device=device) if compiled else options.lr
+    decay = options.weight_decay
     if options.optimizer == "sgd":
-        return SGD(parameters, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused or None)
+        return SGD(weights, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused or None)
     kind = Adam if options.optimizer == "adam" else AdamW
-    return kind(parameters, lr=lr, weight_decay=decay, fused=fused or None)
+    # On a GPU its count of steps is kept there, too: nothing has to be read from it, or sent to it, in a step.
+    capturable = device.type == "cuda" and (fused or compiled)
+    return kind(weights, lr=lr, weight_decay=decay, fused=fused or None, capturable=capturable)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,7 @@ class Options:
 
     loop: Loop = "fast"
     compile: bool = False
+    """The whole step: the network and its loss, the backward pass, clipping and the optimizer."""
     compression: Compression = "none"
     """Of the gradients on the network."""
     bucket_mb: float | None = None

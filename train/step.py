@@ -1,8 +1,13 @@
-"""One training step: forward, backward, the averaged gradients, the weights."""
+"""One training step: forward, backward, the averaged gradients, the weights.
+
+With `--compile` it is three compiled parts: the network with its loss, their backward pass, and what is done with the
+gradients. Between them are the averaging over the ranks, which DistributedDataParallel starts while the backward pass
+is under way, and the timer's marks.
+"""
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -11,10 +16,29 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from train.errors import BadOptions
+from train.optim import update_is_compiled
 from train.options import Options, Precision
 from train.timing import StepTimer
 
 AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Objective(nn.Module):
+    """The network and its loss as one module: compiled, they are one graph, in DistributedDataParallel as well."""
+
+    def __init__(self, network: nn.Module, options: Options) -> None:
+        super().__init__()
+        self.network = network
+        self._label_smoothing = options.label_smoothing
+        if options.compile:
+            # Each shape by itself. The last batch of an epoch would else have torch compile one graph for any size,
+            # and take that, which is slower, for all other batches as well.
+            self.compile(dynamic=False)
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss, and the logits [b, classes]."""
+        logits = self.network(images)
+        return cross_entropy(logits, labels, label_smoothing=self._label_smoothing), logits
 
 
 class Step:
@@ -27,26 +51,28 @@ class Step:
     def __init__(
         self,
         options: Options,
-        model: nn.Module,
+        objective: Objective | DistributedDataParallel,
         optimizer: torch.optim.Optimizer,
         timer: StepTimer,
         *,
         part: int,
     ) -> None:
-        """`model` is what averages the gradients, where there are several ranks.
+        """`objective`: within what averages the gradients, where there are several ranks.
 
         `part`: images that are computed at once, at most.
         """
         self._options = options
         self._part = part
-        self._model = model
-        self._forward: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
+        self._objective = objective
         self._optimizer = optimizer
         self._timer = timer
         self._weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self._weights[0].device
         # Gradients of half precision lose what is small: the loss is scaled up, and they are scaled back.
         self.scaler = torch.amp.GradScaler(self._device.type, enabled=options.precision == "fp16")
+        self._update: Callable[[], None] = self._take_scaled if self.scaler.is_enabled() else self._take
+        if update_is_compiled(options):
+            self._update = torch.compile(self._take, dynamic=False)
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss of the batch, and the logits [b, classes]; neither has a gradient."""
@@ -57,18 +83,13 @@ class Step:
             # The gradients are averaged over the ranks once, with the last part.
             with self._alone() if number < len(parts) else nullcontext():
                 with self.autocast(), _told_of_single_images(self._options.model):
-                    guessed = self._forward(part)
-                    loss = cross_entropy(guessed, truth, label_smoothing=self._options.label_smoothing)
+                    loss, guessed = self._objective(part, truth)
                     loss = loss * (len(truth) / len(labels)) if len(parts) > 1 else loss
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                self.scaler.scale(loss).backward()
             losses.append(loss.detach())
             logits.append(guessed.detach())
         self._timer.backward_done()
-        if self._options.clip is not None:
-            self.scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._weights, self._options.clip)
-        self.scaler.step(self._optimizer)
-        self.scaler.update()
+        self._update()
         if len(parts) == 1:
             return losses[0], logits[0]
         return torch.stack(losses).sum(), torch.cat(logits)
@@ -77,9 +98,25 @@ class Step:
         """The arithmetic of the chosen precision."""
         return autocast(self._options.precision, self._device)
 
+    def _take(self) -> None:
+        """Clip the gradients, and change the weights."""
+        if self._options.clip is not None:
+            nn.utils.clip_grad_norm_(self._weights, self._options.clip)
+        self._optimizer.step()
+
+    def _take_scaled(self) -> None:
+        """The same with gradients that are scaled up. Where one has overflowed, the weights stay as they are."""
+        if self._options.clip is not None:
+            self.scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._weights, self._options.clip)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+
     def _alone(self) -> AbstractContextManager[None]:
         """Gradients stay with this rank."""
-        return self._model.no_sync() if isinstance(self._model, DistributedDataParallel) else nullcontext()
+        if isinstance(self._objective, DistributedDataParallel):
+            return self._objective.no_sync()
+        return nullcontext()
 
 
 def part_of(batch_size: int, accumulate: int) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 from train import data
 from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share, judged
@@ -24,7 +24,7 @@ from train.progress import Progress, StepLog
 from train.report import Epoch, Report
 from train.resume import Checkpoints, rng_state, set_rng_state
 from train.sampling import rank_samples
-from train.step import Step, autocast, check_single_image, part_of, smallest_part
+from train.step import Objective, Step, autocast, check_single_image, part_of, smallest_part
 from train.timing import StepTimer
 
 JUDGED_AT_ONCE = 1024
@@ -38,6 +38,8 @@ PATIENCE, FACTOR = 2, 0.5
 """Of the schedule `plateau`: epochs without a better validation loss, and what the learning rate then falls to."""
 GROWTH = 16
 """How much larger than at the start a batch can become, at most."""
+AS_ASKED_FOR = ("lr", "weight_decay", "fused", "capturable")
+"""Settings of the optimizer that are this run's, and not those of the checkpoint that it goes on from."""
 OF_A_RANK = 1_000_003
 """Between the seeds of two ranks."""
 
@@ -80,8 +82,9 @@ class Trainer:
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         fused = fast and not (options.optimizer == "sgd" and options.precision == "fp16")
         self._optimizer = optimizer_for(options, self.model.parameters(), fused=fused)
-        self._step = Step(options, self._averaging(), self._optimizer, self.timer, part=part)
+        self._step = Step(options, self._objective(), self._optimizer, self.timer, part=part)
         self._rate = learning_rate(options, place.world_size)
+        self._lr = options.lr
         self._plateau = Plateau(
             patience=PATIENCE,
             factor=FACTOR,
@@ -127,7 +130,7 @@ class Trainer:
             seconds=seconds,
             samples=samples,
             loss=loss,
-            lr=float(self._optimizer.param_groups[0]["lr"]),
+            lr=self._lr,
             training=training,
             validation=validation,
         )
@@ -186,7 +189,7 @@ class Trainer:
         for theirs, ours in zip(
             state["optimizer"]["param_groups"], self._optimizer.state_dict()["param_groups"], strict=True
         ):
-            theirs |= {name: ours[name] for name in ("weight_decay", "fused")}  # as they are now asked for
+            theirs |= {name: ours[name] for name in AS_ASKED_FOR if name in ours}
         self._optimizer.load_state_dict(state["optimizer"])
         self._step.scaler.load_state_dict(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
@@ -225,12 +228,13 @@ class Trainer:
         normalize = Normalize(self._data.mean, self._data.std, torch.device("cpu"))
         return LoadedBatches(images, normalize, which, self._device)
 
-    def _averaging(self) -> nn.Module:
-        """The model, whose gradients are averaged over the ranks where there are several."""
+    def _objective(self) -> Objective | DistributedDataParallel:
+        """The model and its loss; the gradients are averaged over the ranks where there are several."""
+        objective = Objective(self.model, self.options)
         if self.place.world_size == 1:
-            return self.model
+            return objective
         return parallel(
-            self.model,
+            objective,
             self._device,
             compression=self.options.compression,
             bucket_mb=self.options.bucket_mb,
@@ -258,7 +262,8 @@ class Trainer:
             self.timer.data_ready()
             consumed = min(self.images, progress.consumed + len(labels) * world_size)
             middle = (progress.consumed + consumed) / 2
-            set_lr(self._optimizer, self._rate.at(progress.epoch - 1 + middle / self.images) * factors.lr)
+            self._lr = self._rate.at(progress.epoch - 1 + middle / self.images) * factors.lr
+            set_lr(self._optimizer, self._lr)
             loss, logits = self._step(images, labels)
             self.timer.end()
             loss_sum = loss.double() * len(labels)

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 
 import pytest
 import torch
@@ -62,18 +63,62 @@ def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, r
         same(fast, plain, rel=tolerance)
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
-def test_a_compiled_model_has_the_same_losses(run, tmp_path, ranks):
-    """The last batch of each epoch is smaller than the others, and compiled by itself."""
-    args = (*SMALL, "--model", "mlp", "--batch-size", "56" if ranks else "112", "--lr", "0.001")
+COMPILED = (
+    *(*SMALL, "--model", "mlp", "--batch-size", "40", "--accumulate", "3", "--clip", "0.5", "--lr", "0.01"),
+    *("--label-smoothing", "0.1", "--schedule", "cosine"),
+    *("--checkpoint-every", "0.4", "--keep-checkpoints", "9"),
+)
+"""Each step has its own learning rate, and a part that is smaller than the others."""
+COUNTED = (
+    "import train.loop\nrun = train.loop.run\ndef counted(options):\n    run(options)\n"
+    "    from torch._dynamo.utils import counters\n"
+    "    print('graphs:', counters['stats']['unique_graphs'], flush=True)\n"
+    "train.loop.run = counted"
+)
+
+
+@pytest.fixture(scope="module", params=[("sgd", None), ("adamw", 2)], ids=["sgd-1", "adamw-2"])
+def compiled(request, run, changed, tmp_path_factory):
+    """The options of a run, the number of its ranks, and the run with and without --compile."""
+    optimizer, ranks = request.param
+    args = (*COMPILED, "--optimizer", optimizer)
+    folder = tmp_path_factory.mktemp("compiled")
     done = [
-        run(*args, word, ranks=ranks, run_dir=tmp_path / word, timeout_s=180)
-        for word in ("--no-compile", "--compile")
+        run(*args, word, ranks=ranks, script=changed(COUNTED), run_dir=folder / word, timeout_s=170)
+        for word in ("--compile", "--no-compile")
     ]
     assert [one.status for one in done] == [0, 0], done[0].err + done[1].err
-    plain, compiled = (losses(one.run_dir) for one in done)
-    assert len(plain) == 6
-    same(compiled, plain, rel=2e-3)
+    return args, ranks, *done
+
+
+def test_a_compiled_step_has_the_same_losses(compiled):
+    _, ranks, whole, plain = compiled
+    for rank in range(ranks or 1):
+        assert len(losses(whole.run_dir, rank)) == (8 if ranks else 16)
+        same(losses(whole.run_dir, rank), losses(plain.run_dir, rank), rel=2e-3)
+    assert model(whole.run_dir).keys() == model(plain.run_dir).keys()
+
+
+def test_another_learning_rate_compiles_nothing(compiled):
+    """Two sizes of a part, the clipping, and the optimizer, once more where its momentum was not there before."""
+    _, ranks, whole, _ = compiled
+    graphs = [line for line in whole.out.splitlines() if line.startswith("graphs: ")]
+    assert graphs == (["graphs: 4"] * 2 if ranks else ["graphs: 5"])
+
+
+@pytest.mark.parametrize(("word", "tolerance"), [("--compile", 1e-6), ("--no-compile", 2e-3)])
+@pytest.mark.parametrize("compiled", [("sgd", None)], indirect=True, ids=["sgd-1"])
+def test_a_compiled_run_is_gone_on_from(run, tmp_path, compiled, word, tolerance):
+    args, _, whole, _ = compiled
+    shutil.copytree(whole.run_dir / "checkpoints", tmp_path / "checkpoints")
+    for kept in (tmp_path / "checkpoints").glob("*.json"):
+        if kept.stem != "step-000004":
+            kept.unlink()
+    again = run(*args, word, run_dir=tmp_path, timeout_s=170)
+    assert again.status == 0, again.err
+    assert "going on from step-000004.pt: epoch 1, 50% of it done" in again.out
+    after = {step: loss for step, loss in losses(whole.run_dir).items() if step > 4}
+    same(losses(tmp_path), after, rel=tolerance)
 
 
 def test_two_ranks_train_as_one_with_twice_the_batch(run, changed, tmp_path):

@@ -105,6 +105,10 @@ def test_there_is_a_learning_rate_for_every_optimizer():
         ),
         ("--compression powersgd --precision fp16", "--compression powersgd keeps what overflows, as fp16's"),
         (
+            "--compile --bucket-mb 0.5",
+            "--compile divides the network as the gradients are sent, the first 1 MiB",
+        ),
+        (
             "--batch-size 8 --global-batch-size 16",
             "--batch-size is of a rank, --global-batch-size of all ranks",
         ),
