@@ -1,11 +1,12 @@
 """gpuctl with a fake cloud behind it, and the two clouds that there are."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from forks import Forks
 from support import Gpuctl
 
 from tests.fakes.client import FakeCloud, start_fake
@@ -50,6 +51,15 @@ KINDS = {
         client="aws",
     ),
 }
+IMPORTS = (
+    *(f"gpuctl.workflow.{name}" for name in ("up", "status", "down", "reap")),
+    "gpuctl.cli",
+    "gpuctl.tables",
+    *(f"gpuctl.commands.{name}" for name in ("up", "status", "down", "reap")),
+    *(f"provision.{name}.cloud" for name in KINDS),
+    *(f"oci.{name}" for name in ("core", "identity", "limits", "work_requests")),
+)
+"""What commands that ask a cloud import when they come to it."""
 PRIVATE = ("--no-public-ip", "--bastion", "somebody@192.0.2.9")
 """Machines in a private subnet of gpuctl's, behind a jump host of the user's."""
 
@@ -60,11 +70,21 @@ class CloudGpuctl(Gpuctl):
 
     cloud: FakeCloud
     kind: Kind
+    forks: Forks | None = None
+    """What commands are forked from; None: each is the installed command."""
 
     @property
     def env(self) -> dict[str, str]:
         """The environment of the command: the fake's account, and lists that settle fast."""
         return {**super().env, **self.cloud.env, "GPUCTL_CONSISTENCY_S": "0.5"}
+
+    def start(self, *words: str, cwd: Path | None = None, **options: Any) -> Any:
+        """As `Gpuctl.start`."""
+        if self.forks is None:
+            return super().start(*words, cwd=cwd, **options)
+        return self.forks.start(
+            words, env={**self.env, **options.pop("env", {})}, cwd=cwd or self.cwd, **options
+        )
 
     @property
     def up_words(self) -> tuple[str, ...]:
@@ -82,3 +102,25 @@ def cloud_gpuctl(kind: Kind, folder: Path, *, hosts: bool = False, **settings: A
             cloud.settings(**settings)
         (folder / "project").mkdir()
         yield CloudGpuctl(home=folder / "home", cwd=folder / "project", cloud=cloud, kind=kind)
+
+
+class Clouds:
+    """Fake clouds that tests use one after the other: each is started when it is first used."""
+
+    def __init__(self, folder: Path, running: ExitStack, *, forks: Forks | None = None) -> None:
+        self._folder = folder
+        self._running = running
+        self._forks = forks
+        self._started: dict[tuple[str, int], CloudGpuctl] = {}
+
+    def as_new(self, kind: Kind, folder: Path, number: int = 0) -> CloudGpuctl:
+        """gpuctl with a home in `folder`, and the cloud of that kind and number, in which nothing is now."""
+        key = (kind.fake, number)
+        if key not in self._started:
+            home = self._folder / f"{kind.fake}-{number}"
+            self._started[key] = self._running.enter_context(cloud_gpuctl(kind, home))
+        found = self._started[key]
+        found.cloud.reset()
+        project = folder / "project"
+        project.mkdir(parents=True)
+        return replace(found, home=folder / "home", cwd=project, kind=kind, forks=self._forks)

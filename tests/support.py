@@ -38,10 +38,7 @@ class Gpuctl:
     @property
     def env(self) -> dict[str, str]:
         """The environment of the command: nothing of the developer's that could change its behaviour."""
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
-        }
-        return {**kept, "GPUCTL_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "100"}
+        return {**clean_env(), "GPUCTL_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "100"}
 
     def start(self, *words: str, cwd: Path | None = None, **options: Any) -> "subprocess.Popen[str]":
         """Start a command in a session of its own; the caller ends it."""
@@ -84,6 +81,13 @@ class Gpuctl:
     def run_folder(self, run: str) -> Path:
         """A run's folder on this computer."""
         return self.home / "runs" / run
+
+
+def clean_env() -> dict[str, str]:
+    """The environment without what is the developer's own of gpuctl and of the clouds."""
+    return {
+        key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
+    }
 
 
 def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60) -> Any:

@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 import yaml
-from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind, cloud_gpuctl
 from support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -29,15 +30,21 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+    with ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+
+
 @pytest.fixture
-def gpuctl(kind: Kind, tmp_path: Path) -> Iterator[CloudGpuctl]:
+def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     """gpuctl with an account in which nothing is running; nothing of ours may be left there at the end."""
-    with cloud_gpuctl(kind, tmp_path) as command:
-        yield command
-        command.cloud.clear_faults()
-        for cluster in sorted((command.home / "clusters").glob("*")):
-            command.ok("down", "--yes", "--cluster", cluster.name)
-        assert command.cloud.owned() == []
+    command = clouds.as_new(kind, tmp_path)
+    yield command
+    command.cloud.clear_faults()
+    for cluster in sorted((command.home / "clusters").glob("*")):
+        command.ok("down", "--yes", "--cluster", cluster.name)
+    assert command.cloud.owned() == []
 
 
 def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
@@ -404,15 +411,15 @@ def test_the_end_of_a_time_limit_is_told(gpuctl: CloudGpuctl) -> None:
     assert "--ttl" in again.err
 
 
-def test_reap_looks_into_every_compartment(tmp_path: Path) -> None:
-    with cloud_gpuctl(KINDS["oci"], tmp_path) as gpuctl:
-        words = ("iam", "compartment", "list", "--all", "--compartment-id", compartment_of(gpuctl))
-        found = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
-        inner = next(one["id"] for one in found if one["name"] == "gpu")
-        gpuctl.ok(*gpuctl.up_words, "--compartment", inner)
-        shutil.rmtree(gpuctl.home)
-        gpuctl.ok("reap", "--provider", "oci", "--yes")
-        assert gpuctl.cloud.owned() == []
+def test_reap_looks_into_every_compartment(clouds: Clouds, tmp_path: Path) -> None:
+    gpuctl = clouds.as_new(KINDS["oci"], tmp_path)
+    words = ("iam", "compartment", "list", "--all", "--compartment-id", compartment_of(gpuctl))
+    found = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
+    inner = next(one["id"] for one in found if one["name"] == "gpu")
+    gpuctl.ok(*gpuctl.up_words, "--compartment", inner)
+    shutil.rmtree(gpuctl.home)
+    gpuctl.ok("reap", "--provider", "oci", "--yes")
+    assert gpuctl.cloud.owned() == []
 
 
 def no_credentials(kind: Kind) -> dict[str, str]:
@@ -460,13 +467,13 @@ def test_a_private_cluster(gpuctl: CloudGpuctl) -> None:
 
 
 @pytest.fixture
-def aws(tmp_path: Path) -> Iterator[CloudGpuctl]:
+def aws(clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     """gpuctl with an AWS account, whose private network costs money; nothing may be left in it."""
-    with cloud_gpuctl(KINDS["aws"], tmp_path) as command:
-        yield command
-        command.cloud.clear_faults()
-        command("down", "--yes")
-        assert command.cloud.owned() == []
+    command = clouds.as_new(KINDS["aws"], tmp_path)
+    yield command
+    command.cloud.clear_faults()
+    command("down", "--yes")
+    assert command.cloud.owned() == []
 
 
 def ec2(gpuctl: CloudGpuctl) -> Any:

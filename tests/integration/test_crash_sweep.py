@@ -6,26 +6,34 @@ and where the files of gpuctl are lost, `reap` leaves nothing.
 
 import itertools
 import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, IMPORTS, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
+from forks import Forked, forks_of
+from support import clean_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SIDE_BY_SIDE = 2
+SIDE_BY_SIDE = 3
 """Clouds at work at once: a kill is mostly waiting."""
 
 PHASES = ("before", "after")
 PRIVATE_LIST_LAG_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+    """Clouds for commands that are forked: there are more than a thousand."""
+    with forks_of(*IMPORTS, env=clean_env()) as forks, ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=forks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +76,19 @@ AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_up_is_killed_at_each_call(
-    kind: Kind, afterwards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: Kind, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep(kind, tmp_path, capsys, f"up, then {afterwards}", AFTERWARDS[afterwards], prepare=None)
+    sweep(kind, clouds, tmp_path, capsys, f"up, then {afterwards}", AFTERWARDS[afterwards], prepare=None)
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_down_is_killed_at_each_call(
-    kind: Kind, afterwards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: Kind, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(
         kind,
+        clouds,
         tmp_path,
         capsys,
         f"down, then {afterwards}",
@@ -90,19 +99,27 @@ def test_down_is_killed_at_each_call(
 
 @pytest.mark.parametrize(("killed", "afterwards"), [("up", "up"), ("up", "reap"), ("down", "down")])
 def test_a_private_cluster_with_a_nat_gateway(
-    killed: str, afterwards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    killed: str, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """AWS's has parts that cost money by the hour, and that public clusters lack; lists tell of them late."""
     kind = replace(KINDS["aws"], up_options=PRIVATE)
     prepare = None if killed == "up" else lambda gpuctl: gpuctl.ok(*gpuctl.up_words)
     title = f"private, {killed}, then {afterwards}"
     sweep(
-        kind, tmp_path, capsys, title, AFTERWARDS[afterwards], prepare=prepare, list_lag_s=PRIVATE_LIST_LAG_S
+        kind,
+        clouds,
+        tmp_path,
+        capsys,
+        title,
+        AFTERWARDS[afterwards],
+        prepare=prepare,
+        list_lag_s=PRIVATE_LIST_LAG_S,
     )
 
 
 def sweep(
     kind: Kind,
+    clouds: Clouds,
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     title: str,
@@ -112,17 +129,22 @@ def sweep(
     list_lag_s: float = 0.0,
 ) -> None:
     """Kill at all points, each in a cloud and a home as new."""
-    with ExitStack() as stack:
-        free: SimpleQueue[CloudGpuctl] = SimpleQueue()
-        for number in range(SIDE_BY_SIDE):
-            free.put(stack.enter_context(cloud_gpuctl(kind, folder / f"cloud-{number}")))
-        homes = itertools.count()
+    free: SimpleQueue[int] = SimpleQueue()
+    for number in range(SIDE_BY_SIDE):
+        free.put(number)
+    homes = itertools.count()
 
-        def at(point: Point) -> str | None:
-            gpuctl = free.get()
-            gpuctl = replace(gpuctl, home=folder / f"home-{next(homes)}")
+    @contextmanager
+    def as_new() -> Iterator[CloudGpuctl]:
+        number = free.get()
+        try:
+            yield clouds.as_new(kind, folder / f"home-{next(homes)}", number)
+        finally:
+            free.put(number)
+
+    def at(point: Point) -> str | None:
+        with as_new() as gpuctl:
             try:
-                gpuctl.cloud.reset()
                 gpuctl.cloud.settings(list_lag_s=list_lag_s)
                 if prepare is not None:
                     prepare(gpuctl)
@@ -132,19 +154,16 @@ def sweep(
                 assert all(count <= COUNT for count in most.values()), most
             except AssertionError as error:
                 return f"{point}: {error}"
-            finally:
-                free.put(gpuctl)
             return None
 
-        first = free.get()
+    with as_new() as first:
         if prepare is not None:
             prepare(first)
         total = calls_of(first, killed_words(first, prepared=prepare is not None))
-        free.put(first)
-        assert total > 4, "the command did nothing"
-        points = [Point(nth=nth, phase=phase) for nth in range(1, total + 1) for phase in PHASES]
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            failures = [failure for failure in pool.map(at, points) if failure]
+    assert total > 4, "the command did nothing"
+    points = [Point(nth=nth, phase=phase) for nth in range(1, total + 1) for phase in PHASES]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        failures = [failure for failure in pool.map(at, points) if failure]
     with capsys.disabled():
         print(f"\n{kind.provider}: {title}: killed at {len(points)} points", flush=True)
     assert not failures, "\n\n".join(failures)
@@ -161,7 +180,7 @@ def calls_of(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> int:
     return len(gpuctl.cloud.calls(mutating=True))
 
 
-def wait_held(gpuctl: CloudGpuctl, process: "subprocess.Popen[str]") -> dict[str, Any] | None:
+def wait_held(gpuctl: CloudGpuctl, process: Forked) -> dict[str, Any] | None:
     """The call that is held; None where the command ended before, or made no call for half a minute."""
     for _ in range(30):
         held = gpuctl.cloud.held(wait_s=1)

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import boto3
 import oci as oci_sdk
 import pytest
-from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Kind, cloud_gpuctl
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
 from support import Done
 
 from inventories import lock
-from tests.fakes.client import FakeCloud, start_fake
+from tests.fakes.client import FakeCloud
 
 pytestmark = pytest.mark.slow
 
@@ -31,28 +32,32 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+    with ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+
+
 @pytest.fixture
-def gpuctl(kind: Kind, tmp_path: Path) -> Iterator[CloudGpuctl]:
+def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     """gpuctl with an account of one cloud, and no other cloud set up; nothing may be left in it at the end."""
-    with cloud_gpuctl(kind, tmp_path) as command:
-        yield command
-        command.cloud.clear_faults()
-        command("reap", "--yes", env=alone(command))
-        assert command.cloud.owned() == []
+    command = clouds.as_new(kind, tmp_path)
+    yield command
+    command.cloud.clear_faults()
+    command("reap", "--yes", env=alone(command))
+    assert command.cloud.owned() == []
 
 
 @pytest.fixture
-def oci(tmp_path: Path) -> Iterator[CloudGpuctl]:
+def oci(clouds: Clouds, tmp_path: Path) -> CloudGpuctl:
     """gpuctl with an OCI account."""
-    with cloud_gpuctl(KINDS["oci"], tmp_path) as command:
-        yield command
+    return clouds.as_new(KINDS["oci"], tmp_path)
 
 
 @pytest.fixture
-def aws(tmp_path: Path) -> Iterator[FakeCloud]:
+def aws(clouds: Clouds, tmp_path: Path) -> FakeCloud:
     """An AWS account beside it."""
-    with start_fake("aws_proxy", tmp_path) as cloud:
-        yield cloud
+    return clouds.as_new(KINDS["aws"], tmp_path / "aws").cloud
 
 
 def alone(gpuctl: CloudGpuctl) -> dict[str, str]:
@@ -197,23 +202,23 @@ def test_ctrl_c_leaves_what_is_found_again(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok("down", "--yes")
 
 
-def test_tags_that_people_have_made_or_edited(tmp_path: Path) -> None:
-    with cloud_gpuctl(KINDS["aws"], tmp_path) as gpuctl:
-        made = gpuctl.ok(*gpuctl.up_words, "--ttl", "1m").json["machines"]
-        ec2 = client(gpuctl.cloud)
-        tag = {"ResourceType": "vpc", "Tags": [{"Key": "gpuctl", "Value": "my-bastion"}]}
-        theirs = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=[tag])["Vpc"]["VpcId"]
-        edited = [{"Key": "gpuctl-expires", "Value": "next friday"}]
-        ec2.create_tags(Resources=[made[0]["id"]], Tags=edited)
-        looked = gpuctl.ok("reap", "--expired", "--dry-run", "--json", env=alone(gpuctl)).json
-        (found,) = looked["clusters"]
-        assert (found["expires_at"], found["expired"], found["left_s"]) == (None, False, None)
-        assert not any(theirs in part for part in (*found["parts"], *looked["networks"]))
-        assert reaped(gpuctl, env=alone(gpuctl)).status == 0
-        assert gpuctl.cloud.live_instances() == []
-        left = {vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"]}
-        assert theirs in left
-        assert {part["id"] for part in gpuctl.cloud.owned()} == {theirs}, "nothing else has the tag now"
+def test_tags_that_people_have_made_or_edited(clouds: Clouds, tmp_path: Path) -> None:
+    gpuctl = clouds.as_new(KINDS["aws"], tmp_path)
+    made = gpuctl.ok(*gpuctl.up_words, "--ttl", "1m").json["machines"]
+    ec2 = client(gpuctl.cloud)
+    tag = {"ResourceType": "vpc", "Tags": [{"Key": "gpuctl", "Value": "my-bastion"}]}
+    theirs = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=[tag])["Vpc"]["VpcId"]
+    edited = [{"Key": "gpuctl-expires", "Value": "next friday"}]
+    ec2.create_tags(Resources=[made[0]["id"]], Tags=edited)
+    looked = gpuctl.ok("reap", "--expired", "--dry-run", "--json", env=alone(gpuctl)).json
+    (found,) = looked["clusters"]
+    assert (found["expires_at"], found["expired"], found["left_s"]) == (None, False, None)
+    assert not any(theirs in part for part in (*found["parts"], *looked["networks"]))
+    assert reaped(gpuctl, env=alone(gpuctl)).status == 0
+    assert gpuctl.cloud.live_instances() == []
+    left = {vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"]}
+    assert theirs in left
+    assert {part["id"] for part in gpuctl.cloud.owned()} == {theirs}, "nothing else has the tag now"
 
 
 def test_spot_machines_have_no_price_that_we_know(gpuctl: CloudGpuctl) -> None:
@@ -251,23 +256,23 @@ def test_the_end_of_the_network_is_in_its_journal(gpuctl: CloudGpuctl) -> None:
     assert networks_end(gpuctl) == ["gone"]
 
 
-def test_a_network_without_a_cluster_goes_with_what_has_expired(tmp_path: Path) -> None:
+def test_a_network_without_a_cluster_goes_with_what_has_expired(clouds: Clouds, tmp_path: Path) -> None:
     """`down` was killed after the cluster's own parts: what is left is billed, and has no time limit."""
-    with cloud_gpuctl(replace(KINDS["aws"], up_options=PRIVATE), tmp_path) as gpuctl:
-        gpuctl.ok(*gpuctl.up_words)
-        gpuctl.cloud.fault(operation="DeleteNatGateway", nth=1, kind="hold_before")
-        process = gpuctl.start("down", "--yes")
-        try:
-            assert gpuctl.cloud.held(wait_s=30)
-        finally:
-            process.kill()
-            process.communicate(timeout=10)
-        gpuctl.cloud.release()
-        gpuctl.cloud.clear_faults()
-        assert "natgateway" in {part.get("kind") for part in gpuctl.cloud.owned()}
-        done = reaped(gpuctl, "--expired", env=alone(gpuctl))
-        assert (done.status, done.json["clusters"]) == (0, [])
-        assert gpuctl.cloud.owned() == []
+    gpuctl = clouds.as_new(replace(KINDS["aws"], up_options=PRIVATE), tmp_path)
+    gpuctl.ok(*gpuctl.up_words)
+    gpuctl.cloud.fault(operation="DeleteNatGateway", nth=1, kind="hold_before")
+    process = gpuctl.start("down", "--yes")
+    try:
+        assert gpuctl.cloud.held(wait_s=30)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+    gpuctl.cloud.release()
+    gpuctl.cloud.clear_faults()
+    assert "natgateway" in {part.get("kind") for part in gpuctl.cloud.owned()}
+    done = reaped(gpuctl, "--expired", env=alone(gpuctl))
+    assert (done.status, done.json["clusters"]) == (0, [])
+    assert gpuctl.cloud.owned() == []
 
 
 def test_the_network_of_a_cluster_that_lives_does_not_go_with_what_has_expired(gpuctl: CloudGpuctl) -> None:

@@ -1,0 +1,68 @@
+"""A command that is forked is what the installed command is, but for its imports."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from clouds import IMPORTS, KINDS, CloudGpuctl
+from forks import Forks, forks_of
+from support import clean_env
+
+from tests.fakes.client import FakeCloud
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with forks_of(*IMPORTS, env=clean_env()) as found:
+        yield found
+
+
+@pytest.fixture
+def gpuctl(forks: Forks, tmp_path: Path) -> CloudGpuctl:
+    """gpuctl without a cloud."""
+    nowhere = FakeCloud(url="", pid=0, env={}, log=tmp_path / "log")
+    return CloudGpuctl(home=tmp_path / "home", cwd=tmp_path, cloud=nowhere, kind=KINDS["aws"], forks=forks)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--version",), ("status",), ("status", "--json"), ("down", "--cluster", "/"), ("stattus",)],
+    ids=" ".join,
+)
+def test_it_says_what_the_installed_command_says(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> None:
+    assert gpuctl(*words) == replace(gpuctl, forks=None)(*words)
+
+
+def test_each_has_its_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
+    here = gpuctl.cwd / "here"
+    here.mkdir()
+    (here / "spec.yaml").write_text("no such key: 1\n")
+    assert "no such key" in gpuctl("up", "-f", "spec.yaml", cwd=here).err
+    assert "no such key" not in gpuctl("up", "-f", "spec.yaml").err
+    assert "/elsewhere" in gpuctl("status", "--json", env={"GPUCTL_HOME": "/dev/null/elsewhere"}).err
+    assert "/elsewhere" not in gpuctl("status", "--json").err
+
+
+def test_one_that_hangs_is_killed(gpuctl: CloudGpuctl) -> None:
+    os.mkfifo(gpuctl.cwd / "hosts")
+    process = gpuctl.start("up", "--provider", "hosts", "--hosts", "hosts")
+    running = psutil.Process(process.pid)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.3)
+    assert (process.poll(), running.is_running(), os.getsid(process.pid)) == (None, True, process.pid)
+    process.kill()
+    assert process.communicate(timeout=10) == ("", "")
+    assert (process.poll(), process.returncode) == (-9, -9)
+    assert not running.is_running()
+
+
+def test_what_forks_ends_with_the_tests() -> None:
+    before = set(psutil.Process().children())
+    with forks_of(env=clean_env()):
+        (started,) = set(psutil.Process().children()) - before
+        assert started.num_threads() == 1
+    assert not started.is_running()
