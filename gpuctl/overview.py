@@ -27,6 +27,7 @@ SECTIONS = (
             ("stop", "Stop a run on every node."),
             ("runs", "List the runs."),
             ("results", "Show one run's results, or several side by side."),
+            ("tune", "Search for hyperparameters, with Ray Tune."),
             ("bench", "Run the built-in job on several layouts: how it scales, what it costs."),
         ),
     ),

@@ -3,7 +3,7 @@
 import hashlib
 import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -118,7 +118,10 @@ def launch_spec(
         part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
         part += driver(run, facts, script, cores) if node.rank == 0 else []
     else:
-        part = ["rank", node.run_dir, cwd, "--", *script.command(own.python)]
+        command = (
+            script.command(own.python) if script.search is None else search(script, facts, own, cwd, wished)
+        )
+        part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
         environment |= {
             "RAY_ADDRESS": head.address,
@@ -133,6 +136,21 @@ def launch_spec(
         "path_prefix": str(PurePosixPath(own.python).parent),
         "grace_s": STOP_GRACE_S,
     }
+
+
+def search(
+    script: Script, facts: Mapping[str, Facts], own: Facts, cwd: str, wished: Collection[str]
+) -> list[str]:
+    """The command that has Ray Tune search with a function. A trial has a GPU where there are any, unless said."""
+    document = {
+        **(script.search or {}),
+        "function": script.target,
+        "code": PurePosixPath(cwd).name,
+        "env": sorted(wished),
+    }
+    if document["gpus"] is None:
+        document["gpus"] = int(any(fact.gpus for fact in facts.values()))
+    return payload.argv_on_node(own.python, own.home, "ray_tune", json.dumps(document))
 
 
 def driver(run: Run, facts: Mapping[str, Facts], script: Script, cores: Mapping[str, int]) -> list[str]:

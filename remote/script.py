@@ -1,14 +1,16 @@
 """What a run executes: a user's script or module, or the built-in job; and the command of one rank."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from remote.errors import ScriptNotSynced
 from remote.tree import Tree, tree_of
 
+BUILT_IN_TRIAL = "train.trial:trial"
 BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
 
 
@@ -16,15 +18,22 @@ BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
 class Script:
     """What each rank runs."""
 
-    kind: Literal["file", "module", "built-in"]
+    kind: Literal["file", "module", "built-in", "function"]
     target: str
-    """Path relative to the project, or module name."""
+    """Path relative to the project, or module name, or `module:name` of a function."""
     args: tuple[str, ...] = ()
+    search: Mapping[str, Any] | None = None
+    """What Ray Tune is to search with the function, beside the function itself; of no other kind."""
 
     @property
     def title(self) -> str:
         """The script as results name it."""
-        return {"file": self.target, "module": f"-m {self.target}", "built-in": "built-in"}[self.kind]
+        return {
+            "file": self.target,
+            "module": f"-m {self.target}",
+            "built-in": "built-in",
+            "function": f"tune {'built-in' if self.target == BUILT_IN_TRIAL else self.target}",
+        }[self.kind]
 
     def command(self, python: str) -> list[str]:
         """A rank's command, run in the project's folder on the node."""
@@ -41,6 +50,20 @@ def built_in(args: tuple[str, ...]) -> Script:
 def built_in_tree() -> Tree:
     """The files of the built-in job. It is found beside this package and never imported here."""
     return tree_of(Path(__file__).parent.parent, "train/**/*.py")
+
+
+def user_function(word: str, tree: Tree) -> Script:
+    """The function that a person named as `script.py:function`, checked as `user_script` checks a script."""
+    name, colon, function = word.rpartition(":")
+    if not colon or not function.isidentifier() or not name.endswith(".py"):
+        raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
+    path = user_script((name,), None, tree).target
+    parts = path.removesuffix(".py").split("/")
+    if not all(part.isidentifier() for part in parts):
+        raise ScriptNotSynced(
+            f"{path} can't be imported: its name is no module's. Rename it, with letters and _."
+        )
+    return Script(kind="function", target=f"{'.'.join(parts)}:{function}")
 
 
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:

@@ -169,6 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = ours.parse_args(arguments)
 
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")  # the end is noticed that much later
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # a log would have all that is printed twice
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.backend import Backend, BackendConfig

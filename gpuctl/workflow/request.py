@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
@@ -56,6 +56,8 @@ class TrainRequest:
     resume_from: str | None = None
     """Go on from this run."""
     max_restarts: int = 0
+    search: Mapping[str, Any] | None = None
+    """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
     answering: frozenset[str] | None = None
     """Names of the machines that can take part. None: all must."""
 
@@ -63,6 +65,11 @@ class TrainRequest:
     def built_in(self) -> bool:
         """True: no script was named."""
         return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+    @property
+    def drives(self) -> bool:
+        """True: what is run is one process that has Ray start others."""
+        return self.mode == "ray" and (self.search is not None or not self.built_in)
 
     def options(self) -> RunOptions:
         """What the run's record keeps of this."""
@@ -97,7 +104,15 @@ def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine
 
 def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
     """The script, the files to send, and the folder on the nodes that takes them."""
-    from remote.script import BUILT_IN_FOLDER, built_in, built_in_tree, user_script
+    from remote.script import (
+        BUILT_IN_FOLDER,
+        BUILT_IN_TRIAL,
+        Script,
+        built_in,
+        built_in_tree,
+        user_function,
+        user_script,
+    )
     from remote.sync import code_folder
     from remote.tree import read_tree
 
@@ -105,13 +120,19 @@ def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple
         check_built_in(request.words)
         if note := home_note(request.words, inventory.provider):
             app.output.say(note)
-        return built_in(request.words), built_in_tree(), BUILT_IN_FOLDER
+        script = built_in(request.words)
+        if request.search is not None:
+            script = Script(kind="function", target=BUILT_IN_TRIAL, args=request.words, search=request.search)
+        return script, built_in_tree(), BUILT_IN_FOLDER
     if request.project is not None and not request.project.is_dir():
         raise Usage(
             f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
             "gpuctl train --resume SCRIPT"
         )
     tree = read_tree(request.project or Path.cwd(), allow_large=app.options.yes)
+    if request.search is not None:
+        script = replace(user_function(request.words[0], tree), search=request.search)
+        return script, tree, code_folder(tree.root, owner_of(inventory))
     return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
 
 

@@ -213,8 +213,7 @@ def plan_run(
     """
     parts: list[RunNode] = []
     first_rank = 0
-    drives = request.mode == "ray" and not request.built_in
-    if drives:
+    if request.drives:
         machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
         fact = facts[machine.name]

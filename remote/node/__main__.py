@@ -53,6 +53,10 @@ def main(arguments: List[str]) -> int:
         from remote.node import ray_ranks
 
         return ray_ranks.main(arguments[1:])
+    if command == "ray_tune":
+        from remote.node import ray_tune
+
+        return ray_tune.main(arguments[1:])
     source, output = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(source.readline())
     try:

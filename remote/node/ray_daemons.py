@@ -1,7 +1,7 @@
 """Ray's daemons on a node: under a runner of their own, kept between runs, ended without a trace.
 
 ~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the runner's folder)
-/tmp/gpuctl-ray-XXXX  Ray's own folder: the paths of its sockets have to be short
+/tmp/gpuctl-ray-XXXX  ray/ (its own folder) and what its processes keep for a while; sockets need short paths
 """
 
 import fcntl
@@ -71,10 +71,18 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     # Known before they are started, so that nothing that runs is ever forgotten.
     write_json(folder / "node.json", known)
     write_secret(folder / "token", request["token"])
+    own = {
+        MARK: str(run_dir),
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        # Ray's dashboard leaves a folder there.
+        "TMPDIR": os.environ.get("TMPDIR", temporary),
+    }
+    # Ray lets everybody write into its folder and its sockets' one; into the one around it nobody else gets.
+    words = {"temp_dir": os.path.join(temporary, "ray"), **ports}
     spec = {
         "node": "ray",
-        "argv": [word.format(temp_dir=temporary, **ports) for word in request["argv"]],
-        "env": dict(request["env"], **{MARK: str(run_dir), "RAY_AUTH_TOKEN_PATH": str(folder / "token")}),
+        "argv": [word.format(**words) for word in request["argv"]],
+        "env": dict(request["env"], **own),
         "path_prefix": request["path_prefix"],
         "grace_s": 5,
     }

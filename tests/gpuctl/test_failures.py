@@ -238,9 +238,9 @@ def test_how_an_end_is_described(code: int, tail: str, message: str) -> None:
         ("\x1b[31mred\x1b[0m\x07\n", "red"),
         (" 10%|#\r 50%|##\r", "50%|##"),
         (
-            "Traceback (most recent call last):\n  File \"drive.py\", line 9\n    ray.get(ref)\n"
+            'Traceback (most recent call last):\n  File "drive.py", line 9\n    ray.get(ref)\n'
             "ray.exceptions.RayTaskError(ValueError): ray::fails() (pid=7, ip=127.0.0.2)\n"
-            "  File \"drive.py\", line 4, in fails\nValueError: boom\n(fails pid=7) a task's own words\n",
+            '  File "drive.py", line 4, in fails\nValueError: boom\n(fails pid=7) a task\'s own words\n',
             "ValueError: boom",
         ),
     ],

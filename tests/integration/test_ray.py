@@ -210,6 +210,69 @@ def test_a_script_drives_the_cluster(hosts: Gpuctl) -> None:
     assert failed.json["first_error"]["message"] == "exit status 1: ValueError: no such layer: 17"
 
 
+OBJECTIVE = """
+import os
+from ray import tune
+
+def objective(config):
+    assert os.environ["KEY"] == "secret"
+    for step in range(2):
+        tune.report({"score": step - (config["x"] - 3) ** 2})
+    if config["x"] > 3:
+        raise ValueError("too large")
+"""
+
+
+def test_a_search_of_a_script_s_function(hosts: Gpuctl) -> None:
+    hosts.script("search.py", OBJECTIVE)
+    words = ["--param", "x=choice(1, 2.5, 4)", "--trials", "6", "--metric", "score", "--seed", "1"]
+    done = hosts(
+        "tune",
+        "--json",
+        *words,
+        "--env",
+        "KEY",
+        "search.py:objective",
+        env={"KEY": "secret"},
+        timeout_s=TRAIN_S,
+    )
+    assert done.status == 0, done.err
+    found = done.json
+    drawn = [trial["params"]["x"] for trial in found["trials"]]
+    assert len(drawn) == 6
+    assert {2.5, 4} <= set(drawn), "another seed draws what this test needs"
+    assert found["best"]["params"] == {"x": 2.5}
+    assert found["best"]["value"] == pytest.approx(0.75)
+    for trial in found["trials"]:
+        assert trial["value"] == pytest.approx(1 - (trial["params"]["x"] - 3) ** 2)
+        assert trial["status"] == ("failed" if trial["params"]["x"] > 3 else "done")
+        assert trial["error"] == ("ValueError: too large" if trial["params"]["x"] > 3 else None)
+    shown = hosts("tune", *words, "search.py:objective", timeout_s=TRAIN_S)
+    assert shown.status == 1, "every trial of it fails, for want of KEY"
+    assert "KeyError: 'KEY'" in shown.out
+
+
+def test_a_search_of_the_built_in_job_s_options(hosts: Gpuctl) -> None:
+    words = [
+        "--param",
+        "lr=choice(0.00001,0.01)",
+        "--trials",
+        "4",
+        "--scheduler",
+        "asha",
+        "--",
+        "--model",
+        "mlp",
+    ]
+    done = hosts("tune", *words, "--epochs", "2", timeout_s=TRAIN_S)
+    assert done.status == 0, done.err
+    assert "best: gpuctl train -- --model mlp --epochs 2 --lr 0.01\n" in done.out
+    wrong = hosts("tune", "--param", "lr=choice(0.1,fast)")
+    assert wrong.status == 2
+    assert "--lr" in wrong.err
+    assert "fast" in wrong.err
+
+
 def test_a_wrong_option_is_told_by_a_rank_in_a_sentence(hosts: Gpuctl) -> None:
     done = train(hosts, "--", "--batch-size", "1000000")
     assert done.status == 2

@@ -1,0 +1,131 @@
+"""`gpuctl tune`: a search for hyperparameters, with Ray Tune."""
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
+
+
+@click.command(cls=ScriptCommand, context_settings=TAIL)
+@common_options
+@click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=FROM",
+    help="What to draw, and from what: 'lr=loguniform(1e-4,1e-1)'. Repeatable.",
+)
+@click.option("--trials", type=click.IntRange(1, 10_000), default=8, show_default=True, help="How many.")
+@click.option(
+    "--scheduler",
+    type=click.Choice(["fifo", "asha"]),
+    default="fifo",
+    show_default=True,
+    help="asha ends trials early that are behind.",
+)
+@click.option("--metric", metavar="NAME", help="What is judged by (default: the built-in job's accuracy).")
+@click.option(
+    "--goal", type=click.Choice(["max", "min"]), default="max", show_default=True, help="Of the metric."
+)
+@click.option(
+    "--cpus-per-trial",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Cores of a trial.",
+)
+@click.option(
+    "--gpus-per-trial",
+    type=click.FloatRange(0),
+    metavar="N",
+    help="GPUs of a trial (default: 1 where there are any).",
+)
+@click.option(
+    "--most-at-once", type=click.IntRange(1), metavar="N", help="Trials side by side (default: what fits)."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the drawing.")
+@env_option
+@python_option
+@click.option("--pip", multiple=True, metavar="REQ", help="As for gpuctl train.")
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="As for gpuctl train.",
+)
+@click.option(
+    "--wheels", type=click.Path(path_type=Path, exists=True, file_okay=False), help="As for gpuctl train."
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
+def command(
+    app: App,
+    params: tuple[str, ...],
+    trials: int,
+    scheduler: Literal["fifo", "asha"],
+    metric: str | None,
+    goal: Literal["max", "min"],
+    cpus_per_trial: float,
+    gpus_per_trial: float | None,
+    most_at_once: int | None,
+    seed: int,
+    env: tuple[str, ...],
+    python: str | None,
+    pip: tuple[str, ...],
+    requirements: Path | None,
+    wheels: Path | None,
+    words: tuple[str, ...],
+) -> int:
+    """Search for hyperparameters with Ray Tune, on all of the cluster's machines at once.
+
+    \b
+    gpuctl tune --param 'lr=loguniform(1e-4,1e-1)' --trials 8              the built-in job's options
+    gpuctl tune --param 'lr=uniform(0.01,0.2)' --param 'optimizer=choice(sgd,adam)' --scheduler asha -- --epochs 5
+    gpuctl tune --param 'width=randint(16,256)' --metric score search.py:objective
+
+    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH), which leaves out HIGH, or choice(A,B,…); in
+    quotes, as shells have their own meaning for brackets. The built-in job takes each as the option of that name; a
+    function gets all of them as a dict, and tells ray.tune.report what it reached, as often as it likes.
+
+    What is known of the trials comes back as artifacts/trials.json, also after Ctrl-C.
+    """
+    from gpuctl.search import parse_params
+    from gpuctl.variables import variable
+    from gpuctl.workflow.request import TrainRequest, built_in_help
+    from gpuctl.workflow.tune import TuneRequest, tune
+
+    request = TrainRequest(
+        mode="ray",
+        env=dict(variable(word) for word in env),
+        python=python,
+        pip=pip,
+        requirements=requirements,
+        wheels=wheels,
+        words=words,
+    )
+    if request.built_in and {"-h", "--help"} & set(words):
+        return built_in_help()
+    tuned = tune(
+        app,
+        request,
+        TuneRequest(
+            params=parse_params(params),
+            trials=trials,
+            scheduler=scheduler,
+            metric=metric,
+            mode=goal,
+            cpus=cpus_per_trial,
+            gpus=gpus_per_trial,
+            most_at_once=most_at_once,
+            seed=seed,
+        ),
+    )
+    if app.options.json:
+        app.output.json(tuned.document())
+    else:
+        from gpuctl.tune_table import tune_table
+
+        app.output.table(tune_table(tuned))
+    if tuned.interrupted:
+        return 130
+    return 0 if tuned.result.status == "succeeded" else 1

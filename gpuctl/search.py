@@ -1,0 +1,85 @@
+"""What `gpuctl tune` searches: hyperparameters as a person writes them, and as the nodes are told. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpuctl.errors import Usage
+from inventories.suggest import did_you_mean
+
+Kind = Literal["uniform", "loguniform", "randint", "choice"]
+FORMS = {
+    "uniform": "uniform(0.1,0.9)",
+    "loguniform": "loguniform(1e-4,1e-1)",
+    "randint": "randint(1,8)",
+    "choice": "choice(sgd,adam)",
+}
+_WRITTEN = re.compile(r"(?P<name>[\w-]+)=(?P<kind>\w+)\((?P<values>.*)\)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param:
+    """A hyperparameter and where its values are drawn from."""
+
+    name: str
+    kind: Kind
+    values: tuple[float | int | str, ...]
+    """The lower and the upper bound, of which randint leaves out the upper; or what there is to choose from."""
+
+    def document(self) -> dict[str, Any]:
+        """As the nodes are told."""
+        return {"kind": self.kind, "values": list(self.values)}
+
+
+def parse_params(words: Sequence[str]) -> tuple[Param, ...]:
+    """The params of a command line. Raises Usage with the form that was meant."""
+    params = tuple(parse_param(word) for word in words)
+    names = [param.name for param in params]
+    for name in names:
+        if names.count(name) > 1:
+            raise Usage(f"--param {name} is given twice.")
+    return params
+
+
+def parse_param(word: str) -> Param:
+    """`lr=loguniform(1e-4,1e-1)`. Raises Usage."""
+    written = _WRITTEN.fullmatch(word.replace(" ", ""))
+    if written is None:
+        raise Usage(f"--param {word!r} is not understood. Write it like lr={FORMS['loguniform']}, in quotes.")
+    name, kind = written["name"], written["kind"]
+    if kind not in FORMS:
+        hint = did_you_mean(kind, FORMS)
+        raise Usage(f"--param {name}: there is no {kind!r}{hint} There are {', '.join(FORMS.values())}.")
+    texts = [text for text in written["values"].split(",") if text]
+    if kind == "choice":
+        if not texts:
+            raise Usage(
+                f"--param {name}: there is nothing to choose from. Write it like {name}={FORMS[kind]}."
+            )
+        return Param(name=name, kind="choice", values=tuple(_number(text) for text in texts))
+    bounds = [_number(text) for text in texts]
+    if len(bounds) != 2 or any(isinstance(bound, str) for bound in bounds):
+        raise Usage(f"--param {name}: {kind} takes two numbers. Write it like {name}={FORMS[kind]}.")
+    low, high = bounds
+    assert not isinstance(low, str)
+    assert not isinstance(high, str)
+    if not low < high:
+        raise Usage(f"--param {name}: {low:g} is not below {high:g}.")
+    if kind == "loguniform" and low <= 0:
+        raise Usage(f"--param {name}: loguniform begins above 0; uniform may begin at {low:g}.")
+    if kind == "randint" and not (isinstance(low, int) and isinstance(high, int)):
+        raise Usage(
+            f"--param {name}: randint takes whole numbers. For others there is uniform({low:g},{high:g})."
+        )
+    return Param(name=name, kind=kind, values=(low, high))  # type: ignore[arg-type]  # one of FORMS
+
+
+def _number(text: str) -> float | int | str:
+    """A number where it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
