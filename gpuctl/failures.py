@@ -17,6 +17,8 @@ from inventories.run import FirstError, NodeRecord, RankRecord, Run
 STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
 """How a rank ends that was told to: SIGTERM, SIGINT, SIGHUP, also as a shell reports them."""
 KILL_STATUSES = frozenset({-9, 137})
+GONE = "killed, by nobody knows what; running out of memory is the usual cause"
+"""Of a rank whose parent is not ours: Ray's."""
 SAME_MOMENT_S = 2.0
 """Ranks killed within this time were killed by one hand."""
 
@@ -78,6 +80,9 @@ def first_failure(
     ends = _bad_ends(run, ranks, log_tails)
     rank = _rank_to_blame(ends, stopped=any(node.stopped for node in nodes))
     node = _node_to_blame(run, nodes)
+    gone = _gone(run, ranks)
+    if gone and not (rank and not rank.echo) and not (node and node.failure) and _by_itself(nodes):
+        return Failure(error=FirstError(rank=gone.rank, node=gone.node, message=GONE), exit_code=None)
     if rank and not (rank.echo and node and node.failure):
         message = describe(rank.code, rank.tail)
         return Failure(error=FirstError(rank=rank.rank, node=rank.node, message=message), exit_code=rank.code)
@@ -148,6 +153,23 @@ def _bad_ends(
         if record.exit_code not in (None, 0)
     ]
     return sorted(ends, key=lambda end: (end.at, end.asked_to, end.rank))
+
+
+def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> _End | None:
+    """The first rank that ended without an exit status: others followed it."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    gone = [
+        _End(at=record.ended_at - offsets.get(node, 0.0), rank=record.rank, node=node, code=0, tail="")
+        for node, records in ranks.items()
+        for record in records
+        if record.ended_at is not None and record.exit_code is None
+    ]
+    return min(gone, key=lambda end: (end.at, end.rank), default=None)
+
+
+def _by_itself(nodes: Sequence[NodeRecord]) -> bool:
+    """Whether a node failed that nobody had stopped."""
+    return any(node.exit_code != 0 and not node.stopped for node in nodes)
 
 
 def _rank_to_blame(ends: Sequence[_End], *, stopped: bool) -> _End | None:

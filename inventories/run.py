@@ -70,6 +70,11 @@ class Run:
         return self.script == "built-in" and (self.options is None or self.options.project is None)
 
     @property
+    def searched(self) -> bool:
+        """Whether it was a search, whose trials leave no checkpoints to go on from."""
+        return self.script.startswith("tune ")
+
+    @property
     def world_size(self) -> int:
         """Processes on all nodes."""
         return sum(node.nproc for node in self.nodes)

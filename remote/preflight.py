@@ -1,5 +1,6 @@
 """What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from remote.readiness import driver_problem, driver_state
 
 __all__ = ["Finding", "check", "findings", "sentence"]
 
+OLDEST_RAY = "2.60"
 MIN_DISK_BYTES = 50 * 1000 * 1000
 MAX_CLOCK_SKEW_S = 5.0
 REQUIREMENTS = {"torch": "torch", "ray": "'ray[default,train]'"}
@@ -46,6 +48,10 @@ def findings(
     ]
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += _different(facts, mode)
+    if mode == "ray" and installed:
+        found += [
+            _old_ray(name, fact) for name, fact in facts.items() if fact.ray and older(fact.ray, OLDEST_RAY)
+        ]
     found += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(wished):
@@ -124,6 +130,23 @@ def _not_installed(name: str, fact: Facts, package: str) -> Finding:
         fix=f"list it in the project's requirements.txt, or name it with --pip {REQUIREMENTS[package]}; or name "
         "another interpreter with --python",
     )
+
+
+def _old_ray(name: str, fact: Facts) -> Finding:
+    return Finding(
+        node=name,
+        problem=f"Ray is {fact.ray} for {fact.python}, which is older than what gpuctl starts",
+        fix=f"install {OLDEST_RAY} or newer there, or name it with --pip 'ray[default,train]>={OLDEST_RAY}'",
+    )
+
+
+def older(version: str, than: str) -> bool:
+    """Whether `2.9.1` is older than `2.60`; what follows the numbers does not count."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", text)[:2]]
+
+    return numbers(version) < numbers(than)
 
 
 def has_room(fact: Facts) -> bool:

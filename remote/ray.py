@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,6 +18,7 @@ from remote.script import Script
 from remote.torchrun import STOP_GRACE_S
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 WORKER_PORTS = ("agent",)
 """Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
 
@@ -39,6 +41,11 @@ def address_of(machine: Machine) -> str:
     if ipaddress.ip_address(machine.private_ip) == ipaddress.ip_address("127.0.0.1"):
         return f"127.0.0.{2 + machine.rank}"
     return machine.private_ip
+
+
+def label_of(name: str) -> str:
+    """A node's name as Ray takes it for a label's value."""
+    return name if _LABEL.fullmatch(name) else hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def daemons(
@@ -67,7 +74,7 @@ def daemons(
         f"--node-ip-address={address}",
         f"--num-cpus={cores}",
         f"--num-gpus={len(facts.gpus)}",
-        f"--labels=gpuctl-rank={machine.rank}",
+        f"--labels=gpuctl-node={label_of(machine.name)}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port={agent}",
@@ -83,7 +90,9 @@ def daemons(
         "RAY_worker_niceness": "0",
         **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
     }
-    wanted = [argv, sorted(environment.items()), hashlib.sha256(token.encode()).hexdigest()]
+    # An interpreter of the same path may have another Ray by now.
+    versions = [facts.ray, facts.python_version]
+    wanted = [argv, sorted(environment.items()), versions, hashlib.sha256(token.encode()).hexdigest()]
     return {
         "identity": hashlib.sha256(json.dumps(wanted).encode()).hexdigest(),
         "node": machine.name,
@@ -163,7 +172,7 @@ def driver(run: Run, facts: Mapping[str, Facts], script: Script, cores: Mapping[
         "-m",
         "train.on_ray",
         f"--run={run.run}",
-        f"--layout={','.join(str(node.nproc) for node in run.nodes)}",
+        f"--layout={','.join(f'{label_of(node.name)}:{node.nproc}' for node in run.nodes)}",
         f"--master={run.master_addr}:{run.master_port}",
         f"--gpus-per-rank={gpus:g}",
         f"--cpus-per-rank={cpus:g}",

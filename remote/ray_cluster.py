@@ -45,13 +45,17 @@ def bring_up(
         address=f"{ray.address_of(machines[0])}:{ports['gcs']}", dashboard_port=ports["dashboard"]
     )
     values(fan_out(lambda node: start(node.machine, head), {m.name: nodes[m.name] for m in machines[1:]}))
-    _wait_until_ready(nodes[machines[0].name], machines, facts, say)
+    _wait_until_ready(nodes, machines, facts, say)
     return head
 
 
 def _wait_until_ready(
-    head: Node, machines: Sequence[Machine], facts: Mapping[str, Facts], say: Callable[[str, str], None]
+    nodes: Mapping[str, Node],
+    machines: Sequence[Machine],
+    facts: Mapping[str, Facts],
+    say: Callable[[str, str], None],
 ) -> None:
+    head = nodes[machines[0].name]
     names = {ray.address_of(machine): machine.name for machine in machines}
     request = {
         "node": head.name,
@@ -70,7 +74,16 @@ def _wait_until_ready(
             if header["t"] == "ready":
                 return
             say(head.name, f"Ray waits for {', '.join(missing)}")
+            for name in missing:
+                _check_running(nodes[name])
     raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")
+
+
+def _check_running(node: Node) -> None:
+    """Raises RayNotReady with its last words where a node's Ray has ended."""
+    state = node.ask("ray_state", {"node": node.name})
+    if not state["running"]:
+        raise RayNotReady(f"{node.name}: Ray ended as soon as it was started: {state['said']}.")
 
 
 def end(node: Node) -> bool:

@@ -1,8 +1,8 @@
 """The built-in job on Ray Train: the same ranks, data and loop as under torchrun, in workers that Ray starts.
 
-Run by gpuctl on the first node of a Ray cluster whose nodes carry the label `gpuctl-rank`:
+Run by gpuctl on the first node of a Ray cluster whose nodes carry their names as the label `gpuctl-node`:
 
-    python -m train.on_ray --run ID --layout 2,2 --master 10.0.0.1:29400 -- [the job's options]
+    python -m train.on_ray --run ID --layout gpu-0:2,gpu-1:2 --master 10.0.0.1:29400 -- [the job's options]
 
 Rank n is on the same node as under torchrun, and finds the same variables. On each node a worker looks for
 `place.json` in the run's folder: the folder of the code, and variables. What it prints goes to `logs/rank-N.log`
@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray.train.v2._internal.execution.worker_group import ExecutionGroup
 
-LABEL = "gpuctl-rank"
-"""Of a node: its place among the cluster's nodes."""
+LABEL = "gpuctl-node"
+"""Of a node: its name."""
 PLACE_DEADLINE_S = 60.0
 
 
@@ -53,36 +53,42 @@ class Rank:
         }
 
 
-def ranks_of(workers: Sequence[tuple[int, int]], layout: Sequence[int]) -> list[Rank]:
+def ranks_of(workers: Sequence[tuple[str, int]], layout: Mapping[str, int]) -> list[Rank]:
     """Each worker's rank: by node, then by its first GPU, as torchrun numbers them.
 
-    `workers`: node rank and first GPU (0 where it has none) of each; `layout`: how many each node has.
+    `workers`: node and first GPU (0 where it has none) of each; `layout`: how many each node has, in their order.
     Raises ValueError where Ray did not start them as the layout says.
     """
-    found = [sum(node == at for at, _ in workers) for node in range(len(layout))]
-    if found != list(layout) or len(workers) != sum(layout):
-        raise ValueError(f"Ray started {found} workers on the nodes, where {list(layout)} were asked for")
-    order = sorted(range(len(workers)), key=lambda worker: (*workers[worker], worker))
+    found = {node: sum(node == at for at, _ in workers) for node in layout}
+    if found != layout or len(workers) != sum(layout.values()):
+        raise ValueError(f"Ray started {found} workers on the nodes, where {dict(layout)} were asked for")
+    nodes = list(layout)
+    order = sorted(range(len(workers)), key=lambda at: (nodes.index(workers[at][0]), workers[at][1], at))
     ranks: dict[int, Rank] = {}
     for rank, worker in enumerate(order):
         node = workers[worker][0]
         ranks[worker] = Rank(
             rank=rank,
             world_size=len(workers),
-            local_rank=rank - sum(layout[:node]),
+            local_rank=sum(ranks[before].node_rank == nodes.index(node) for before in order[:rank]),
             local_world_size=layout[node],
-            node_rank=node,
+            node_rank=nodes.index(node),
         )
     return [ranks[worker] for worker in range(len(workers))]
 
 
-def _where() -> tuple[int, int]:
-    """Of this worker: its node's rank and its first GPU."""
+def layout_of(text: str) -> dict[str, int]:
+    """`gpu-0:2,gpu-1:2`: how many ranks each node has."""
+    return {node: int(count) for node, _, count in (part.rpartition(":") for part in text.split(","))}
+
+
+def _where() -> tuple[str, int]:
+    """Of this worker: its node and its first GPU."""
     import ray
 
     context = ray.get_runtime_context()
     gpus = context.get_accelerator_ids().get("GPU", [])
-    return int(context.get_node_labels()[LABEL]), min(map(int, gpus), default=0)
+    return str(context.get_node_labels()[LABEL]), min(map(int, gpus), default=0)
 
 
 def _become(run: str, rank: Rank, master: str) -> None:
@@ -161,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     """Have Ray run the ranks; 0 once all have ended well."""
     ours = argparse.ArgumentParser(prog="python -m train.on_ray")
     ours.add_argument("--run", required=True)
-    ours.add_argument("--layout", required=True, type=lambda text: [int(part) for part in text.split(",")])
+    ours.add_argument("--layout", required=True, type=layout_of)
     ours.add_argument("--master", required=True)
     ours.add_argument("--gpus-per-rank", type=float, default=0.0)
     ours.add_argument("--cpus-per-rank", type=float, default=1.0)
@@ -169,9 +175,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = ours.parse_args(arguments)
 
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")  # the end is noticed that much later
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # ranks are in the code's folder, as under torchrun
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # a log would have all that is printed twice
     import ray
-    from ray.train import RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.backend import Backend, BackendConfig
 
     # TorchTrainer is this with a process group that Ray opens: here and in its controller it would import torch,
@@ -209,12 +217,17 @@ def main(arguments: Sequence[str]) -> int:
         lambda: _train(words),
         backend_config=RanksConfig(),
         scaling_config=ScalingConfig(
-            num_workers=sum(layout),
+            num_workers=sum(layout.values()),
             use_gpu=bool(asked.gpus_per_rank),
             resources_per_worker=resources,
-            label_selector=[{LABEL: str(node)} for node, count in enumerate(layout) for _ in range(count)],
+            label_selector=[{LABEL: node} for node, count in layout.items() for _ in range(count)],
         ),
-        run_config=RunConfig(name=run, storage_path=str(Path(os.environ["GPUCTL_RUN_DIR"], "ray"))),
+        run_config=RunConfig(
+            name=run,
+            storage_path=str(Path(os.environ["GPUCTL_RUN_DIR"], "ray")),
+            # Nothing is tried again without end: what fails is told, and gpuctl starts another run where it may.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+        ),
     )
     try:
         trainer.fit()

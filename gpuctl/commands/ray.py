@@ -1,6 +1,5 @@
 """`gpuctl ray`: the Ray that `train --mode ray` starts, and keeps for the next run."""
 
-import threading
 from typing import Literal
 
 import click
@@ -34,10 +33,10 @@ def command(app: App, action: Literal["status", "dashboard", "stop"], port: int 
     if action == "dashboard":
         if app.options.json:
             raise Usage("gpuctl ray dashboard stays until Ctrl-C and has no document to print.")
-        with ray.dashboard(app, port) as address:
-            token = app.store.cluster(app.options.cluster).ray_token_path
-            app.output.say(f"{address}  (Ctrl-C ends it; it asks for the token in {token})")
-            threading.Event().wait()
+        token = app.store.cluster(app.options.cluster).ray_token_path
+        ray.dashboard(
+            app, port, lambda at: app.output.say(f"{at}  (Ctrl-C ends it; it asks for the token in {token})")
+        )
     document = ray.stop(app) if action == "stop" else ray.status(app)
     if app.options.json:
         app.output.json(document)

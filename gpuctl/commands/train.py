@@ -20,7 +20,9 @@ OURS = frozenset({
 @click.command(cls=ScriptCommand, context_settings=TAIL)
 @common_options
 @click.option(
-    "--mode", type=click.Choice(["torchrun", "ray"]), default="torchrun", show_default=True, help="Launcher."
+    "--mode",
+    type=click.Choice(["torchrun", "ray"]),
+    help="Launcher (torchrun; with --resume the earlier run's).",
 )
 @click.option("--nnodes", type=int, metavar="N", help="Nodes that take part (default: all).")
 @click.option(
@@ -76,7 +78,7 @@ OURS = frozenset({
 )
 def command(
     app: App,
-    mode: Literal["torchrun", "ray"],
+    mode: Literal["torchrun", "ray"] | None,
     nnodes: int | None,
     nproc_per_node: str | None,
     detach: bool,
@@ -126,7 +128,7 @@ def command(
     from gpuctl.workflow.resume import way_on
 
     request = TrainRequest(
-        mode=mode,
+        launcher=mode,
         nnodes=nnodes,
         nproc_per_node=_nproc(nproc_per_node),
         detach=detach,

@@ -95,7 +95,7 @@ def command(
     from gpuctl.workflow.tune import TuneRequest, tune
 
     request = TrainRequest(
-        mode="ray",
+        launcher="ray",
         env=dict(variable(word) for word in env),
         python=python,
         pip=pip,

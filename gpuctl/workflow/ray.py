@@ -3,8 +3,8 @@
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from threading import Event
 from typing import Any
 
 from gpuctl.errors import Failed, Usage
@@ -34,10 +34,7 @@ def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[s
         finally:
             node.close()
 
-    outcomes = fan_out(end, machines)
-    if all(outcome.error is None for outcome in outcomes):
-        folder.ray_token_path.unlink()
-    return {outcome.node: outcome.error for outcome in outcomes}
+    return {outcome.node: outcome.error for outcome in fan_out(end, machines)}
 
 
 def stop(app: App) -> dict[str, Any]:
@@ -51,6 +48,8 @@ def stop(app: App) -> dict[str, Any]:
         raise Usage("Ray was not ended, as you said no.")
     with folder.lock("ray stop", on_wait=app.output.say):
         errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
+        if not any(errors.values()):
+            folder.ray_token_path.unlink(missing_ok=True)
     for name, error in errors.items():
         app.output.say(f"{name}: {'Ray has ended' if error is None else error}")
     if not errors:
@@ -95,24 +94,32 @@ def dashboard_port(app: App) -> tuple[Machine, int]:
     raise Usage(f"Ray does not run on {folder.name}. `gpuctl train --mode ray` starts it.")
 
 
-@contextmanager
-def dashboard(app: App, port: int | None) -> Iterator[str]:
-    """The address of Ray's dashboard on this computer, through a tunnel of the system's ssh that ends with the body.
+def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:
+    """Open a tunnel to Ray's dashboard with the system's ssh, tell its address, and stay until Ctrl-C.
 
-    `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run.
+    `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run or the port
+    is taken, Failed where the tunnel ends by itself.
     """
     folder = app.store.cluster(app.options.cluster)
     machine, there = dashboard_port(app)
     if load_inventory(folder).provider == "local":
-        yield f"http://127.0.0.1:{there}"
-        return
-    here = port or _free_port(USUAL_PORT)
+        on_ready(f"http://127.0.0.1:{there}")
+        Event().wait()
+    here = _free_port(port or USUAL_PORT)
+    if port is not None and here != port:
+        raise Usage(
+            f"--port {port} is taken on this computer. Name another, or none: a free one is then found."
+        )
     command = ["ssh", "-F", str(folder.ssh_config_path), "-N", "-o", "ExitOnForwardFailure=yes"]
     command += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "--", machine.name]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as tunnel:
         try:
             _wait_for_tunnel(tunnel, here)
-            yield f"http://127.0.0.1:{here}"
+            on_ready(f"http://127.0.0.1:{here}")
+            tunnel.wait()
+            raise Failed(
+                f"The tunnel ended: ssh's exit status was {tunnel.returncode}; what it said is above."
+            )
         finally:
             tunnel.terminate()
 

@@ -32,7 +32,8 @@ LAUNCHERS: Mapping[Mode, tuple[str, ...]] = {
 class TrainRequest:
     """What a person asked `gpuctl train` for."""
 
-    mode: Mode = "torchrun"
+    launcher: Mode | None = None
+    """None: not said; that of the run that it goes on from, else torchrun."""
     nnodes: int | None = None
     """None: all machines."""
     nproc_per_node: int | Literal["auto"] | None = None
@@ -65,6 +66,11 @@ class TrainRequest:
     def built_in(self) -> bool:
         """True: no script was named."""
         return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+    @property
+    def mode(self) -> Mode:
+        """The launcher."""
+        return self.launcher or "torchrun"
 
     @property
     def drives(self) -> bool:

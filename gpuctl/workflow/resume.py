@@ -125,6 +125,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         )
     request = replace(
         request,
+        launcher=request.launcher or run.mode,
         nnodes=before.nnodes if request.nnodes is None else request.nnodes,
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
     )
@@ -217,7 +218,9 @@ def _newest_first(app: App) -> list[Run]:
     runs = []
     for folder in reversed(app.store.runs(app.options.cluster)):
         try:
-            runs.append(folder.load_run())
+            run = folder.load_run()
+            if not run.searched:
+                runs.append(run)
         except InventoryError as error:
             app.output.say(f"run {folder.id} is passed over: {error}")
     if not runs:

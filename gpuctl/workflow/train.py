@@ -213,6 +213,7 @@ def plan_run(
     """
     parts: list[RunNode] = []
     first_rank = 0
+    hourly_usd = _price(inventory, len(machines))
     if request.drives:
         machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
@@ -243,7 +244,7 @@ def plan_run(
         master_port=port,
         started_at=started_at.isoformat(timespec="milliseconds"),
         seconds={name: round(value, 3) for name, value in seconds.items()},
-        hourly_usd=_price(inventory, len(machines)),
+        hourly_usd=hourly_usd,
         options=request.options(),
     )
 

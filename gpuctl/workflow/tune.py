@@ -87,7 +87,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
     metric = check(request, asked)
     words = request.words if request.built_in else None
     search = asked.document(metric, words)
-    result, interrupted = train(app, replace(request, mode="ray", search=search))
+    result, interrupted = train(app, replace(request, launcher="ray", search=search))
     return Tuned(
         result=result,
         words=words,

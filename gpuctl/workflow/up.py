@@ -10,6 +10,7 @@ from typing import Any
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.firewall import let_go
+from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, reach
 from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
@@ -240,9 +241,22 @@ def _keep(
     """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
     if inventory != before:
         if before is not None:
+            if not ended:
+                _end_ray_where_it_leaves(app, folder, before, inventory)
             let_go(app, folder, before, inventory, ended=ended)
         _save(folder, inventory)
     return inventory
+
+
+def _end_ray_where_it_leaves(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
+) -> None:
+    """End Ray on the machines that stay with their owner, and are the cluster's no more."""
+    stay = {(machine.host, machine.port) for machine in inventory.machines}
+    leave = {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+    for name, error in end_ray(folder, leave).items():
+        if error is not None:
+            app.output.say(f"note: {name}: Ray may still run there: {error}")
 
 
 def pin_all(machines: Sequence[Machine], before: Inventory | None, host_keys: HostKeys) -> list[Machine]:

@@ -48,6 +48,9 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
         known = read_json(folder / "node.json")
         kept = bool(known) and known["identity"] == request["identity"] and _running(known)
         if not kept:
+            others = runner.active_runs()
+            if others:
+                raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
             _end(folder, known)
             known = _start(folder, request)
         frames.write(output, {"t": "started", "ports": known["ports"], "kept": kept})
@@ -209,10 +212,12 @@ def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> 
 
 
 def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ray_state`: whether Ray's daemons run here, and on which `ports`."""
+    """`ray_state`: whether Ray's daemons run here, on which `ports`, and what they `said` last if they have ended."""
     folder = folder_of(request["node"])
     known = read_json(folder / "node.json")
-    frames.write(output, {"t": "state", "running": running(folder), "ports": known.get("ports", {})})
+    runs = running(folder)
+    said = None if runs or not known else last_words(folder)
+    frames.write(output, {"t": "state", "running": runs, "ports": known.get("ports", {}), "said": said})
 
 
 def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:

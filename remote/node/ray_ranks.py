@@ -24,8 +24,9 @@ BEGIN_DEADLINE_S = 300.0
 """Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
 LEAVE_DEADLINE_S = 30.0
 """For all ranks of a job to end, once those of this node have."""
-GONE = "rank {} was killed, or Ray ended it as another rank failed"
-NEVER_BEGAN = "Ray did not start rank {} here"
+STOP_GRACE_S = 2.0
+"""For a stop to arrive, where ranks were killed: the first node's was, and Ray ended these with its driver."""
+LATE = "Ray did not start rank {} here within {:.0f} s: others may use what it has (gpuctl ray stop ends them, too)"
 
 
 def main(arguments: List[str]) -> int:
@@ -37,17 +38,18 @@ def main(arguments: List[str]) -> int:
         {} if "NCCL_DEBUG" in os.environ else dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=nccl_file(run_dir, "%p"))
     )
     given = {name: os.environ[name] for name in names if name in os.environ}
-    write_json(place, {"cwd": cwd, "env": dict(given, **nccl)})
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
     signal.signal(signal.SIGTERM, _raise_exit)
     try:
-        driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
+        write_json(place, {"cwd": cwd, "env": dict(given, **nccl)})
+        try:
+            driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
+        except OSError as error:
+            return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
         status = watch(ranks, driver, place)
-    except OSError as error:
-        return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
     finally:
         forget(place)
-    why = reason(run_dir.name, ranks, drives=bool(command)) if status else None
+    why = reason(run_dir.name, ranks) if status else None
     return _fail(run_dir, why, status) if why else status
 
 
@@ -76,6 +78,8 @@ class Rank:
         self._birth = None  # type: Optional[str]
         self.began = False
         self.ended = False
+        self.late = False
+        """Whether it had not begun when it should have."""
         self.exit_code = None  # type: Optional[int]
         """None: not known."""
 
@@ -134,10 +138,14 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", place:
             # Ray still has to take note of the end, and with this process's end they would be killed.
             for rank in ranks:
                 rank.wait_until_gone(LEAVE_DEADLINE_S)
+            if any(rank.exit_code is None for rank in ranks):
+                time.sleep(STOP_GRACE_S)
             return _judge(ranks)
         if all(rank.began for rank in ranks):
             forget(place)
         elif time.monotonic() > limit:
+            for rank in ranks:
+                rank.late = not rank.began
             if driver is not None:
                 driver.terminate()
             return 1
@@ -152,16 +160,14 @@ def _judge(ranks: List[Rank]) -> int:
     return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
 
 
-def reason(node: str, ranks: List[Rank], *, drives: bool) -> Optional[str]:
-    """Why the node's part failed, where neither a rank can tell nor, where this node `drives`, the driver."""
+def reason(node: str, ranks: List[Rank]) -> Optional[str]:
+    """Why the node's part failed, where that is neither a rank's affair nor the driver's."""
     folder = ray_daemons.folder_of(node)
     if not ray_daemons.running(folder):
         return "Ray ended here during the run: {}".format(ray_daemons.last_words(folder))
     for rank in ranks:
-        if rank.ended and rank.exit_code is None:
-            return GONE.format(rank.rank)
-        if not rank.began and not drives:
-            return NEVER_BEGAN.format(rank.rank)
+        if rank.late:
+            return LATE.format(rank.rank, BEGIN_DEADLINE_S)
     return None
 
 

@@ -69,6 +69,38 @@ def test_nothing_failed() -> None:
     assert first(ended(0, 0), ended(1, 0), nodes=(node(0, 0), node(1, 0))) is None
 
 
+KILLED = "killed, by nobody knows what; running out of memory is the usual cause"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (node(0), node(1)),
+        # The first node waits for its driver, and is then stopped as the other has failed.
+        (node(0, stopped=True), node(1)),
+    ],
+)
+def test_the_first_of_the_ranks_that_ended_without_a_word(nodes: tuple[NodeRecord, NodeRecord]) -> None:
+    assert first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=nodes) == (0, "node-0", KILLED, None)
+    assert first(ended(0, None, 10.3), ended(1, None, 10.0), nodes=nodes) == (1, "node-1", KILLED, None)
+    # One that only tells of it is not what began it, one that tells of something else is.
+    echo = first(ended(0, 1, 10.3), ended(1, None, 10.4), nodes=nodes, tails={0: PEER})
+    assert echo == (1, "node-1", KILLED, None)
+    own = first(ended(0, 3, 10.0), ended(1, None, 10.4), nodes=nodes, tails={0: BOOM})
+    assert own == (0, "node-0", "exit status 3: RuntimeError: boom", 3)
+
+
+def test_ranks_that_a_stop_ended_without_a_word_are_no_failure() -> None:
+    stopped = (node(0, stopped=True), node(1, stopped=True))
+    assert first(ended(0, None, 10.0), ended(1, None, 10.1), nodes=stopped) is None
+
+
+def test_a_node_that_says_why_is_believed() -> None:
+    said = node(0, failure="Ray ended here during the run: killed")
+    found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
+    assert found == (None, "node-0", "Ray ended here during the run: killed", 1)
+
+
 def test_the_rank_that_began_it_not_the_one_that_was_ended() -> None:
     assert first(
         ended(0, -15, 10.4), ended(1, 3, 10.0), nodes=(node(0, stopped=True), node(1)), tails={1: BOOM}

@@ -49,6 +49,9 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "9")}),
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
         ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
+        ({}, RUN, {"mode": "torchrun"}),
+        ({}, replace(RUN, mode="ray"), {"mode": "ray"}),
+        ({"launcher": "torchrun"}, replace(RUN, mode="ray"), {"mode": "torchrun"}),
         ({"python": "/usr/bin/python3"}, RUN, {"python": "/usr/bin/python3", "pip": ()}),
         (
             {},

@@ -20,6 +20,23 @@ def test_healthy_nodes_have_no_findings() -> None:
     assert preflight.findings({"a": facts(), "b": facts()}, master=MASTER) == []
 
 
+def test_ray_is_needed_where_it_starts_the_ranks() -> None:
+    found = {
+        "a": facts(ray=None),
+        "b": facts(ray="2.9.1"),
+        "c": facts(ray="2.60.0"),
+        "d": facts(ray="3.0.0.dev0"),
+    }
+    assert preflight.findings(found, master=MASTER) == []
+    by_node = {(f.node, f.problem, f.fatal) for f in preflight.findings(found, master=MASTER, mode="ray")}
+    assert {node for node, _, fatal in by_node if fatal} >= {"a", "b"}
+    problems = [problem for _, problem, _ in by_node]
+    assert "ray is not installed for /usr/bin/python3 (Python 3.10.12)" in problems
+    assert "Ray is 2.9.1 for /usr/bin/python3, which is older than what gpuctl starts" in problems
+    alike = {"a": facts(ray="2.60.0"), "b": facts(ray="2.60.0")}
+    assert preflight.findings(alike, master=MASTER, mode="ray") == []
+
+
 def test_each_trap_is_found_on_its_node() -> None:
     found = preflight.findings(
         {

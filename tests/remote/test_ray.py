@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def test_a_head_and_a_worker() -> None:
     assert head["argv"] == [
         *start, "--head", "--port={gcs}", "--dashboard-host=127.0.0.1", "--dashboard-port={dashboard}",
         "--include-dashboard=true", "--ray-client-server-port={client}", "--node-ip-address=10.0.0.1", "--num-cpus=8",
-        "--num-gpus=0", "--labels=gpuctl-rank=0", *common,
+        "--num-gpus=0", "--labels=gpuctl-node=c-0", *common,
     ]  # fmt: skip
     assert head["env"] == {
         "GPUCTL_NODE": "c-0",
@@ -70,7 +72,7 @@ def test_a_head_and_a_worker() -> None:
     )
     assert worker["argv"] == [
         *start, "--address=10.0.0.1:20100", "--node-ip-address=10.0.0.2", "--num-cpus=4", "--num-gpus=2",
-        "--labels=gpuctl-rank=1", *common,
+        "--labels=gpuctl-node=c-1", *common,
     ]  # fmt: skip
     assert (worker["listens"], worker["ports"]) == (None, ["agent"])
     assert "TOKEN" not in json.dumps({**worker, "token": None}), "the token is in its own field alone"
@@ -82,14 +84,41 @@ def test_what_differs_is_another_ray() -> None:
         asked = ray.daemons(first, facts(**changed), cores=8, master=first, nodes=2, head=None, token=token)
         return str(asked["identity"])
 
-    others = [identity(token="U"), identity(python="/opt/env/bin/python"), identity(gpus=(GPU,))]
+    others = [
+        identity(token="U"),
+        identity(python="/opt/env/bin/python"),
+        identity(gpus=(GPU,)),
+        identity(ray="2.61"),
+    ]
     assert identity() == identity()
-    assert len({identity(), *others}) == 4
+    assert len({identity(), *others}) == 5
 
 
 def test_hosts_of_one_machine_have_addresses_of_their_own() -> None:
     assert [ray.address_of(machine(rank, "127.0.0.1")) for rank in (0, 1)] == ["127.0.0.2", "127.0.0.3"]
     assert ray.address_of(machine(1, "10.0.0.7")) == "10.0.0.7"
+
+
+def test_the_machines_that_are_left_keep_their_names() -> None:
+    """A run on some of the machines: what it asks for is what those that are there are called."""
+    left = [machine(1, "10.0.0.2"), machine(3, "10.0.0.4")]
+    asked = [
+        ray.daemons(m, facts(), cores=8, master=left[0], nodes=2, head=None, token="T")["argv"] for m in left
+    ]
+    labels = [word.rpartition("=")[2] for words in asked for word in words if word.startswith("--labels=")]
+    run = run_of(1, 1)
+    nodes = tuple(replace(part, name=m.name) for part, m in zip(run.nodes, left, strict=True))
+    job = Script(kind="built-in", target="train")
+    words = ray.driver(
+        replace(run, nodes=nodes), {m.name: facts() for m in left}, job, {m.name: 8 for m in left}
+    )
+    assert f"--layout={labels[0]}:1,{labels[1]}:1" in words
+
+
+def test_names_that_are_no_labels() -> None:
+    assert [ray.label_of(name) for name in ("gpu-0.lan", "a_b")] == ["gpu-0.lan", "a_b"]
+    assert ray.label_of("gpu 0") != ray.label_of("gpu 1")
+    assert all(re.fullmatch("[0-9a-f]{32}", ray.label_of(name)) for name in ("gpu 0", "-a", "a" * 64))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +159,7 @@ def test_the_first_node_drives_and_every_node_watches_its_ranks() -> None:
     assert launch(1)["argv"] == [*part, "/run/c-1", "/code", "2", "2", names]
     assert launch(0)["argv"] == [
         *part, "/run/c-0", "/code", "0", "2", names,
-        "/usr/bin/python3", "-u", "-m", "train.on_ray", "--run=R", "--layout=2,2", "--master=10.0.0.1:20001",
+        "/usr/bin/python3", "-u", "-m", "train.on_ray", "--run=R", "--layout=c-0:2,c-1:2", "--master=10.0.0.1:20001",
         "--gpus-per-rank=0", "--cpus-per-rank=1", "--", "--epochs", "1",
     ]  # fmt: skip
     assert launch(0)["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"

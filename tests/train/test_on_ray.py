@@ -2,12 +2,12 @@
 
 import pytest
 
-from train.on_ray import Rank, ranks_of
+from train.on_ray import Rank, layout_of, ranks_of
 
 
 def test_ranks_are_numbered_by_node_and_gpu_as_torchrun_does() -> None:
-    workers = [(1, 1), (0, 0), (1, 0), (1, 2), (0, 1)]
-    ranks = ranks_of(workers, [2, 3])
+    workers = [("a", 1), ("b", 0), ("a", 0), ("a", 2), ("b", 1)]
+    ranks = ranks_of(workers, {"b": 2, "a": 3})
     assert [(rank.rank, rank.local_rank, rank.local_world_size, rank.node_rank) for rank in ranks] == [
         (3, 1, 3, 1),
         (0, 0, 2, 0),
@@ -19,13 +19,13 @@ def test_ranks_are_numbered_by_node_and_gpu_as_torchrun_does() -> None:
 
 
 def test_workers_without_gpus_keep_their_order() -> None:
-    assert [rank.rank for rank in ranks_of([(0, 0), (0, 0), (1, 0)], [2, 1])] == [0, 1, 2]
+    assert [rank.rank for rank in ranks_of([("a", 0), ("a", 0), ("b", 0)], {"a": 2, "b": 1})] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("workers", [[(0, 0)], [(0, 0), (0, 0)], [(0, 0), (2, 0)]])
-def test_a_layout_that_ray_did_not_keep_to_is_refused(workers: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="where \\[1, 1\\] were asked for"):
-        ranks_of(workers, [1, 1])
+@pytest.mark.parametrize("workers", [[("a", 0)], [("a", 0), ("a", 0)], [("a", 0), ("c", 0)]])
+def test_a_layout_that_ray_did_not_keep_to_is_refused(workers: list[tuple[str, int]]) -> None:
+    with pytest.raises(ValueError, match=r"where \{'a': 1, 'b': 1\} were asked for"):
+        ranks_of(workers, {"a": 1, "b": 1})
 
 
 def test_a_rank_finds_torchruns_variables() -> None:
@@ -39,3 +39,7 @@ def test_a_rank_finds_torchruns_variables() -> None:
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "20001",
     }
+
+
+def test_a_layout_in_words() -> None:
+    assert list(layout_of("gpu-0.lan:2,gpu-1:1").items()) == [("gpu-0.lan", 2), ("gpu-1", 1)]
