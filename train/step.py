@@ -69,10 +69,17 @@ class Step:
         self._weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self._weights[0].device
         # Gradients of half precision lose what is small: the loss is scaled up, and they are scaled back.
+        self._sizes: set[int] = set()
         self.scaler = torch.amp.GradScaler(self._device.type, enabled=options.precision == "fp16")
         self._update: Callable[[], None] = self._take_scaled if self.scaler.is_enabled() else self._take
         if update_is_compiled(options):
             self._update = torch.compile(self._take, dynamic=False)
+
+    def compiles(self, batch_size: int) -> bool:
+        """Whether a batch of that size is the first of it, for which torch compiles then."""
+        new = self._options.compile and batch_size not in self._sizes
+        self._sizes.add(batch_size)
+        return new
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss of the batch, and the logits [b, classes]; neither has a gradient."""

@@ -61,10 +61,15 @@ class StepTimer:
         self._unread: deque[dict[str, Mark]] = deque()
         self._times = array("d")
         """The three parts of each step that is over: a long run has millions of steps."""
+        self._aside: set[int] = set()
 
     def start(self) -> None:
         """The step begins: next, its batch is fetched."""
         self._marks = {"start": self._now()}
+
+    def set_aside(self) -> None:
+        """The step that has begun does more than a step does: it says nothing about the others."""
+        self._aside.add(self.count)
 
     def data_ready(self) -> None:
         """The batch is on the device."""
@@ -107,9 +112,9 @@ class StepTimer:
 
     @property
     def steps(self) -> list[StepTime]:
-        """All steps so far, once they are over."""
+        """All steps so far, once they are over, but those that were set aside."""
         self.wait()
-        return [self.taken(index) for index in range(self.over())]
+        return [self.taken(index) for index in range(self.over()) if index not in self._aside]
 
     def _now(self) -> Mark:
         if self._device.type != "cuda":

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train import data
 from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share, judged
 from train.communication import gradient_bytes, parallel
-from train.data import Images
+from train.data import Images, Pictures
 from train.distributed import Place, meet
 from train.errors import BadOptions
 from train.metrics import MetricsManager
@@ -215,6 +215,12 @@ class Trainer:
             world_size=place.world_size,
             augmentation=auto if options.augmentation == "auto" else options.augmentation,
         )
+        if isinstance(images, Pictures):
+            from train.streamed import StreamedBatches
+
+            return StreamedBatches(
+                images, self._normalize, which, self._device, timeout_s=options.timeout_s
+            )
         size = images.images.numel()
         fits = self._device.type != "cuda" or size < RESIDENT_SHARE * torch.cuda.mem_get_info(self._device)[0]
         if fast:
@@ -258,6 +264,8 @@ class Trainer:
         for _ in range(self._steps(size, progress.consumed)):
             self.timer.start()
             images, labels = next(batches)
+            if self._step.compiles(len(labels)) and self.timer.count:
+                self.timer.set_aside()
             images = images.contiguous(memory_format=self._format)
             self.timer.data_ready()
             consumed = min(self.images, progress.consumed + len(labels) * world_size)

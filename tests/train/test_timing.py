@@ -70,3 +70,18 @@ def test_a_short_run_has_a_summary_too(steps, counted):
     slow, quick = 1000, 10
     timing = summarize([step(slow)] * (steps - counted) + [step(quick)] * counted)
     assert timing.p95_ms == pytest.approx(quick)
+
+
+def test_a_step_that_was_set_aside_says_nothing_of_the_others():
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer, compute_s=0.001)
+    timer.start()
+    timer.set_aside()
+    timer.data_ready()
+    time.sleep(0.05)
+    timer.backward_done()
+    timer.end()
+    take_step(timer, compute_s=0.001)
+    assert timer.over() == 3
+    assert timer.taken(1).compute_ms >= 50
+    assert timer.steps == [timer.taken(0), timer.taken(2)]
