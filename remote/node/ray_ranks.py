@@ -33,7 +33,7 @@ def main(arguments: List[str]) -> int:
     """Leave the place, watch the ranks, write `ranks/rank-N.json`; returns the exit status of the node's part."""
     run_dir, cwd, names = Path(arguments[0]), arguments[1], arguments[4].split(",")
     first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
-    place = run_dir / "place.json"
+    place = run_dir / runner.PLACE
     nccl = (
         {} if "NCCL_DEBUG" in os.environ else dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=nccl_file(run_dir, "%p"))
     )

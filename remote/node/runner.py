@@ -24,6 +24,9 @@ NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or some
 
 
 FAILURE = "failure"
+"""In the run's folder: why its launcher failed, where that knows it."""
+PLACE = "place.json"
+"""What a launcher leaves for ranks that others start; it may hold what is secret."""
 CHECKPOINTS = "checkpoints"
 """The folder of a run's folder in which it finds what an earlier run has left, and leaves its own."""
 
@@ -256,6 +259,9 @@ def clean_up(run_dir: Path) -> None:
     if not runner or (run_dir / "exit.json").exists() or runner["boot_id"] != process.boot_id():
         return
     _end_ranks(run_dir, signal.SIGKILL)
+    place = run_dir / PLACE
+    if place.exists():
+        place.unlink()
     if process.birth(runner["launcher"]) in (None, runner["launcher_birth"]):
         process.signal_group(runner["launcher"], signal.SIGKILL)
 
