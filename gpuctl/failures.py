@@ -56,6 +56,8 @@ class _End:
     node: str
     code: int
     tail: str
+    stopped: bool
+    """Whether its node had been told to stop by then: its end, whatever the status, follows from that."""
 
     @property
     def asked_to(self) -> bool:
@@ -77,8 +79,7 @@ def first_failure(
 
     What a stop did to the ranks is no failure. A node is named where no rank's end explains it.
     """
-    ends = _bad_ends(run, ranks, log_tails)
-    rank = _rank_to_blame(ends, stopped=any(node.stopped for node in nodes))
+    rank = _rank_to_blame(_bad_ends(run, ranks, nodes, log_tails), nodes)
     node = _node_to_blame(run, nodes)
     gone = _gone(run, ranks)
     if gone and not (rank and not rank.echo) and not (node and node.failure) and _by_itself(nodes):
@@ -136,9 +137,13 @@ def signal_name(number: int) -> str:
 
 
 def _bad_ends(
-    run: Run, ranks: Mapping[str, Sequence[RankRecord]], log_tails: Mapping[int, str]
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
 ) -> list[_End]:
     """The ranks that ended badly, earliest first; of one instant, those first that were not told to."""
+    stops = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
     ends = [
         _End(
@@ -147,6 +152,8 @@ def _bad_ends(
             node=node,
             code=record.exit_code,
             tail=log_tails.get(record.rank, ""),
+            # Of one clock, the node's: those of two may differ by more than a stop takes.
+            stopped=node in stops and record.ended_at is not None and record.ended_at >= stops[node],
         )
         for node, records in ranks.items()
         for record in records
@@ -159,7 +166,14 @@ def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> _End | None:
     """The first rank that ended without an exit status: others followed it."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
     gone = [
-        _End(at=record.ended_at - offsets.get(node, 0.0), rank=record.rank, node=node, code=0, tail="")
+        _End(
+            at=record.ended_at - offsets.get(node, 0.0),
+            rank=record.rank,
+            node=node,
+            code=0,
+            tail="",
+            stopped=False,
+        )
         for node, records in ranks.items()
         for record in records
         if record.ended_at is not None and record.exit_code is None
@@ -172,20 +186,22 @@ def _by_itself(nodes: Sequence[NodeRecord]) -> bool:
     return any(node.exit_code != 0 and not node.stopped for node in nodes)
 
 
-def _rank_to_blame(ends: Sequence[_End], *, stopped: bool) -> _End | None:
+def _rank_to_blame(ends: Sequence[_End], nodes: Sequence[NodeRecord]) -> _End | None:
     """The rank whose failure began it all."""
-    if not ends or (stopped and _ended_by_stop(ends)):
+    before = [end for end in ends if not end.stopped]
+    unknown = any(node.stopped and node.stopped_at is None for node in nodes)
+    if not before or (unknown and _ended_by_stop(before)):
         return None
-    own = [end for end in ends if end is ends[0] or not end.asked_to]
+    own = [end for end in before if end is before[0] or not end.asked_to]
     for end in own:
         if not end.echo:
             return end
-    # All of them lost a peer. That one may have been told to end while it was still dying of its own error.
+    # All of them lost a peer, which a stop had ended. Or that one may have been told to end while it was still dying of its own error.
     for end in ends:
         said = last_words(end.tail)
         if _has_traceback(end.tail) and not end.echo and not _ENDED_ON_REQUEST.match(said):
             return end
-    return own[0]
+    return None if any(end.stopped for end in ends) else own[0]
 
 
 def _ended_by_stop(ends: Sequence[_End]) -> bool:

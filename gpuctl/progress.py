@@ -91,11 +91,15 @@ class Progress:
         steps = epochs * per_epoch if epochs and per_epoch and epochs > 0 and per_epoch > 0 else None
         step = number(line.get("step"))
         done = int(step) if step is not None else None
+        told = whole(line.get("epoch"))
+        if steps and done and per_epoch and told is not None and told != (done - 1) // per_epoch + 1:
+            # It goes on from a run of another number of ranks, whose epochs had other steps.
+            steps = None
         steps_per_s = _speed(self._steps[leader]) if leader is not None else None
         speeds = [speed for marks in self._samples.values() if (speed := _speed(marks)) is not None]
         loss = loss_of(line)
         return State(
-            epoch=(done - 1) // per_epoch + 1 if steps and done and per_epoch else whole(line.get("epoch")),
+            epoch=(done - 1) // per_epoch + 1 if told is None and steps and done and per_epoch else told,
             epochs=epochs,
             step=done,
             steps=steps,

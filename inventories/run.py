@@ -271,6 +271,8 @@ class NodeRecord:
     """The node's clock, unix seconds."""
     stopped: bool = False
     """True: it ended because gpuctl (or a person through it) stopped it."""
+    stopped_at: float | None = None
+    """When it was told to, by the node's clock. None: it was not, or it is not known."""
     failure: str | None = None
     """A sentence where the node itself failed: `disk full`, `lost: connection refused`, …"""
     lost: bool = False

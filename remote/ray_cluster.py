@@ -62,6 +62,7 @@ def _wait_until_ready(
         "expected": {ray.address_of(machine): len(facts[machine.name].gpus) for machine in machines},
         "deadline_s": READY_DEADLINE_S,
     }
+    told: list[str] = []
     with head.converse("ray_ready", request, timeout_s=SILENCE_S) as talk:
         for header, _ in talk.frames():
             missing = [names.get(address, str(address)) for address in header["missing"]]
@@ -73,7 +74,9 @@ def _wait_until_ready(
                 )
             if header["t"] == "ready":
                 return
-            say(head.name, f"Ray waits for {', '.join(missing)}")
+            if missing != told:
+                say(head.name, f"Ray waits for {', '.join(missing)}")
+                told = missing
             for name in missing:
                 _check_running(nodes[name])
     raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")

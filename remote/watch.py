@@ -356,6 +356,7 @@ class Watch:
             exit_code=state.get("exit_code"),
             ended_at=state.get("ended_at"),
             stopped=bool(state.get("stopped")),
+            stopped_at=state.get("stopped_at"),
             failure=state.get("failure"),
         )
         self._events.put(_Event(kind="ended", node=name, record=record))

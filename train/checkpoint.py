@@ -69,6 +69,12 @@ def newest(folder: Path) -> Path | None:
     return None
 
 
+def passed_over(folder: Path, path: Path | None) -> list[str]:
+    """Checkpoints newer than the newest whole one, by name: they were begun or damaged."""
+    told = sorted(folder.glob("step-*.json"), key=_step)
+    return [one.with_suffix(".pt").name for one in told if path is None or _step(one) > _step(path)]
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU. Raises BadCheckpoint."""
     try:

@@ -172,7 +172,9 @@ class Report:
         """The last line, after the last epoch. `test`: the metrics of the test images."""
         last = epochs[-1]
         judged = last.validation if test is None else test
-        samples_per_s = sum(epoch.samples for epoch in epochs) / sum(epoch.seconds for epoch in epochs)
+        # The first one compiles.
+        steady = epochs[1:] if self._options.compile and len(epochs) > 1 else epochs
+        samples_per_s = sum(epoch.samples for epoch in steady) / sum(epoch.seconds for epoch in steady)
         self._record(
             event="end",
             loss=last.loss,

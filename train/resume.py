@@ -78,16 +78,19 @@ class Checkpoints:
     def resume(self) -> str | None:
         """Go on from the newest checkpoint, if there is one; what is to be told then. Raises BadCheckpoint."""
         trainer, place = self._trainer, self._trainer.place
-        found: list[Any] = [None]
+        found: list[Any] = [([], None)]
         if place.rank == 0:
             newest = checkpoint.newest(self._folder)
-            found = [None if newest is None else (newest.name, checkpoint.load(newest))]
+            damaged = checkpoint.passed_over(self._folder, newest)
+            found = [(damaged, None if newest is None else (newest.name, checkpoint.load(newest)))]
         meet("the newest checkpoint", place, timeout_s=DISK_TIMEOUT_S)
         if place.world_size > 1:
             dist.broadcast_object_list(found, 0)
-        if found[0] is None:
-            return None
-        name, state = found[0]
+        damaged, whole = found[0]
+        passed = f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged"
+        if whole is None:
+            return f"{passed}, and no other checkpoint is there: beginning anew" if damaged else None
+        name, state = whole
         path = self._folder / name
         try:
             _check_identity(state["of"], trainer.identity(), path)
@@ -110,7 +113,8 @@ class Checkpoints:
         )
         before, now = state["world_size"], place.world_size
         ranks = f", with {now} rank{'s' if now > 1 else ''} in place of {before}" if before != now else ""
-        return f"going on from {name}: {where}, step {progress.steps}{ranks}"
+        instead = f" ({passed})" if damaged else ""
+        return f"going on from {name}: {where}, step {progress.steps}{ranks}{instead}"
 
     def _passed(self) -> float:
         """Epochs, with a fraction."""

@@ -155,6 +155,12 @@ def explain(run_dir: Path, sentence: str) -> None:
     (run_dir / FAILURE).write_text(sentence)
 
 
+def _told_at(run_dir: Path) -> Optional[float]:
+    """When the run was told to stop."""
+    stop = run_dir / "stop"
+    return stop.stat().st_mtime if stop.exists() else None
+
+
 def _failure(run_dir: Path) -> Optional[str]:
     path = run_dir / FAILURE
     return path.read_text() if path.exists() else None
@@ -203,6 +209,7 @@ def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool, failure:
             "ended_at": time.time(),
             "boot_id": process.boot_id(),
             "stopped": stopped,
+            "stopped_at": _told_at(run_dir) if stopped else None,
             "failure": failure if exit_code else None,
         },
     )

@@ -43,14 +43,20 @@ def ended(rank: int, code: int | None, at: float | None = 10.0, local_rank: int 
 
 
 def node(
-    number: int, code: int | None = 1, *, stopped: bool = False, failure: str | None = None
+    number: int,
+    code: int | None = 1,
+    *,
+    stopped: bool = False,
+    stopped_at: float | None = None,
+    failure: str | None = None,
 ) -> NodeRecord:
     return NodeRecord(
         node=f"node-{number}",
         launcher="torchrun",
         exit_code=code,
         ended_at=12.0,
-        stopped=stopped,
+        stopped=stopped or stopped_at is not None,
+        stopped_at=stopped_at,
         failure=failure,
     )
 
@@ -93,6 +99,32 @@ def test_the_first_of_the_ranks_that_ended_without_a_word(nodes: tuple[NodeRecor
 def test_ranks_that_a_stop_ended_without_a_word_are_no_failure() -> None:
     stopped = (node(0, stopped=True), node(1, stopped=True))
     assert first(ended(0, None, 10.0), ended(1, None, 10.1), nodes=stopped) is None
+
+
+def test_what_a_script_exits_with_when_it_is_told_to_stop_is_no_failure() -> None:
+    stopped = (node(0, stopped_at=10.0), node(1, stopped_at=10.0))
+    assert first(ended(0, 1, 10.2), ended(1, 15, 10.3), nodes=stopped, tails={0: BOOM}) is None
+    # It had failed before: then the stop came too late.
+    assert first(ended(0, 1, 9.9), ended(1, 15, 10.3), nodes=stopped, tails={0: BOOM}) == (
+        0,
+        "node-0",
+        "exit status 1: RuntimeError: boom",
+        1,
+    )
+    # Node 1 hears of it later than its rank does.
+    late = (node(0, stopped_at=10.0), node(1, stopped_at=10.4))
+    assert first(ended(0, 1, 10.2), ended(1, 1, 10.3), nodes=late, tails={1: PEER}) is None
+
+
+def test_clocks_that_differ_do_not_make_a_stop_of_a_failure() -> None:
+    nodes = (node(0), node(1, stopped_at=10.0))
+    killed = ended(0, -9, 10.0)
+    assert first(killed, ended(1, -15, 10.1), nodes=nodes, offsets=(-0.4, 0.0)) == (
+        0,
+        "node-0",
+        "killed by SIGKILL; running out of memory is the usual cause",
+        -9,
+    )
 
 
 def test_a_node_that_says_why_is_believed() -> None:

@@ -34,6 +34,12 @@ def test_a_job_half_way() -> None:
     assert state.how() == ["loss 0.500", "640 samples/s"]
 
 
+def test_a_job_that_goes_on_with_another_number_of_ranks() -> None:
+    lines = [(0, {"step": n, "epoch": 3}, n * 0.1) for n in range(50, 61)]
+    state = after((0, START, 0.0), *lines)
+    assert (state.epoch, state.epochs, state.step, state.steps, state.left_s) == (3, 3, 60, None, None)
+
+
 def test_times_in_the_lines_count_more_than_their_arrival() -> None:
     lines = [(0, {"step": n, "samples": n, "time": 1000 + n}, 5.0) for n in (1, 2, 3)]
     assert after(*lines).samples_per_s == pytest.approx(1.0)

@@ -55,6 +55,9 @@ def test_what_is_not_whole_does_not_exist(tmp_path, harm):
     else:
         told.write_text('{"file": ' if harm == "torn-json" else "[]")
     assert checkpoint.newest(tmp_path) == good
+    # Without its second file one was only begun.
+    assert checkpoint.passed_over(tmp_path, good) == ([] if harm == "no-json" else [bad.name])
+    assert checkpoint.passed_over(tmp_path, bad) == []
 
 
 def test_a_full_disk_leaves_the_old_ones(tmp_path):
