@@ -240,7 +240,8 @@ def state(run_dir: Path) -> Dict[str, Any]:
 def tell_to_stop(run_dir: Path) -> None:
     """Tell the run to end, also one that is just being started. Returns at once."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (run_dir / "stop").touch()
+    if not (run_dir / "stop").exists():  # its time is that of the first call
+        (run_dir / "stop").touch()
     if state(run_dir)["running"]:
         try:
             os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)

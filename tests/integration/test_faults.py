@@ -353,3 +353,23 @@ def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None
     assert result["status"] == "succeeded"
     lines = (two_hosts.run_folder(result["run"]) / "metrics" / "rank-1.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 301)), "nothing lost, nothing twice"
+
+
+def test_a_stop_of_a_script_that_saves_and_leaves_is_no_failure(two_hosts: Gpuctl) -> None:
+    """It exits 1 on SIGTERM, as many do: nothing failed, and nothing is started again."""
+    handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"
+    two_hosts.script("steps.py", STEPS.replace("\nrank =", f"\n{handler}rank ="))
+    process = two_hosts.start("train", "--json", "--max-restarts", "1", "steps.py")
+    wait_for(
+        lambda: (
+            sum("begins" in log.read_text() for log in two_hosts.home.glob("runs/*/logs/rank-*.log")) == 2
+        ),
+        what="both ranks at work",
+        deadline_s=40,
+    )
+    two_hosts.ok("stop")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert json.loads(out)["status"] == "stopped"
+    assert {rank["exit_code"] for rank in json.loads(out)["ranks"]} == {1}
+    assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
