@@ -27,7 +27,8 @@ _RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
 """`[rank1]: ` and `[default1]:`, as torch and torchrun put them before a line."""
 _PEER_GONE = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
-    r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer",
+    r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer"
+    r"|Rank \d+ lost another rank",
     re.IGNORECASE,
 )
 """What a rank says that only noticed that another one is gone."""

@@ -54,6 +54,11 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
     return path
 
 
+ANEW = (
+    "Remove it to go on from an earlier one, or to begin anew; under gpuctl, --resume-from names another run."
+)
+
+
 def newest(folder: Path) -> Path | None:
     """The newest whole checkpoint."""
     for told in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
@@ -82,11 +87,10 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # what a file that is made to do harm raises in an unpickler can be anything
         reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
         raise BadCheckpoint(
-            f"The checkpoint {path} can't be read ({reason}). Nothing in it was run. Remove it to go on from an "
-            "earlier one."
+            f"The checkpoint {path} can't be read ({reason}). Nothing in it was run. {ANEW}"
         ) from error
     if not isinstance(state, dict):
-        raise BadCheckpoint(f"The checkpoint {path} is not one of this job. Remove it to begin anew.")
+        raise BadCheckpoint(f"The checkpoint {path} is not one of this job. {ANEW}")
     return state
 
 

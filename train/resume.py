@@ -102,7 +102,7 @@ class Checkpoints:
         except Exception as error:  # it may hold anything; what is wrong with it is in the sentence
             reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
             raise BadCheckpoint(
-                f"The checkpoint {path} is not one of this job ({reason}). Remove it to begin anew."
+                f"The checkpoint {path} is not one of this job ({reason}). {checkpoint.ANEW}"
             ) from error
         self._saved = (time.monotonic(), self._passed())
         progress, done = trainer.progress, trainer.progress.consumed / trainer.images

@@ -127,6 +127,19 @@ def test_clocks_that_differ_do_not_make_a_stop_of_a_failure() -> None:
     )
 
 
+def test_who_lost_a_peer_with_its_node_is_not_blamed() -> None:
+    tail = (
+        "error: Rank 1 lost another rank (Read error [10.0.0.1]:33170: Connection reset by peer). Look for it"
+    )
+    lost = (node(0, None, failure="the node was lost"), node(1, stopped=True))
+    assert first(ended(1, 1, 10.0), nodes=lost, tails={1: tail}) == (
+        None,
+        "node-0",
+        "the node was lost",
+        None,
+    )
+
+
 def test_a_node_that_says_why_is_believed() -> None:
     said = node(0, failure="Ray ended here during the run: killed")
     found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
