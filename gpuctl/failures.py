@@ -197,8 +197,8 @@ def _rank_to_blame(ends: Sequence[_End], nodes: Sequence[NodeRecord]) -> _End | 
     for end in own:
         if not end.echo:
             return end
-    # All of them lost a peer: one that a stop had ended, or one that was told to end while it was still dying of its own
-    # error.
+    # All of them lost a peer: one that a stop had ended, or one that was told to end while it was still dying of its
+    # own error.
     for end in ends:
         said = last_words(end.tail)
         if _has_traceback(end.tail) and not end.echo and not _ENDED_ON_REQUEST.match(said):

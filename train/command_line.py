@@ -14,6 +14,7 @@ from train.options import (
     DEFAULT_LR,
     Augmentation,
     Compression,
+    DataPipeline,
     DatasetName,
     Device,
     Loop,
@@ -43,6 +44,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     if found.batch_size is not None and found.global_batch_size is not None:
         parser.error(
             "--batch-size is of a rank, --global-batch-size of all ranks together: give one of them."
+        )
+    if found.data_pipeline == "ray" and found.dataset != "folder":
+        parser.error(
+            f"--data-pipeline ray streams pictures from their files, and --dataset {found.dataset} has none: give "
+            "--dataset folder, or leave --data-pipeline out."
         )
     if found.lr_scaling != "none" and found.global_batch_size is not None:
         parser.error(
@@ -142,6 +148,12 @@ def _what(group: _Group) -> None:
         metavar="DIR",
     )
     group.switch("--download", "download a dataset that is not there, once a node")
+    group.choice(
+        "--data-pipeline",
+        DataPipeline,
+        "memory: every rank reads all images before it begins; ray: Ray Data reads those to train on while they are "
+        "trained on, on all nodes, for --dataset folder with gpuctl train --mode ray; the others stay in memory",
+    )
     group.add(
         "--synthetic",
         f"what --dataset synthetic makes: {SYNTHETIC_FORM}",

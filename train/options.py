@@ -6,6 +6,7 @@ from typing import Literal
 DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder"]
 Stem = Literal["imagenet", "cifar"]
 Augmentation = Literal["auto", "none", "flip", "crop"]
+DataPipeline = Literal["memory", "ray"]
 Optimizer = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["constant", "cosine", "step", "plateau"]
 LrScaling = Literal["none", "linear", "sqrt"]
@@ -32,6 +33,8 @@ class Options:
     """Where datasets lie on the node. None: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data."""
     download: bool = True
     """Whether a dataset that is not there may be downloaded."""
+    data_pipeline: DataPipeline = "memory"
+    """Where the training images are: whole in each rank's memory, or streamed to it by Ray Data."""
     synthetic: tuple[int, int, int, int, int] = (10_000, 3, 32, 32, 10)
     """Training images, channels, height, width, classes."""
     image_size: int = 224

@@ -218,9 +218,7 @@ class Trainer:
         if isinstance(images, Pictures):
             from train.streamed import StreamedBatches
 
-            return StreamedBatches(
-                images, self._normalize, which, self._device, timeout_s=options.timeout_s
-            )
+            return StreamedBatches(images, self._normalize, which, self._device, timeout_s=options.timeout_s)
         size = images.images.numel()
         fits = self._device.type != "cuda" or size < RESIDENT_SHARE * torch.cuda.mem_get_info(self._device)[0]
         if fast:

@@ -60,7 +60,9 @@ def test_every_option_is_read():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == ["batch_size", "lr_scaling"], "an option that is not tried"
+    assert same == ["data_pipeline", "batch_size", "lr_scaling"], "an option that is not tried"
+    streamed = parse(["--dataset", "folder", "--data-pipeline", "ray"])
+    assert (streamed.dataset, streamed.data_pipeline) == ("folder", "ray"), "not for another dataset"
     other = parse(["--batch-size", "16", "--lr-scaling", "linear"])
     assert (other.batch_size, other.lr_scaling) == (16, "linear"), "not beside the batch of all ranks"
 
@@ -119,6 +121,10 @@ def test_there_is_a_learning_rate_for_every_optimizer():
         (
             "--global-batch-size 8 --lr-scaling sqrt",
             "--lr-scaling sqrt is for a batch that grows with the ranks",
+        ),
+        (
+            "--data-pipeline ray",
+            "--data-pipeline ray streams pictures from their files, and --dataset digits has none",
         ),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],

@@ -25,9 +25,13 @@ POLL_S = 0.1
 
 
 def data_folder(options: Options, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where datasets lie: the option's folder, else the environment's, else one in the user's cache."""
-    given = options.data_dir or environ.get("GPUCTL_DATA_DIR")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "gpuctl" / "data"
+    """Where datasets lie on this machine."""
+    return Path(data_dir(options, environ)).expanduser()
+
+
+def data_dir(options: Options, environ: Mapping[str, str] = os.environ) -> str:
+    """Where datasets lie, `~` being each node's own: the option's folder, else the environment's, else a cache."""
+    return options.data_dir or environ.get("GPUCTL_DATA_DIR") or "~/.cache/gpuctl/data"
 
 
 def obtain(

@@ -1,6 +1,5 @@
 """Pictures in a folder for each class: DATA_DIR/train/CLASS/*.png or .jpg, and val/ or test/ beside train/."""
 
-import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from train.data.download import data_folder
-from train.data.images import HELD_OUT, Dataset, Images, check_memory, held_out
+from train.data.download import data_dir, data_folder
+from train.data.images import HELD_OUT, Dataset, Images, Pictures, check_memory, held_out
 from train.distributed import Place, usable_cores
-from train.errors import BadData, BadEnvironment, BadOptions, MissingData
+from train.errors import BadData, BadOptions, MissingData
 from train.options import Options
+from train.pictures import decode
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 AT_ONCE = 32
@@ -28,7 +28,10 @@ class Picture(NamedTuple):
 
 
 def read(options: Options, place: Place) -> Dataset:
-    """All pictures, at `options.image_size`. Every rank decodes them, in its share of the machine's cores."""
+    """All pictures, at `options.image_size`. Every rank decodes them, in its share of the machine's cores.
+
+    Those to train on are only listed where they are to be streamed.
+    """
     folder = data_folder(options)
     if not (folder / "train").is_dir():
         raise MissingData(
@@ -37,17 +40,17 @@ def read(options: Options, place: Place) -> Dataset:
         )
     classes = _classes(folder / "train")
     training, validation, test = _parts(folder, classes, options.validation)
-    size = options.image_size
+    size, streams = options.image_size, options.data_pipeline == "ray"
     check_memory(
         str(folder),
-        count=len(training) + len(validation) + len(test or ()),
+        count=(0 if streams else len(training)) + len(validation) + len(test or ()),
         shape=(3, size, size),
         place=place,
     )
     threads = options.threads or max(1, usable_cores() // place.local_world_size)
     return Dataset(
         name="folder",
-        training=_decoded(training, size, threads),
+        training=_listed(training, folder, options) if streams else _decoded(training, size, threads),
         validation=_decoded(validation, size, threads),
         test=None if test is None else _decoded(test, size, threads),
         classes=len(classes),
@@ -119,26 +122,17 @@ def _decoded(pictures: Sequence[Picture], size: int, threads: int) -> Images:
         # The first error, in the order of the files, ends it: the rest is cancelled.
         for _ in pool.map(decode_some, range(0, len(pictures), AT_ONCE)):
             pass
-    return Images(
-        images=torch.from_numpy(images),
-        labels=torch.tensor([picture.label for picture in pictures], dtype=torch.int64),
+    return Images(images=torch.from_numpy(images), labels=_labels(pictures))
+
+
+def _listed(pictures: Sequence[Picture], folder: Path, options: Options) -> Pictures:
+    return Pictures(
+        folder=data_dir(options),
+        paths=tuple(str(picture.path.relative_to(folder)) for picture in pictures),
+        labels=_labels(pictures),
+        size=options.image_size,
     )
 
 
-def decode(path: Path, size: int) -> np.ndarray:
-    """[3, size, size], uint8: the middle of the picture, its shorter side brought to `size`. Else BadData."""
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError as error:
-        raise BadEnvironment(
-            "Pillow, which reads pictures, is not installed here. Run: pip install pillow"
-        ) from error
-    try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:
-            image.draft("RGB", (size, size))  # a large JPEG is decoded at a half, a quarter, an eighth
-            fitted = ImageOps.fit(image.convert("RGB"), (size, size), method=Image.Resampling.BILINEAR)
-            return np.asarray(fitted).transpose(2, 0, 1)
-    # What Pillow raises, by the format and by what is wrong with it.
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadData(f"{path} can't be read as a picture ({reason}). Replace it or remove it.") from error
+def _labels(pictures: Sequence[Picture]) -> torch.Tensor:
+    return torch.tensor([picture.label for picture in pictures], dtype=torch.int64)

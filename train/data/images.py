@@ -33,11 +33,28 @@ class Images:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Labelled images that stay in their files, the same on every node."""
+
+    folder: str
+    """The data folder; `~` and a folder that is not absolute are each node's own."""
+    paths: tuple[str, ...]
+    """From there."""
+    labels: Tensor
+    """[n], int64, 0 .. classes - 1."""
+    size: int
+    """Height and width that they are brought to."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """Images to train on, and others to judge by."""
 
     name: str
-    training: Images
+    training: Images | Pictures
     validation: Images
     """Judged after each epoch."""
     test: Images | None
@@ -52,7 +69,7 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height, width."""
-        _, channels, height, width = self.training.images.shape
+        _, channels, height, width = self.validation.images.shape
         return channels, height, width
 
 

@@ -1,0 +1,124 @@
+"""What Ray Data is asked for, and what its tasks make of it: in the rank's order, and as in memory."""
+
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_files import write_picture
+
+import train
+from train.batches import Share
+from train.data import Pictures, folder, load
+from train.distributed import Place
+from train.errors import BadData, BadOptions
+from train.options import Options
+from train.pictures import augmented
+from train.sampling import MAX_SHIFT, augment, chance
+from train.streamed import block_images, images_of, reader, rows, within
+
+CODE = Path(train.__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "images"),
+    [(8, 1000, 64), (8, 5, 5), (224, 64, 55), (1024, 64, 2), (4096, 64, 1)],
+)
+def test_a_task_reads_so_many_pictures_at_most(size, batch_size, images):
+    assert block_images(size, batch_size) == images
+
+
+@pytest.mark.parametrize("augmentation", ["none", "flip", "crop"])
+def test_what_chance_does_to_a_picture_is_what_it_does_in_memory(augmentation):
+    images = torch.randint(256, [20, 3, 9, 12], dtype=torch.uint8)
+    happens = chance(20, augmentation, seed=1, epoch=2)
+    pictures = Pictures(folder="/d", paths=tuple("abcdefghijklmnopqrst"), labels=torch.zeros(20), size=9)
+    asked = rows(pictures, torch.arange(20), happens)
+    found = [
+        augmented(image.numpy(), flip=row["flip"], down=row["down"], right=row["right"])
+        for image, row in zip(images, asked, strict=True)
+    ]
+    assert np.array_equal(np.stack(found), augment(images, happens.flips, happens.shifts).numpy())
+
+
+def test_a_rank_asks_in_its_order():
+    which = Share(seed=3, rank=1, world_size=2, augmentation="crop")
+    pictures = Pictures(
+        folder="/d", paths=tuple(f"{n}.png" for n in range(9)), labels=torch.arange(9), size=8
+    )
+    order, happens = which.order(9, 4, 2), which.chance(9, 4)
+    asked = rows(pictures, order, happens)
+    assert [row["path"] for row in asked] == [f"{number}.png" for number in order]
+    assert [row["flip"] for row in asked] == happens.flips[order].tolist()
+    shifts = [[row["down"] + MAX_SHIFT, row["right"] + MAX_SHIFT] for row in asked]
+    assert shifts == happens.shifts[order].tolist()
+
+
+def test_a_task_reads_below_its_node_s_home_and_answers_what_is_wrong(tmp_path, monkeypatch):
+    write_picture(tmp_path / "home" / "pictures" / "red.png", color=(255, 0, 0))
+    (tmp_path / "home" / "pictures" / "bad.png").write_bytes(b"no picture")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GPUCTL_NODE_HOME", str(CODE.parent))
+    monkeypatch.setenv("GPUCTL_NODE", "gpu-1")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    asked = {
+        "path": np.array(["red.png", "bad.png"], dtype=object),
+        "flip": np.array([True, False]),
+        "down": np.array([1, 0]),
+        "right": np.array([0, 0]),
+    }
+    found = reader(code=CODE.name, folder="~/pictures", size=8)(asked)
+    assert found["image"].shape == (2, 3, 8, 8)
+    assert found["image"][0, :, :7].tolist() == [[[value] * 8] * 7 for value in (255, 0, 0)]
+    assert not found["image"][0, :, 7].any(), "what was shifted in"
+    with pytest.raises(
+        BadData, match=f"^On gpu-1: {tmp_path}/home/pictures/bad.png can't be read as a picture"
+    ):
+        images_of(found)
+    good = {name: column[:1] for name, column in found.items()}
+    assert images_of(good).tolist() == found["image"][:1].tolist()
+
+
+def test_pictures_to_train_on_are_listed_as_memory_has_them(tmp_path):
+    for number in range(10):
+        write_picture(tmp_path / "train" / "red" / f"{number}.png", color=(25 * number, 0, 0))
+    options = {"dataset": "folder", "data_dir": str(tmp_path), "image_size": 8}
+    whole = load(Options(**options), Place())
+    with pytest.raises(BadOptions, match="gpuctl train --mode ray, or leave the option out"):
+        load(Options(**options, data_pipeline="ray"), Place())
+    listed = folder.read(Options(**options, data_pipeline="ray"), Place())
+    assert [25 * int(Path(path).stem) for path in listed.training.paths] == whole.training.images[
+        :, 0, 0, 0
+    ].tolist()
+    assert torch.equal(listed.training.labels, whole.training.labels)
+    assert torch.equal(listed.validation.images, whole.validation.images)
+    assert (listed.training.folder, listed.shape, len(listed.training)) == (str(tmp_path), whole.shape, 8)
+
+
+def test_what_is_drawn_by_a_thread_is_the_same_and_then_over():
+    before = threading.active_count()
+    assert list(within(60, iter(range(5)))) == [0, 1, 2, 3, 4]
+    failing = within(60, (1 // number for number in (1, 0)))
+    assert next(failing) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(failing)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(draw)"):
+            thread.join(10)
+    assert threading.active_count() == before
+
+
+def test_it_is_not_waited_for_longer():
+    goes_on = threading.Event()
+
+    def two():
+        yield 1
+        yield goes_on.wait(60)
+
+    stream = within(0.05, two())
+    assert next(stream) == 1
+    with pytest.raises(TimeoutError):
+        next(stream)
+    goes_on.set()
