@@ -126,6 +126,23 @@ def _data(judged: Measured, first: Measured) -> Bottleneck | None:
     )
 
 
+def _slowed(judged: Measured, first: Measured) -> Bottleneck | None:
+    """Each rank computes for longer than one of the first layout, and that costs more than the waiting does."""
+    now, alone = (_part_ms(one, one.share.compute) for one in (judged, first))
+    waits = _part_ms(judged, judged.share.communication)
+    if judged is first or not same_batch((judged, first)) or now is None or alone is None or waits is None:
+        return None
+    if judged.efficiency(first) >= GOOD_EFFICIENCY or now - alone <= waits:
+        return None
+    shared = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
+    return Bottleneck(
+        kind="contention",
+        sentence=f"The ranks of {judged.layout.name} slow each other down: each computes for {milliseconds(now)} of a "
+        f"step, one of {first.layout.name} for {milliseconds(alone)}, so they share {shared}.",
+        advice="First take fewer processes a node, or machines of their own.",
+    )
+
+
 def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
     share, job, layout = judged.share.communication or 0.0, judged.job, judged.layout
     if share < COMMUNICATION_SHARE:
@@ -252,6 +269,7 @@ def _compute(judged: Measured, first: Measured) -> Bottleneck:
 RULES: tuple[Callable[[Measured, Measured], Bottleneck | None], ...] = (
     _straggler,
     _data,
+    _slowed,
     _communication,
     _contention,
     _disturbed,

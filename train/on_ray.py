@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LABEL = "gpuctl-node"
 """Of a node: its name."""
 PLACE_DEADLINE_S = 60.0
+PEER_LOST_GRACE_S = 1.0
+"""A rank that only lost another ends that much later, so that the other is seen to have failed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,7 @@ def _train(words: list[str]) -> None:
         print(f"error: {error}", file=sys.stderr, flush=True)
         status = 2 if isinstance(error, BadOptions) else 1
         if isinstance(error, PeerLost):
-            time.sleep(PEER_LOST_GRACE_S)  # so that the rank that failed is seen to have failed first
+            time.sleep(PEER_LOST_GRACE_S)
         raise
     except BaseException:
         traceback.print_exc()
@@ -162,9 +164,6 @@ def _train(words: list[str]) -> None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
-
-
-PEER_LOST_GRACE_S = 1.0
 
 
 def main(arguments: Sequence[str]) -> int:

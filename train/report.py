@@ -203,7 +203,8 @@ class Report:
         where = "test" if on_test else "validation"
         self._record(event="end", accuracy=judged.get("accuracy"), **{where: _finite(judged)})
         self.say(
-            f"nothing is left to train: --epochs is {self._options.epochs}; more train on  {_words(judged)}"
+            f"nothing is left to train of --epochs {self._options.epochs}: a larger number goes on. "
+            f"The model as it is: {_words(judged)}"
         )
 
     def say(self, text: str) -> None:

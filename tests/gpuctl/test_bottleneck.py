@@ -154,6 +154,13 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
             "First take --compression half",
         ),
         (
+            [ONE, measured(2, 1, epoch_s=34.0, step_ms=90.0, communication=0.21, device="cpu", **RESNET18)],
+            "contention",
+            "The ranks of 2x1 slow each other down: each computes for 71.1 ms of a step, one of 1x1 for 40.0 ms, so "
+            "they share CPU cores or memory.",
+            "First take fewer processes a node, or machines of their own.",
+        ),
+        (
             [ONE, measured(2, 1, epoch_s=18.0, communication=0.05, device="cpu")],
             "contention",
             "The ranks of 2x1 slow each other down: they hardly wait for each other, and yet each does 55.6 % of "

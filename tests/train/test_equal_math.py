@@ -318,7 +318,7 @@ def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):
     again = run(*SMALL, run_dir=tmp_path)
     assert again.status == 0, again.err
     assert "going on from step-000010.pt: the end of epoch 2, step 10" in again.out
-    assert "nothing is left to train: --epochs is 2; more train on" in again.out
+    assert "nothing is left to train of --epochs 2: a larger number goes on" in again.out
     assert all(torch.equal(before[name], tensor) for name, tensor in model(tmp_path).items())
     more = run(*SMALL, "--epochs", "3", run_dir=tmp_path)
     assert more.status == 0, more.err
