@@ -137,8 +137,8 @@ def _slowed(judged: Measured, first: Measured) -> Bottleneck | None:
     shared = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
     return Bottleneck(
         kind="contention",
-        sentence=f"The ranks of {judged.layout.name} slow each other down: each computes for {milliseconds(now)} of a "
-        f"step, one of {first.layout.name} for {milliseconds(alone)}, so they share {shared}.",
+        sentence=f"The ranks of {judged.layout.name} slow each other down: each computes for {milliseconds(now)} "
+        f"of a step, one of {first.layout.name} for {milliseconds(alone)}, so they share {shared}.",
         advice="First take fewer processes a node, or machines of their own.",
     )
 
