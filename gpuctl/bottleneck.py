@@ -134,11 +134,17 @@ def _slowed(judged: Measured, first: Measured) -> Bottleneck | None:
         return None
     if judged.efficiency(first) >= GOOD_EFFICIENCY or now - alone <= waits:
         return None
-    shared = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
+    return _shared(
+        judged,
+        f"each computes for {milliseconds(now)} of a step, one of {first.layout.name} for {milliseconds(alone)}",
+    )
+
+
+def _shared(judged: Measured, why: str) -> Bottleneck:
+    what = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
     return Bottleneck(
         kind="contention",
-        sentence=f"The ranks of {judged.layout.name} slow each other down: each computes for {milliseconds(now)} "
-        f"of a step, one of {first.layout.name} for {milliseconds(alone)}, so they share {shared}.",
+        sentence=f"The ranks of {judged.layout.name} slow each other down: {why}, so they share {what}.",
         advice="First take fewer processes a node, or machines of their own.",
     )
 
@@ -225,12 +231,10 @@ def _contention(judged: Measured, first: Measured) -> Bottleneck | None:
             advice="First take a larger --global-batch-size, or the same --batch-size on each layout, to tell what "
             "the layouts themselves bring.",
         )
-    shared = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
-    return Bottleneck(
-        kind="contention",
-        sentence=f"The ranks of {judged.layout.name} slow each other down: they hardly wait for each other, and yet "
-        f"each does {percent(efficiency)} of what one of {first.layout.name} does, so they share {shared}.",
-        advice="First take fewer processes a node, or machines of their own.",
+    return _shared(
+        judged,
+        f"they hardly wait for each other, and yet each does {percent(efficiency)} of what one of "
+        f"{first.layout.name} does",
     )
 
 

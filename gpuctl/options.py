@@ -13,6 +13,7 @@ several commands which start ranks have stand here, too.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +38,31 @@ env_option = click.option(
     help="A variable for every rank; K alone: its value here. Repeatable.",
 )
 python_option = click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+
+
+def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of what its ranks find installed: python, pip, requirements, wheels."""
+    for option in (
+        click.option(
+            "--wheels",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="Folder of wheels to install from, for nodes with no way out.",
+        ),
+        click.option(
+            "--requirements",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="Install what this file lists (default: the project's uv.lock, requirements.txt or pyproject.toml).",
+        ),
+        click.option(
+            "--pip",
+            multiple=True,
+            metavar="REQ",
+            help="Build an environment of torch and this for the ranks. Repeatable.",
+        ),
+        python_option,
+    ):
+        function = option(function)
+    return function
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuctl.errors import Usage
-from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
+from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
 from gpuctl.variables import variable
 
 OURS = frozenset({
@@ -34,23 +34,7 @@ OURS = frozenset({
     "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f finds the run."
 )
 @env_option
-@python_option
-@click.option(
-    "--pip",
-    multiple=True,
-    metavar="REQ",
-    help="Build an environment of torch and this for the ranks. Repeatable.",
-)
-@click.option(
-    "--requirements",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Install what this file lists (default: the project's uv.lock, requirements.txt or pyproject.toml).",
-)
-@click.option(
-    "--wheels",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of wheels to install from, for nodes with no way out.",
-)
+@install_options
 @click.option("--skip-preflight", is_flag=True, help="Start even where the preflight would refuse.")
 @click.option(
     "--resume",

@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
+from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
 
 
 @click.command(cls=ScriptCommand, context_settings=TAIL)
@@ -47,16 +47,7 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option,
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawing.")
 @env_option
-@python_option
-@click.option("--pip", multiple=True, metavar="REQ", help="As for gpuctl train.")
-@click.option(
-    "--requirements",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="As for gpuctl train.",
-)
-@click.option(
-    "--wheels", type=click.Path(path_type=Path, exists=True, file_okay=False), help="As for gpuctl train."
-)
+@install_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
 def command(
     app: App,
