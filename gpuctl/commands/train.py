@@ -87,6 +87,7 @@ def command(
     gpuctl train my.py --lr 0.1                your script; what follows it is the script's
     gpuctl train -m pkg.mod --lr 0.1           your module
     gpuctl train --nproc-per-node 2 my.py      two processes on each node
+    gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or a driver of your own
 
     The current folder is sent to the nodes: what git would track, or all but the usual clutter. A script gets
     torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...) and GPUCTL_RUN_ID, GPUCTL_RUN_DIR (what it writes
