@@ -85,7 +85,7 @@ def first_failure(
     gone = _gone(run, ranks)
     if gone and not (rank and not rank.echo) and not (node and node.failure) and _by_itself(nodes):
         return Failure(error=FirstError(rank=gone.rank, node=gone.node, message=GONE), exit_code=None)
-    if rank and not (rank.echo and node and node.failure):
+    if rank and not ((rank.echo or rank.asked_to) and node and node.failure):
         message = describe(rank.code, rank.tail)
         return Failure(error=FirstError(rank=rank.rank, node=rank.node, message=message), exit_code=rank.code)
     if node:

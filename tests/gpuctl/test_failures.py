@@ -140,6 +140,12 @@ def test_who_lost_a_peer_with_its_node_is_not_blamed() -> None:
     )
 
 
+def test_a_machine_that_is_shut_down_ends_its_ranks() -> None:
+    ended_by_it = (node(0, stopped_at=10.1), node(1, failure="the machine was shut down"))
+    found = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
+    assert found == (None, "node-1", "the machine was shut down", 1)
+
+
 def test_a_node_that_says_why_is_believed() -> None:
     said = node(0, failure="Ray ended here during the run: killed")
     found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
