@@ -149,6 +149,8 @@ def sweep(
                 if prepare is not None:
                     prepare(gpuctl)
                 kill(gpuctl, killed_words(gpuctl, prepared=prepare is not None), point)
+                if afterwards is reap_with_files_lost:
+                    time.sleep(list_lag_s)  # lists are all that tells then, and nobody is quicker than they are
                 afterwards(gpuctl)
                 most = gpuctl.cloud.state()["most_by_cluster"]
                 assert all(count <= COUNT for count in most.values()), most
