@@ -6,6 +6,7 @@ and where the files of gpuctl are lost, `reap` leaves nothing.
 
 import itertools
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,7 +151,9 @@ def sweep(
                     prepare(gpuctl)
                 kill(gpuctl, killed_words(gpuctl, prepared=prepare is not None), point)
                 if afterwards is reap_with_files_lost:
-                    time.sleep(list_lag_s)  # lists are all that tells then, and nobody is quicker than they are
+                    time.sleep(
+                        list_lag_s
+                    )  # lists are all that tells then, and nobody is quicker than they are
                 afterwards(gpuctl)
                 most = gpuctl.cloud.state()["most_by_cluster"]
                 assert all(count <= COUNT for count in most.values()), most
