@@ -11,7 +11,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import connected, load_inventory
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
 USUAL_PORT = 8265
@@ -62,17 +62,12 @@ def stop(app: App) -> dict[str, Any]:
 
 def status(app: App) -> dict[str, Any]:
     """Whether Ray runs on each machine; the document of `ray status --json`."""
-    from remote.fanout import fan_out, values
-
-    folder = app.store.cluster(app.options.cluster)
-    inventory = load_inventory(folder)
-    with connected(folder, inventory.machines) as nodes:
-        states = values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
+    inventory, states = _states(app)
     for name, state in states.items():
         role = "head" if "gcs" in state["ports"] else "worker"
         app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
     return {
-        "cluster": folder.name,
+        "cluster": inventory.cluster,
         "nodes": [
             {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
             for name, state in states.items()
@@ -80,18 +75,14 @@ def status(app: App) -> dict[str, Any]:
     }
 
 
-def dashboard_port(app: App) -> tuple[Machine, int]:
-    """The machine whose loopback interface has Ray's dashboard, and its port. Raises Usage where Ray does not run."""
+def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
+    """The cluster, and by machine's name whether Ray runs there and on which ports."""
     from remote.fanout import fan_out, values
 
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     with connected(folder, inventory.machines) as nodes:
-        states = values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
-        for name, state in states.items():
-            if state["running"] and "dashboard" in state["ports"]:
-                return nodes[name].machine, int(state["ports"]["dashboard"])
-    raise Usage(f"Ray does not run on {folder.name}. `gpuctl train --mode ray` starts it.")
+        return inventory, values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
 
 
 def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:
@@ -100,9 +91,15 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
     `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run or the port
     is taken, Failed where the tunnel ends by itself.
     """
-    folder = app.store.cluster(app.options.cluster)
-    machine, there = dashboard_port(app)
-    if load_inventory(folder).provider == "local":
+    inventory, states = _states(app)
+    heads = {
+        name: state for name, state in states.items() if state["running"] and "dashboard" in state["ports"]
+    }
+    if not heads:
+        raise Usage(f"Ray does not run on {inventory.cluster}. `gpuctl train --mode ray` starts it.")
+    name, head = next(iter(heads.items()))
+    there = int(head["ports"]["dashboard"])
+    if inventory.provider == "local":
         on_ready(f"http://127.0.0.1:{there}")
         Event().wait()
     here = _free_port(port or USUAL_PORT)
@@ -110,8 +107,15 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
         raise Usage(
             f"--port {port} is taken on this computer. Name another, or none: a free one is then found."
         )
-    command = ["ssh", "-F", str(folder.ssh_config_path), "-N", "-o", "ExitOnForwardFailure=yes"]
-    command += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "--", machine.name]
+    command = [
+        "ssh",
+        "-F",
+        str(app.store.cluster(inventory.cluster).ssh_config_path),
+        "-N",
+        "-o",
+        "ExitOnForwardFailure=yes",
+    ]
+    command += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "--", name]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as tunnel:
         try:
             _wait_for_tunnel(tunnel, here)

@@ -110,7 +110,8 @@ def choose_ports(names: Sequence[str]) -> Dict[str, int]:
 
 def write_secret(path: Path, text: str) -> None:
     """Write a file that nobody else could read at any time."""
-    path.unlink() if path.exists() else None
+    if path.exists():
+        path.unlink()
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text)

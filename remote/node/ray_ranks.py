@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional
 
 from remote.node import nccl_log, process, ray_daemons, runner
 from remote.node.files import read_json, write_json
+from remote.node.rank import nccl_debug
 
 LOOK_S = 0.1
 BEGIN_DEADLINE_S = 300.0
@@ -33,34 +34,25 @@ def main(arguments: List[str]) -> int:
     """Leave the place, watch the ranks, write `ranks/rank-N.json`; returns the exit status of the node's part."""
     run_dir, cwd, names = Path(arguments[0]), arguments[1], arguments[4].split(",")
     first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
-    place = run_dir / runner.PLACE
-    nccl = (
-        {} if "NCCL_DEBUG" in os.environ else dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=nccl_file(run_dir, "%p"))
-    )
+    nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
     given = {name: os.environ[name] for name in names if name in os.environ}
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
     signal.signal(signal.SIGTERM, _raise_exit)
     try:
-        write_json(place, {"cwd": cwd, "env": dict(given, **nccl)})
+        write_json(run_dir / runner.PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
             return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
-        status = watch(ranks, driver, place)
+        status = watch(ranks, driver, run_dir)
     finally:
-        forget(place)
+        runner.forget_place(run_dir)
     why = reason(run_dir.name, ranks) if status else None
     return _fail(run_dir, why, status) if why else status
 
 
 def _raise_exit(_number: int, _frame: object) -> None:
     sys.exit(128 + signal.SIGTERM)  # the driver and the ranks are ended by who sent it
-
-
-def forget(place: Path) -> None:
-    """Remove the place: it may hold secrets of the user's, and is of no use once the ranks have begun."""
-    if place.exists():
-        place.unlink()
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -125,7 +117,7 @@ class Rank:
         write_json(self._path("json"), self._record)
 
 
-def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", place: Path) -> int:
+def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", run_dir: Path) -> int:
     """Follow the ranks until the driver has ended, or where it is another node's until they have."""
     limit = time.monotonic() + BEGIN_DEADLINE_S
     while True:
@@ -142,7 +134,7 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", place:
                 time.sleep(STOP_GRACE_S)
             return _judge(ranks)
         if all(rank.began for rank in ranks):
-            forget(place)
+            runner.forget_place(run_dir)
         elif time.monotonic() > limit:
             for rank in ranks:
                 rank.late = not rank.began

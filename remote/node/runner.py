@@ -150,6 +150,12 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else _failure(run_dir))
 
 
+def forget_place(run_dir: Path) -> None:
+    """Remove the place: it may hold secrets of the user's, and is of no use once the ranks have begun."""
+    if (run_dir / PLACE).exists():
+        (run_dir / PLACE).unlink()
+
+
 def explain(run_dir: Path, sentence: str) -> None:
     """For a launcher that fails and knows why."""
     (run_dir / FAILURE).write_text(sentence)
@@ -267,9 +273,7 @@ def clean_up(run_dir: Path) -> None:
     if not runner or (run_dir / "exit.json").exists() or runner["boot_id"] != process.boot_id():
         return
     _end_ranks(run_dir, signal.SIGKILL)
-    place = run_dir / PLACE
-    if place.exists():
-        place.unlink()
+    forget_place(run_dir)
     if process.birth(runner["launcher"]) in (None, runner["launcher_birth"]):
         process.signal_group(runner["launcher"], signal.SIGKILL)
 
