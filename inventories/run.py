@@ -31,6 +31,9 @@ class RunOptions:
     project: str | None = None
     """The folder on this computer whose files were sent. None: the built-in job's own."""
     nnodes: int | None = None
+    """At most so many. None: all."""
+    min_nodes: int | None = None
+    """None: it was not elastic."""
     nproc_per_node: int | None = None
     env: tuple[str, ...] = ()
     """Names only: a value may be a secret."""

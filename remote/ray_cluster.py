@@ -1,6 +1,7 @@
 """Ray's daemons on the nodes of a cluster: started where they are not as they should be, ended, asked about."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from inventories.machine import Machine
 from remote import ray
@@ -23,30 +24,57 @@ def bring_up(
     that are missing, NodeFailed with what a node's Ray said.
     """
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
-    cores = cores_of_a_node(facts)
-
-    def start(machine: Machine, head: ray.Head | None) -> Mapping[str, int]:
-        wanted = ray.daemons(
-            machine,
-            facts[machine.name],
-            cores=cores[machine.name],
-            master=machines[0],
-            nodes=len(machines),
-            head=head,
-            token=token,
-        )
-        started = nodes[machine.name].ask("ray_start", wanted, timeout_s=START_TIMEOUT_S)
-        part = "head" if head is None else "worker"
-        say(machine.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
-        return {str(name): int(port) for name, port in started["ports"].items()}
-
-    ports = start(machines[0], None)
+    start = partial(_start, facts=facts, master=machines[0], token=token, say=say)
+    ports = start(nodes[machines[0].name], head=None)
     head = ray.Head(
         address=f"{ray.address_of(machines[0])}:{ports['gcs']}", dashboard_port=ports["dashboard"]
     )
-    values(fan_out(lambda node: start(node.machine, head), {m.name: nodes[m.name] for m in machines[1:]}))
+    values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
     _wait_until_ready(nodes, machines, facts, say)
     return head
+
+
+def join(
+    nodes: Mapping[str, Node],
+    joining: Sequence[Machine],
+    facts: Mapping[str, Facts],
+    head: ray.Head,
+    token: str,
+    say: Callable[[str, str], None],
+) -> None:
+    """Have workers on more nodes of a cluster that is at work, and wait as `bring_up` does.
+
+    `facts`: of all of its nodes, the head's first.
+    """
+    master = nodes[next(iter(facts))].machine
+    start = partial(_start, facts=facts, head=head, master=master, token=token, say=say)
+    values(fan_out(start, {machine.name: nodes[machine.name] for machine in joining}))
+    _wait_until_ready(nodes, [master, *joining], facts, say)
+
+
+def _start(
+    node: Node,
+    *,
+    facts: Mapping[str, Facts],
+    head: ray.Head | None,
+    master: Machine,
+    token: str,
+    say: Callable[[str, str], None],
+) -> Mapping[str, int]:
+    """Have the daemons of one node; their ports. `head` None: it is the head itself."""
+    wanted = ray.daemons(
+        node.machine,
+        facts[node.name],
+        cores=cores_of_a_node(facts)[node.name],
+        master=master,
+        nodes=len(facts),
+        head=head,
+        token=token,
+    )
+    started = node.ask("ray_start", wanted, timeout_s=START_TIMEOUT_S)
+    part = "head" if head is None else "worker"
+    say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
+    return {str(name): int(port) for name, port in started["ports"].items()}
 
 
 def _wait_until_ready(

@@ -36,7 +36,7 @@ OWN_END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted"]
+    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "stop"]
     """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
@@ -141,6 +141,10 @@ class Watch:
         self.interrupts += 1
         self._events.put(_Event(kind="interrupted"))
 
+    def stop(self) -> None:
+        """Stop the run on every node, and follow it to its end. From any thread."""
+        self._events.put(_Event(kind="stop"))
+
     def _handle(self, event: _Event) -> None:
         match event.kind:
             case "crashed":
@@ -148,6 +152,8 @@ class Watch:
                 raise event.error
             case "interrupted":
                 self._interrupted()
+            case "stop":
+                self._stop_all()
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")
@@ -186,14 +192,17 @@ class Watch:
         waiting = set(self._parts) - set(self.records) - self._told
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
-            for name in self._parts:
-                self._stop(name)
+            self._stop_all()
         elif waiting:
             self._observer.note(f"telling {', '.join(sorted(waiting))} to stop; one moment")
         else:
             self._observer.note("every node was told to stop; not waiting for the end")
             self._open.clear()
             self._asking.clear()
+
+    def _stop_all(self) -> None:
+        for name in self._parts:
+            self._stop(name)
 
     def _stop_others(self, failed: str) -> None:
         if self._gang:

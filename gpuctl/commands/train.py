@@ -24,7 +24,11 @@ OURS = frozenset({
     type=click.Choice(["torchrun", "ray"]),
     help="Launcher (torchrun; with --resume the earlier run's).",
 )
-@click.option("--nnodes", type=int, metavar="N", help="Nodes that take part (default: all).")
+@click.option(
+    "--nnodes",
+    metavar="N|MIN:MAX",
+    help="Nodes that take part (default: all). MIN:MAX: as many as there are, now and later.",
+)
 @click.option(
     "--nproc-per-node",
     metavar="auto|N",
@@ -63,7 +67,7 @@ OURS = frozenset({
 def command(
     app: App,
     mode: Literal["torchrun", "ray"] | None,
-    nnodes: int | None,
+    nnodes: str | None,
     nproc_per_node: str | None,
     detach: bool,
     env: tuple[str, ...],
@@ -105,6 +109,10 @@ def command(
     died, a node that was lost. Never after Ctrl-C or gpuctl stop, nor after exit status 2, nor where a run fails as
     the one before it did and has written no newer checkpoint.
 
+    --nnodes MIN:MAX is elastic: the run begins with the nodes that answer, goes on from its last checkpoint with
+    those that are left where a node is lost, and where `gpuctl up --count` has added some, or one has come back, ends
+    at its next checkpoint and goes on with them. With --mode ray and a driver, nodes join its Ray instead.
+
     Ctrl-C stops the run on every node; a second one leaves it to itself.
     """
     from gpuctl.workflow import dry_run as dry
@@ -112,9 +120,11 @@ def command(
     from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
     from gpuctl.workflow.resume import way_on
 
+    min_nodes, max_nodes = _nnodes(nnodes)
     request = TrainRequest(
         launcher=mode,
-        nnodes=nnodes,
+        nnodes=max_nodes,
+        min_nodes=min_nodes,
         nproc_per_node=_nproc(nproc_per_node),
         detach=detach,
         env=dict(variable(word) for word in env),
@@ -157,6 +167,18 @@ def command(
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
         return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
+
+
+def _nnodes(text: str | None) -> tuple[int | None, int | None]:
+    """Of `--nnodes`: the fewest, None where it is not elastic, and the most."""
+    if text is None:
+        return None, None
+    least, colon, most = text.rpartition(":")
+    if not most.isdecimal() or (colon and not least.isdecimal()):
+        raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
+    if colon and not 1 <= int(least) <= int(most):
+        raise Usage(f"--nnodes {text} is not possible: MIN is at least 1, and MAX at least MIN.")
+    return int(least) if colon else None, int(most)
 
 
 def _nproc(text: str | None) -> int | Literal["auto"] | None:

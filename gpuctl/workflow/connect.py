@@ -1,6 +1,6 @@
 """The cluster of a command: its inventory, and open connections to its machines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,17 @@ def load_inventory(folder: ClusterFolder) -> Inventory:
 
 
 @contextmanager
-def connected(folder: ClusterFolder, machines: Sequence[Machine]) -> Iterator[Mapping[str, "Node"]]:
-    """One open connection a machine, made all at once, by name; closed at the end."""
+def connected(
+    folder: ClusterFolder,
+    machines: Sequence[Machine],
+    *,
+    at_least: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Mapping[str, "Node"]]:
+    """One open connection a machine, made all at once, by name; closed at the end.
+
+    `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
+    """
     from remote.connection import connect
     from remote.fanout import fan_out, values
 
@@ -33,7 +42,13 @@ def connected(folder: ClusterFolder, machines: Sequence[Machine]) -> Iterator[Ma
         {machine.name: machine for machine in machines},
     )
     try:
-        yield values(outcomes)
+        there = [outcome for outcome in outcomes if outcome.error is None]
+        if at_least is None or len(there) < at_least:
+            there = outcomes
+        for outcome in outcomes:
+            if outcome not in there:
+                say(f"left out: {outcome.error}")
+        yield values(there)
     finally:
         for outcome in outcomes:
             if outcome.value is not None:

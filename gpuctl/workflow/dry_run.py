@@ -35,7 +35,8 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     script, tree, destination = what_to_run(app, request, inventory)
     wanted = what_to_install(request, tree, machines, app.output.say)
     peers = tuple(machine.private_ip for machine in machines)
-    with connected(folder, machines) as nodes:
+    with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:
+        machines = [machine for machine in machines if machine.name in nodes]
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
     prepared = Prepared(facts=found, code=code)

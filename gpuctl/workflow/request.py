@@ -36,6 +36,8 @@ class TrainRequest:
     """None: not said; that of the run that it goes on from, else torchrun."""
     nnodes: int | None = None
     """None: all machines."""
+    min_nodes: int | None = None
+    """With as few machines a run begins or goes on, and with at most `nnodes`. None: exactly `nnodes` take part."""
     nproc_per_node: int | Literal["auto"] | None = None
     """auto, or None for not said: one a GPU, or one where there is none."""
     detach: bool = False
@@ -77,11 +79,23 @@ class TrainRequest:
         """True: what is run is one process that has Ray start others."""
         return self.mode == "ray" and (self.search is not None or not self.built_in)
 
+    @property
+    def elastic(self) -> bool:
+        """True: it takes as many machines as there are, within limits."""
+        return self.min_nodes is not None
+
+    @property
+    def nodes_asked_for(self) -> str:
+        """As it is typed: `4`, `1:4`; empty where it was not."""
+        least = "" if self.min_nodes is None else f"{self.min_nodes}:"
+        return f"{least}{self.nnodes}" if self.nnodes is not None else ""
+
     def options(self) -> RunOptions:
         """What the run's record keeps of this."""
         return RunOptions(
             project=None if self.built_in else str(self.project or Path.cwd()),
             nnodes=self.nnodes,
+            min_nodes=self.min_nodes,
             nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
             env=tuple(sorted(self.env)),
             python=self.python,
@@ -93,18 +107,17 @@ class TrainRequest:
 
 def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
     """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
-    if request.answering is not None:
-        there = [machine for machine in inventory.machines if machine.name in request.answering]
-        fewer = None if request.nnodes is None else min(request.nnodes, len(there))
-        inventory = replace(inventory, machines=tuple(there))
-        request = replace(request, nnodes=fewer)
-    count = len(inventory.machines) if request.nnodes is None else request.nnodes
-    if not 1 <= count <= len(inventory.machines):
+    there = [m for m in inventory.machines if request.answering is None or m.name in request.answering]
+    least = request.min_nodes or 1
+    count = len(there) if request.nnodes is None else request.nnodes
+    if request.elastic or request.answering is not None:
+        count = min(count, len(there))
+    if not least <= count <= len(there):
         raise Usage(
-            f"--nnodes {count} is not possible: the cluster {inventory.cluster} has "
-            f"{plural(len(inventory.machines), 'node')}. Add some with: gpuctl up --count {max(count, 1)}"
+            f"--nnodes {request.nodes_asked_for or count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(there), 'node')}. Add some with: gpuctl up --count {max(count, least)}"
         )
-    chosen = sorted(inventory.machines, key=lambda machine: machine.rank)[:count]
+    chosen = sorted(there, key=lambda machine: machine.rank)[:count]
     return [replace(m, python=request.python) for m in chosen] if request.python else chosen
 
 

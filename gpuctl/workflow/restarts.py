@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.text import clean
+from gpuctl.text import clean, plural
 from gpuctl.workflow import resume
 from gpuctl.workflow.checkpoints import Earlier
+from gpuctl.workflow.elastic import Growth
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.train import train
 from inventories.errors import InventoryError
@@ -14,52 +15,97 @@ from inventories.run import Result
 
 WRONG_OPTIONS = 2
 """The exit status of a program that was given what it can't be given."""
+STARTS = 3
+"""So often in a row it is tried to start the next of an elastic job's runs."""
 
 
 def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
-    """A run, and up to `max_restarts` more, each on the machines that answer and from the last checkpoints.
+    """A run, and those that follow it, each on the machines that answer and from the last checkpoints.
 
-    A run is followed by another only where it failed by itself, never where a person ended it, and only where the
-    next one may do better. Returns the last one's result, and whether a person interrupted.
+    A run is followed by another where it failed by itself, never where a person ended it, and only where the next
+    one may do better: up to `max_restarts` times, and where it is elastic and lost a machine any number of times. One
+    that was stopped as more machines can take part is followed by one on all of them. Returns the last one's result,
+    and whether a person interrupted.
     """
     from remote.errors import RemoteError
 
-    if request.max_restarts and request.detach:
+    if request.detach and (request.max_restarts or request.elastic):
+        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
         raise Usage(
-            "--max-restarts needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
+            f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
     request, earlier = resume.resolve(app, request)
-    result, interrupted = train(app, request, earlier)
+    growth = _growth(app, request)
+    result, interrupted = train(app, request, earlier, growth)
     before: tuple[Result, Earlier] | None = None
-    for number in range(1, request.max_restarts + 1):
-        if interrupted or result.status != "failed":
-            break
+    restarts = vain_starts = 0
+    without: frozenset[str] = frozenset()
+    while not interrupted and vain_starts < STARTS:
         failed = f"run {result.run} failed ({what_failed(result)})"
-        if result.exit_code == WRONG_OPTIONS:
+        joining = growth.joining if growth and result.status != "succeeded" else ()
+        if joining:
+            why = f"{', '.join(machine.name for machine in joining)} can take part, too: "
+        elif result.status != "failed":
+            break
+        elif result.exit_code == WRONG_OPTIONS:
             app.output.say(
                 f"{failed} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and another "
                 "would be given the same. Put them right, then start it again."
             )
             break
-        why = f"restart {number} of {request.max_restarts}: {failed}; "
+        elif growth and lost_a_machine(result):
+            why = f"{failed}; "
+        elif restarts < request.max_restarts:
+            restarts += 1
+            why = f"restart {restarts} of {request.max_restarts}: {failed}; "
+        else:
+            break
         try:
+            if growth:
+                growth.settle()
             left = resume.after_failure(app, result.run)
-            if before is not None and in_vain(*before, result, left):
+            if not joining and before is not None and in_vain(*before, result, left):
                 app.output.say(
                     f"{failed} and is not restarted: run {before[0].run} had failed in the same way, and no newer "
                     "checkpoint was written since. Mend the cause, then start it again."
                 )
                 break
-            again = replace(request, answering=left.answering)
-            following, interrupted = train(app, again, replace(left, why=why))
-            before, result = (result, left), following
+            there = left.answering - without
+            if request.min_nodes and len(there) < request.min_nodes:
+                app.output.say(
+                    f"{failed} and is not restarted: {plural(len(there), 'machine')} can take part, and --nnodes "
+                    f"{request.nodes_asked_for} asks for {request.min_nodes} at least. Once there are more: gpuctl "
+                    f"train --resume --nnodes {request.nodes_asked_for}"
+                )
+                break
+            again = replace(request, answering=there)
+            following, interrupted = train(app, again, replace(left, why=why), growth)
+            before, result = (None if joining else (result, left)), following
+            vain_starts, without = 0, frozenset()
         except KeyboardInterrupt:
             app.output.say(f"{why}interrupted before another began")
             return result, True
         except (RemoteError, InventoryError) as error:
             app.output.say(f"{why}another could not be started: {error}")
+            if growth:
+                vain_starts += 1
+                without |= {machine.name for machine in joining}
+                growth.leave_out(joining)
     return result, interrupted
+
+
+def _growth(app: App, request: TrainRequest) -> Growth | None:
+    """What looks out for more machines; None where no more may take part."""
+    if request.min_nodes is None or request.nnodes is None:
+        return None
+    folder = app.store.cluster(app.options.cluster)
+    return Growth(folder, most=request.nnodes, python=request.python)
+
+
+def lost_a_machine(result: Result) -> bool:
+    """Whether a machine failed, not one of its ranks."""
+    return result.first_error is not None and result.first_error.rank is None
 
 
 def in_vain(before: Result, left_before: Earlier, now: Result, left: Earlier) -> bool:

@@ -127,6 +127,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         request,
         launcher=request.launcher or run.mode,
         nnodes=before.nnodes if request.nnodes is None else request.nnodes,
+        min_nodes=before.min_nodes if request.nnodes is None else request.min_nodes,
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
     )
     if not (request.python or request.pip or request.requirements or request.wheels):

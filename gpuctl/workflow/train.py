@@ -4,7 +4,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuctl.errors import Failed
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.view import open_view
+from gpuctl.view import View, open_view
 from gpuctl.workflow.checkpoints import Earlier
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.elastic import Going, Growth, MakeReady
 from gpuctl.workflow.placement import place, take_back
-from gpuctl.workflow.prepare import Prepared, prepare
+from gpuctl.workflow.prepare import Prepared, prepare, prepare_more
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory, Machine
 from inventories.run import Mode, Result, Run, RunNode
@@ -26,9 +27,11 @@ from remote.observer import Observer
 
 if TYPE_CHECKING:
     from remote.facts import Facts
+    from remote.python_env.requirements import Wanted
     from remote.ray import Head
     from remote.script import Script
     from remote.session import Node
+    from remote.tree import Tree
     from remote.watch import Watch
 
 __all__ = [
@@ -42,10 +45,12 @@ __all__ = [
 ]
 
 
-def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tuple[Result, bool]:
+def train(
+    app: App, request: TrainRequest, earlier: Earlier | None = None, growth: Growth | None = None
+) -> tuple[Result, bool]:
     """One run, which goes on from an earlier one's checkpoints where one is given.
 
-    Returns the result, and whether a person interrupted it.
+    `growth` looks out for more machines while it goes on. Returns the result, and whether a person interrupted it.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     folder = app.store.cluster(app.options.cluster)
@@ -59,7 +64,8 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
         # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
         preparing.enter_context(folder.lock("train", on_wait=view.note))
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
-        with connected(folder, machines) as nodes:
+        with connected(folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
+            machines = [machine for machine in machines if machine.name in nodes]
             seconds = {"connect": time.monotonic() - began}
             mark = time.monotonic()
             view.phase("prepare", "facts, firewalls, environment, code")
@@ -97,6 +103,18 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                         resumed_from=earlier.run.run,
                         seconds={**run.seconds, "prepare": round(placed_s, 3)},
                     )
+
+                make_ready = readying(view, folder, request, tree, destination, wanted, prepared, head)
+
+                def grow(watch: "Watch") -> AbstractContextManager[None]:
+                    if growth is None:
+                        return nullcontext()
+                    # What a driver has Ray do is Ray's to move.
+                    stop = None if request.drives else watch.stop
+                    return growth.during(
+                        Going(run=run, machines=machines, make_ready=make_ready, stop=stop, say=view.note)
+                    )
+
                 return see_through(
                     view,
                     folder,
@@ -105,7 +123,8 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                     nodes,
                     launches_of(run, script, prepared, request.env, head),
                     detach=request.detach,
-                    mirror=request.max_restarts > 0,
+                    mirror=request.max_restarts > 0 or request.elastic,
+                    beside=grow,
                     began=began,
                     on_started=preparing.close,
                 )
@@ -115,6 +134,42 @@ def train(app: App, request: TrainRequest, earlier: Earlier | None = None) -> tu
                     if earlier is not None and earlier.source is not None:
                         take_back(view, folder, nodes, run)
                 raise
+
+
+def readying(
+    view: View,
+    folder: ClusterFolder,
+    request: TrainRequest,
+    tree: "Tree",
+    destination: str,
+    wanted: "Wanted | None",
+    prepared: Prepared,
+    head: "Head | None",
+) -> MakeReady:
+    """What makes more machines ready to join those that are, and has them join the Ray that a driver uses."""
+    from remote import ray_cluster
+
+    facts = dict(prepared.facts)
+
+    def make_ready(inventory: Inventory, nodes: "Mapping[str, Node]", joining: Sequence[Machine]) -> None:
+        facts.update(
+            prepare_more(
+                view,
+                folder,
+                tree,
+                destination,
+                wanted,
+                inventory,
+                nodes,
+                joining,
+                mode=request.mode,
+                wished=request.env,
+            ).facts
+        )
+        if request.drives and head is not None:
+            ray_cluster.join(nodes, joining, facts, head, folder.ray_token(), view.node)
+
+    return make_ready
 
 
 class Stage(Observer, Protocol):
@@ -136,12 +191,13 @@ def see_through(
     detach: bool = False,
     mirror: bool = False,
     on_started: Callable[[], None] = lambda: None,
+    beside: "Callable[[Watch], AbstractContextManager[None]]" = lambda _: nullcontext(),
 ) -> tuple[Result, bool]:
     """Start a planned run on its nodes, which are ready, and see it to its end unless `detach`.
 
     `nodes` are those of the run; their connections stay open. `began`: monotonic time since which its total is
-    counted. `mirror`: the newest checkpoints are brought here on the way. Returns the result, and whether a person
-    interrupted it.
+    counted. `mirror`: the newest checkpoints are brought here on the way. `beside`: is entered while it is watched.
+    Returns the result, and whether a person interrupted it.
     """
     from remote.watch import Watch
 
@@ -149,7 +205,7 @@ def see_through(
     watch = Watch(
         run, folder, machines, cluster.known_hosts_path, view, gang=True, mirror=mirror, nodes=nodes
     )
-    with interrupts_go_to(watch):
+    with interrupts_go_to(watch), beside(watch):
         folder.save_run(run)
         return _launch(view, folder, run, watch, launches, on_started, detach=detach, began=began)
 

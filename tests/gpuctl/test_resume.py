@@ -12,7 +12,7 @@ from gpuctl.errors import Usage
 from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
 from gpuctl.workflow.placement import interrupts_held_back, receivers
 from gpuctl.workflow.request import TrainRequest, machines_of
-from gpuctl.workflow.restarts import in_vain, what_failed
+from gpuctl.workflow.restarts import in_vain, lost_a_machine, what_failed
 from gpuctl.workflow.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
 from inventories.machine import Inventory, Machine
@@ -49,6 +49,9 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "9")}),
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
         ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
+        ({}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"nnodes": 4, "min_nodes": 2}),
+        ({"nnodes": 3}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"min_nodes": None}),
+        ({"nnodes": 4, "min_nodes": 1}, RUN, {"nnodes": 4, "min_nodes": 1}),
         ({}, RUN, {"mode": "torchrun"}),
         ({}, replace(RUN, mode="ray"), {"mode": "ray"}),
         ({"launcher": "torchrun"}, replace(RUN, mode="ray"), {"mode": "torchrun"}),
@@ -368,6 +371,11 @@ def test_machines_that_do_not_answer_are_left_out() -> None:
     assert names(answering=there) == ["gpu-1", "gpu-2"]
     assert names(answering=there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
     assert names(answering=there, nnodes=3) == ["gpu-1", "gpu-2"]
+    assert names(answering=there, min_nodes=1, nnodes=1) == ["gpu-1"]
+    assert names(answering=there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
+    assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
+    with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
+        names(answering=there, min_nodes=3, nnodes=9)
 
 
 FAILED = Result(
@@ -387,6 +395,12 @@ def test_what_failed_is_one_line() -> None:
     assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
     assert what_failed(LOST) == "gpu-1: lost"
     assert what_failed(replace(FAILED, first_error=None)) == "for no known reason"
+
+
+def test_a_lost_machine_is_told_from_a_rank_that_failed() -> None:
+    assert lost_a_machine(LOST)
+    assert not lost_a_machine(FAILED)
+    assert not lost_a_machine(replace(FAILED, first_error=None))
 
 
 def again(result: Result, rank: int | None, node: str, message: str) -> Result:

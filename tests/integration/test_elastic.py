@@ -1,0 +1,193 @@
+"""`train --nnodes MIN:MAX`: a job takes the machines that come, and does without those that are lost."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import Gpuctl, interrupt, processes_with, wait_for
+
+from inventories.store import ClusterFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+
+BUILT_IN = ["--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1"]
+DRIVER = """
+import json, os, sys, tempfile, time
+from ray import train
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+def work(config):
+    step, context = 1, train.get_context()
+    if before := train.get_checkpoint():
+        with before.as_directory() as folder, open(os.path.join(folder, "step.json")) as file:
+            step = json.load(file) + 1
+    while not os.path.exists(config["over"]):
+        with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "step.json"), "w") as file:
+            json.dump(step, file)
+            file.flush()
+            first = context.get_world_rank() == 0
+            if first:
+                with open(config["metrics"], "a") as metrics:
+                    metrics.write(json.dumps({"step": step, "loss": 1.0, "ranks": context.get_world_size()}) + "\\n")
+            train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder) if first else None)
+        step += 1
+        time.sleep(0.2)
+
+scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1}, elastic_resize_monitor_interval_s=1)
+run = RunConfig(name="elastic", storage_path=sys.argv[1], failure_config=FailureConfig(max_failures=10))
+config = {"over": os.path.join(sys.argv[1], "over"), "metrics": os.environ["GPUCTL_METRICS"]}
+DataParallelTrainer(work, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
+"""
+
+
+def kill_host(gpuctl: Gpuctl, name: str) -> None:
+    """End all that runs on a local host, as a power cut does."""
+    for pid in processes_with(str(gpuctl.home / "clusters" / "default" / "local" / name)):
+        psutil.Process(pid).kill()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole ones of a file that may be growing."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def run_on(
+    gpuctl: Gpuctl, nodes: int, after: str, process: "subprocess.Popen[str]"
+) -> Callable[[], str | None]:
+    """Looks for a run later than `after` that takes steps on so many nodes; gives its id."""
+
+    def look() -> str | None:
+        for folder in sorted((gpuctl.home / "runs").glob("*")):
+            steps = [line for line in lines(folder / "metrics" / "rank-0.jsonl") if "step" in line]
+            if (
+                folder.name > after
+                and steps
+                and len(json.loads((folder / "run.json").read_text())["nodes"]) == nodes
+            ):
+                return folder.name
+        assert process.poll() is None, process.communicate()
+        return None
+
+    return look
+
+
+@pytest.mark.parametrize("mode", ["torchrun", "ray"])
+def test_the_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
+    process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *BUILT_IN)
+    first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=120)
+    two_hosts.ok("up", "--provider", "local", "--count", "3")
+    second = wait_for(run_on(two_hosts, 3, first, process), what="a run on 3 nodes", deadline_s=120)
+    kill_host(two_hosts, "default-2")
+    third = wait_for(run_on(two_hosts, 2, second, process), what="a run on 2 nodes again", deadline_s=180)
+    interrupt(process)
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130, err
+    results = [json.loads((two_hosts.run_folder(run) / "result.json").read_text()) for run in (first, second)]
+    results.append(json.loads(out))
+    assert [result["status"] for result in results] == ["stopped", "failed", "stopped"]
+    assert [result["resumed_from"] for result in results] == [None, first, second]
+    assert [result["mode"] for result in results] == [mode] * 3
+    assert results[1]["first_error"]["node"] == "default-2"
+    assert f"default-2 can take part: run {first} ends at its next checkpoint" in err
+    assert f"default-2 can take part, too: run {second}" in err
+    for before, after in ((first, second), (second, third)):
+        [begun_at, *_] = [line["step"] for line in lines(metrics(two_hosts, after)) if "step" in line]
+        last = [line["step"] for line in lines(metrics(two_hosts, before)) if "step" in line][-1]
+        assert 1 < begun_at <= last + 20, "it goes on from where the one before was"
+
+
+def metrics(gpuctl: Gpuctl, run: str) -> Path:
+    return gpuctl.run_folder(run) / "metrics" / "rank-0.jsonl"
+
+
+def test_a_driver_of_ray_gets_the_machines_that_come(two_hosts: Gpuctl, tmp_path: Path) -> None:
+    """Ray's own elastic training, ScalingConfig(num_workers=(1, 3)), on our nodes."""
+    two_hosts.script("drive.py", DRIVER)
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    # Ray waits that long for a machine that it does not know to be lost yet.
+    patience = ["--env", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S=15"]
+    process = two_hosts.start(
+        "train", "--mode", "ray", "--nnodes", "1:3", "--json", *patience, "drive.py", str(storage)
+    )
+
+    def ranks(wanted: int, since: int) -> Callable[[], int | None]:
+        """Looks for a step that so many ranks have taken, after one; gives its number."""
+
+        def look() -> int | None:
+            assert process.poll() is None, process.communicate()
+            told = [
+                line
+                for path in (two_hosts.home / "runs").glob("*/metrics/rank-0.jsonl")
+                for line in lines(path)
+            ]
+            return next(
+                (line["step"] for line in told if line["ranks"] == wanted and line["step"] > since), None
+            )
+
+        return look
+
+    at = wait_for(ranks(2, -1), what="2 ranks at work", deadline_s=120)
+    two_hosts.ok("up", "--provider", "local", "--count", "3")
+    at = wait_for(ranks(3, at), what="3 ranks at work", deadline_s=120)
+    kill_host(two_hosts, "default-2")
+    wait_for(ranks(2, at), what="2 ranks at work again", deadline_s=180)
+    (storage / "over").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "default-2 can be used from here on" in err
+    assert json.loads(out)["status"] == "succeeded"
+    assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
+
+
+def test_it_begins_with_those_that_answer_and_passes_over_what_can_not_take_part(two_hosts: Gpuctl) -> None:
+    folder = ClusterFolder(two_hosts.home / "clusters" / "default")
+    kill_host(two_hosts, "default-1")
+    two_hosts.script("slow.py", "import time; time.sleep(12)\n")
+    fixed = two_hosts("train", "--json", "slow.py")
+    assert fixed.status == 1
+    too_few = two_hosts("train", "--nnodes", "2:4", "--json", "slow.py")
+    assert too_few.status == 1
+    assert "default-1" in too_few.err
+
+    process = two_hosts.start("train", "--nnodes", "1:4", "--json", "slow.py")
+    wait_for(lambda: list((two_hosts.home / "runs").glob("*/run.json")), what="the run")
+    inventory = folder.load()
+    first = inventory.machines[0]
+    # The first host under another name, with an interpreter that it does not have.
+    other = replace(
+        first, name="default-2", rank=2, id="default-2", host="localhost", python="/nowhere/python3"
+    )
+    known = folder.known_hosts_path.read_text()
+    folder.known_hosts_path.write_text(known + known.replace("127.0.0.1", "localhost"))
+    folder.save(replace(inventory, machines=(*inventory.machines, other)))
+    out, err = process.communicate(timeout=60)
+    folder.save(inventory)
+    assert process.returncode == 0, err
+    assert "left out: default-1" in err
+    assert err.count("default-2 can't take part yet: default-2") == 1, err
+    assert json.loads(out)["nnodes"] == 1
+
+
+@pytest.mark.parametrize("nnodes", ["0", "0:2", "3:2", "a", "1:", ":2", "-1", "1:2:3"])
+def test_what_is_no_number_of_nodes(cluster: Gpuctl, nnodes: str) -> None:
+    refused = cluster("train", "--nnodes", nnodes, "my.py")
+    assert refused.status == 2
+    assert f"--nnodes {nnodes} is not possible" in refused.err
+
+
+def test_what_can_not_be_elastic(cluster: Gpuctl) -> None:
+    more = cluster("train", "--nnodes", "3:4")
+    assert more.status == 2
+    assert "--nnodes 3:4 is not possible: the cluster default has 2 nodes" in more.err
+    alone = cluster("train", "--nnodes", "1:2", "--detach")
+    assert alone.status == 2
+    assert "--nnodes 1:2 needs gpuctl to stay" in alone.err
