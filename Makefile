@@ -35,10 +35,12 @@ clean:
 	rm -rf $(VENV)
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)
+	@echo "installing gpuctl and torch into $(VENV): a minute or more, without a word"
 	$(INSTALL) '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)
+	@echo "installing what the tests need into $(VENV): some minutes, without a word"
 	$(INSTALL) '.[dev]'
 	touch $(VENV)/.train $@
 
