@@ -19,6 +19,9 @@ from remote.torchrun import STOP_GRACE_S
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+STARTED_AT_ONCE = 8
+"""Processes of Ray's workers. It would start as many as there are cores, and with few of them a rank has to wait for
+all that Ray Train puts beside it to be up."""
 WORKER_PORTS = ("agent",)
 """Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
 
@@ -88,6 +91,7 @@ def daemons(
         "RAY_AUTH_MODE": "token",
         # Ray would give its workers 15: on machines of their own that only slows them down beside Ray itself.
         "RAY_worker_niceness": "0",
+        "RAY_worker_maximum_startup_concurrency": str(max(cores, STARTED_AT_ONCE)),
         **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
     }
     # An interpreter of the same path may have another Ray by now.

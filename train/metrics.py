@@ -1,7 +1,7 @@
 """What an epoch's samples come to over all ranks: the mean loss, and metrics of torchmetrics by their names.
 
 To import this module imports nothing of torchmetrics, which brings its metrics of sound, text and pictures along and
-takes seconds; the first manager that has a metric to compute does.
+takes seconds; a manager does once it has a metric to compute, so that the first step is not kept waiting.
 """
 
 import difflib
@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, TypedDict
 
@@ -27,6 +28,9 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     "logauc": ("logauc", {"average": "macro"}),
 }
 """Names that stand for a metric with other settings than torchmetrics' own."""
+
+SURE_FROM = {"accuracy": 2, "f1": 2, "top5": 5}
+"""Names that are known to come to one number, without a look at torchmetrics: from how many classes on."""
 
 HELD_NUMBERS = 2**24
 """Numbers in logits that wait to be counted: 64 MiB of them."""
@@ -61,14 +65,22 @@ class MetricsManager:
     has, even none, and how they come in batches makes no difference to the numbers.
     """
 
-    def __init__(self, names: Sequence[str], classes: int, device: torch.device) -> None:
+    def __init__(self, names: Sequence[str], classes: int, device: torch.device, *, samples: int = 0) -> None:
         """`names`: those in `SETTINGS`, and those of torchmetrics' `multiclass_` metrics without that beginning.
 
-        `loss` may be named; it is always there. Raises BadOptions for a name that is unknown or does not come to one
-        number, and BadEnvironment where torchmetrics is not installed.
+        `loss` may be named; it is always there. `samples`: about how many this rank tells before it computes. Raises
+        BadOptions for a name that is unknown or does not come to one number, and BadEnvironment where torchmetrics is
+        not installed.
         """
         self._device = device
-        self._metrics = [_build(name, classes, device) for name in names if name != "loss"]
+        self._classes = classes
+        self._names = [name for name in names if name != "loss"]
+        if self._names and find_spec("torchmetrics") is None:
+            raise _lacking("torchmetrics")
+        sure = all(classes >= SURE_FROM.get(name, math.inf) for name in self._names)
+        # What has to be counted between two steps is imported before the first one.
+        if not sure or samples * classes >= HELD_NUMBERS:
+            self._metrics  # noqa: B018 - to build them
         self._loss_sum: Tensor
         self._samples: int
         self._logits: list[Tensor]
@@ -76,6 +88,12 @@ class MetricsManager:
         self._held: int
         self._earlier: list[Seen]
         self._start_over()
+
+    @cached_property
+    def _metrics(self) -> list[_Metric]:
+        """Raises as `__init__` does."""
+        with torch.inference_mode(mode=False):
+            return [_build(name, self._classes, self._device) for name in self._names]
 
     @torch.inference_mode()
     def update(self, logits: Tensor, labels: Tensor, loss_sum: Tensor) -> None:
@@ -86,7 +104,7 @@ class MetricsManager:
         """
         self._loss_sum = self._loss_sum + loss_sum
         self._samples += len(labels)
-        if not self._metrics:
+        if not self._names:
             return
         # Half precision would tie probabilities that differ.
         wide = torch.promote_types(logits.dtype, torch.float32)
@@ -110,6 +128,7 @@ class MetricsManager:
             known = bool(parts) and all(one.name in part["states"] for part in parts)
             states = (_moved(part["states"][one.name], self._device) for part in parts)
             numbers[one.name] = _number(one.metric, states) if known else math.nan
+            one.metric.reset()
         self._start_over()
         return numbers
 
@@ -139,8 +158,6 @@ class MetricsManager:
         self._samples = 0
         self._logits, self._labels, self._held = [], [], 0
         self._earlier = []
-        for one in self._metrics:
-            one.metric.reset()
 
     def _count(self) -> None:
         """Let torchmetrics see what is held. It waits for the device, which is why it does not see each batch."""
@@ -253,8 +270,12 @@ def _torchmetrics() -> Any:  # noqa: ANN401
     try:
         from torchmetrics import classification
     except ModuleNotFoundError as error:
-        raise BadEnvironment(
-            f"{sys.executable} has no package {error.name}, which metrics need. Install it: {sys.executable} -m pip "
-            "install torchmetrics; or train with --metrics loss."
-        ) from error
+        raise _lacking(error.name) from error
     return classification
+
+
+def _lacking(package: str | None) -> BadEnvironment:
+    return BadEnvironment(
+        f"{sys.executable} has no package {package}, which metrics need. Install it: {sys.executable} -m pip "
+        "install torchmetrics; or train with --metrics loss."
+    )

@@ -181,6 +181,8 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # ranks are in the code's folder, as under torchrun
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # a log would have all that is printed twice
+    # It looks for machines that a cloud's autoscaler of Ray's is about to take away, in a process of its own.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.backend import Backend, BackendConfig
@@ -213,6 +215,7 @@ def main(arguments: Sequence[str]) -> int:
             return Ranks
 
     ray.init(log_to_driver=False)
+    _begin_coordinator()
     resources = {"CPU": asked.cpus_per_rank}
     if asked.gpus_per_rank:
         resources["GPU"] = asked.gpus_per_rank
@@ -240,6 +243,19 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         ray.shutdown()
     return 0
+
+
+def _begin_coordinator() -> None:
+    """Have Ray's own bookkeeper of who wants which machines begin beside the controller, which waits for it.
+
+    There is one in a cluster, which stays: the controller of the first run would start it, and each finds it.
+    """
+    with contextlib.suppress(ImportError):  # it may be called otherwise in another Ray
+        from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+            get_or_create_autoscaling_coordinator,
+        )
+
+        get_or_create_autoscaling_coordinator()
 
 
 def _brief(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard. Imports nothing of it until there is something to write."""
+"""Curves for TensorBoard. Imports nothing of it until there is something to write, as that takes a while."""
 
 import contextlib
 import os
@@ -13,26 +13,18 @@ from train.errors import NotWritten
 
 
 class Writer:
-    """An event file that curves are added to; without one, nothing is written. A context manager.
+    """An event file that curves are added to, made for the first point. A context manager.
 
-    Each point is written whole and at once: the file can be followed while the job runs, and a job that is killed
-    leaves all of its points. (SummaryWriter's thread would keep them for two minutes.)
+    Where the package is missing or broken there is none, which is said in a line. Each point is written whole and at
+    once: the file can be followed while the job runs, and a job that is killed leaves all of its points.
+    (SummaryWriter's thread would keep them for two minutes.)
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """Makes the file. None: no file. Raises NotWritten."""
+    def __init__(self, path: Path | None, say: Callable[[str], object] = print) -> None:
+        """`path` None: no file, and nothing is written."""
         self._path = path
+        self._say = say
         self._records: Any = None
-        if path is None:
-            return
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._records = RecordWriter(path.open("wb"))
-        except OSError as error:
-            raise self._not_written(error) from error
-        self._write(file_version="brain.Event:2")
 
     def __enter__(self) -> "Writer":  # noqa: PYI034  # typing.Self needs a newer Python than the nodes may have
         return self
@@ -42,6 +34,8 @@ class Writer:
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Add a point to the curve `tag`. Raises NotWritten."""
+        if self._records is None and self._path is not None:
+            self._open(self._path)
         if self._records is None:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -55,39 +49,50 @@ class Writer:
                 OSError
             ):  # only what could not be written before, and was told, can be left
                 self._records.close()
-            self._records = None
+        self._path = self._records = None
+
+    def _open(self, path: Path) -> None:
+        try:
+            import tensorboard.compat.proto.event_pb2  # noqa: F401
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        except (ImportError, TypeError) as error:  # TypeError: an old tensorboard beside a newer protobuf
+            self._say(
+                f"no curves for TensorBoard: its package can't be used here ({str(error).splitlines()[0]})"
+            )
+            self._path = None
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._records = RecordWriter(path.open("wb"))
+        except OSError as error:
+            raise _not_written(path, error) from error
+        self._write(file_version="brain.Event:2")
 
     def _write(self, **what: Any) -> None:  # noqa: ANN401 - the fields of TensorBoard's own message
         from tensorboard.compat.proto.event_pb2 import Event
 
+        path = self._path
+        assert path is not None
         try:
             self._records.write(Event(wall_time=time.time(), **what).SerializeToString())
             self._records.flush()
         except OSError as error:
             self.close()
-            raise self._not_written(error) from error
+            raise _not_written(path, error) from error
 
-    def _not_written(self, error: OSError) -> NotWritten:
-        return NotWritten(
-            f"TensorBoard's file {self._path} can't be written: {error.strerror}. Make room or give access there, or "
-            "train with --no-tensorboard."
-        )
+
+def _not_written(path: Path, error: OSError) -> NotWritten:
+    return NotWritten(
+        f"TensorBoard's file {path} can't be written: {error.strerror}. Make room or give access there, or train "
+        "with --no-tensorboard."
+    )
 
 
 def open_writer(
     folder: Path, place: Place, *, wanted: bool = True, say: Callable[[str], object] = print
 ) -> Writer:
-    """A writer into a new event file in `folder`, on rank 0; on other ranks, and unless `wanted`, one without a file.
-
-    Also one without a file where the package is missing or broken, which is then said in a line. Raises NotWritten.
-    """
+    """A writer into a new event file in `folder` on rank 0; on others, and unless `wanted`, one without a file."""
     if not wanted or place.rank != 0:
         return Writer(None)
-    try:
-        import tensorboard.compat.proto.event_pb2
-        import tensorboard.summary.writer.record_writer  # noqa: F401
-    except (ImportError, TypeError) as error:  # TypeError: an old tensorboard beside a newer protobuf
-        say(f"no curves for TensorBoard: its package can't be used here ({str(error).splitlines()[0]})")
-        return Writer(None)
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-    return Writer(folder / name)
+    return Writer(folder / name, say)

@@ -65,7 +65,7 @@ class Trainer:
         self._normalize = Normalize(self._data.mean, self._data.std, device)
         self._batches = self._training_batches(fast=fast)
         self._metrics = {
-            name: MetricsManager(options.metrics, self._data.classes, device)
+            name: MetricsManager(options.metrics, self._data.classes, device, samples=self._most)
             for name in ("training", "validation", "test")
         }
 

@@ -25,7 +25,10 @@ MARK = "GPUCTL_RAY"
 HEAD_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
 ASK_S = 0.2
+PORT_ASK_S = 0.05
 BEAT_S = 2.0
+NODES = "/api/v0/nodes?limit=10000"
+"""Of the dashboard: what Ray's control service knows of the nodes at that moment; its pages' view is seconds old."""
 LAST_LINES = 5
 
 
@@ -130,7 +133,7 @@ def _wait_for_port(folder: Path, address: str, port: int) -> None:
             raise OSError(
                 "Ray's head did not listen at {}:{} within {:.0f} s".format(address, port, HEAD_DEADLINE_S)
             )
-        time.sleep(ASK_S)
+        time.sleep(PORT_ASK_S)
 
 
 def check_running(folder: Path) -> None:
@@ -181,10 +184,10 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
-    """What the dashboard says of the nodes; None where it gave no such answer, as before it is up."""
+    """What Ray says of the nodes; None where the dashboard gave no such answer, as before it is up."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request("GET", "/nodes?view=summary", headers={"Authorization": "Bearer " + token})
+        connection.request("GET", NODES, headers={"Authorization": "Bearer " + token})
         answer = connection.getresponse()
         text = answer.read()
     except (OSError, http.client.HTTPException):
@@ -202,13 +205,11 @@ def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
 
 def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> List[str]:
     """Addresses that Ray does not count as alive with all of their GPUs."""
+    data = (document or {}).get("data") or {}
     alive = {}  # type: Dict[str, float]
-    for node in ((document or {}).get("data") or {}).get("summary") or []:
-        raylet = node.get("raylet") or {}
-        if raylet.get("state") == "ALIVE":
-            alive[str(raylet.get("nodeManagerAddress"))] = float(
-                (raylet.get("resourcesTotal") or {}).get("GPU", 0)
-            )
+    for node in (data.get("result") or {}).get("result") or []:
+        if node.get("state") == "ALIVE":
+            alive[str(node.get("node_ip"))] = float((node.get("resources_total") or {}).get("GPU", 0))
     return sorted(address for address, gpus in expected.items() if alive.get(address, -1.0) < gpus)
 
 

@@ -62,6 +62,7 @@ def test_a_head_and_a_worker() -> None:
         "GPUCTL_NODE_HOME": "/home/ubuntu/.gpuctl-node",
         "RAY_AUTH_MODE": "token",
         "RAY_worker_niceness": "0",
+        "RAY_worker_maximum_startup_concurrency": "8",
         "GLOO_SOCKET_IFNAME": "ens3",
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",
@@ -180,22 +181,23 @@ def test_a_script_is_a_driver() -> None:
 
 
 def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, Any]:
-    return {"raylet": {"state": state, "nodeManagerAddress": address, "resourcesTotal": resources}}
+    return {"state": state, "node_ip": address, "resources_total": resources}
 
 
 @pytest.mark.parametrize(
-    ("summary", "missing"),
+    ("nodes", "missing"),
     [
         (None, ["10.0.0.1", "10.0.0.2"]),
         ([], ["10.0.0.1", "10.0.0.2"]),
         ([raylet("10.0.0.1", CPU=8.0)], ["10.0.0.2"]),
         ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=1.0)], ["10.0.0.2"]),
         ([raylet("10.0.0.1"), raylet("10.0.0.2", state="DEAD", GPU=2.0)], ["10.0.0.2"]),
-        ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=2.0), {"raylet": None}], []),
+        ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=2.0), {"state": None}], []),
+        ([{**raylet("10.0.0.1"), "resources_total": None}, raylet("10.0.0.2", GPU=2.0)], []),
     ],
 )
-def test_who_is_missing_by_rays_own_view(summary: list[Any] | None, missing: list[str]) -> None:
-    document = None if summary is None else {"data": {"summary": summary}}
+def test_who_is_missing_by_rays_own_view(nodes: list[Any] | None, missing: list[str]) -> None:
+    document = None if nodes is None else {"data": {"result": {"result": nodes}}}
     assert ray_daemons.missing_of(document, {"10.0.0.1": 0, "10.0.0.2": 2}) == missing
 
 

@@ -218,6 +218,24 @@ def test_a_metric_that_does_not_fit_the_classes(name, classes):
         MetricsManager([name], classes, CPU)
 
 
+@pytest.mark.parametrize(("name", "classes"), train.metrics.SURE_FROM.items())
+def test_what_is_sure_without_torchmetrics_is_so(name, classes):
+    logits, labels = torch.eye(classes), torch.arange(classes)
+    manager = MetricsManager([name], classes, CPU)
+    assert "_metrics" not in vars(manager), "nothing was built"
+    tell(manager, logits, labels, 1)
+    assert manager.compute()[name] == 1.0
+    with pytest.raises(BadOptions, match=f"does not fit {classes - 1} classes"):
+        MetricsManager([name], classes - 1, CPU)
+
+
+@pytest.mark.parametrize(
+    ("names", "samples"), [(["accuracy"], HELD_NUMBERS // CLASSES + 1), (["accuracy", "auroc"], 1)]
+)
+def test_what_is_not_sure_or_is_counted_between_steps_is_built_at_once(names, samples):
+    assert "_metrics" in vars(MetricsManager(names, CLASSES, CPU, samples=samples))
+
+
 def in_a_process(program):
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -229,15 +247,19 @@ def in_a_process(program):
     )
 
 
-def test_torchmetrics_is_only_imported_for_a_metric():
+def test_torchmetrics_is_only_imported_to_compute_a_metric():
     done = in_a_process(
         "import sys, torch\n"
         "from train.metrics import MetricsManager\n"
-        "manager = MetricsManager(['loss'], 10, torch.device('cpu'))\n"
-        "manager.update(torch.ones(2, 10), torch.zeros(2), torch.tensor(4.0))\n"
-        "print(manager.compute(), {'torchmetrics', 'torchvision'} & set(sys.modules))\n"
+        "def told(*names):\n"
+        "    manager = MetricsManager(names, 10, torch.device('cpu'), samples=2)\n"
+        "    manager.update(torch.ones(2, 10), torch.zeros(2, dtype=torch.long), torch.tensor(4.0))\n"
+        "    return manager\n"
+        "accurate = told('accuracy', 'f1')\n"
+        "print(told('loss').compute(), {'torchmetrics', 'torchvision'} & set(sys.modules))\n"
+        "print(accurate.compute()['accuracy'], 'torchmetrics' in sys.modules)\n"
     )
-    assert (done.stdout, done.stderr) == ("{'loss': 2.0} set()\n", "")
+    assert (done.stdout, done.stderr) == ("{'loss': 2.0} set()\n1.0 True\n", "")
 
 
 def test_without_torchmetrics_one_sentence_says_what_to_do():

@@ -106,7 +106,7 @@ def test_a_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path):
     with pytest.raises(
         NotWritten, match=r"^TensorBoard's file .*artifacts/tensorboard/events\S+ can't be written: "
     ):
-        open_writer(tmp_path / "artifacts" / "tensorboard", Place())
+        open_writer(tmp_path / "artifacts" / "tensorboard", Place()).scalar("loss", 1.0, 1)
 
 
 @pytest.mark.skipif(
@@ -114,7 +114,7 @@ def test_a_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path):
 )
 def test_a_full_disk_is_one_sentence():
     with pytest.raises(NotWritten) as caught:
-        Writer(Path("/dev/full"))
+        Writer(Path("/dev/full")).scalar("loss", 1.0, 1)
     assert str(caught.value) == (
         "TensorBoard's file /dev/full can't be written: No space left on device. Make room or give access there, or "
         "train with --no-tensorboard."
