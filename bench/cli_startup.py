@@ -9,9 +9,11 @@ interpreter without any of that (`-I -S`), and the larger of the two counts.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,7 +29,12 @@ def main() -> int:
     gpuctl = [str(script)] if script.exists() else [sys.executable, "-m", "gpuctl"]
     bare = [sys.executable, "-I", "-S", "-c", "pass"]
     usual = [sys.executable, "-c", "pass"]
-    measured = [(seconds([*gpuctl, "--help"]), seconds(usual), seconds(bare)) for _ in range(pairs + 1)][1:]
+    commands = ([*gpuctl, "--help"], usual, bare)
+    with tempfile.TemporaryDirectory() as folder:
+        # Where gpuctl is installed Python keeps its byte code, whatever this environment says.
+        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+            os.environ["PYTHONPYCACHEPREFIX"] = folder
+        measured = [tuple(map(seconds, commands)) for _ in range(pairs + 1)][1:]
     ours, python, alone = (statistics.median(column) for column in zip(*measured, strict=True))
     ratio = statistics.median(ours / python for ours, python, _ in measured)
     strict = statistics.median(ours / alone for ours, _, alone in measured)

@@ -8,12 +8,12 @@ import getpass
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from inventories.ansible_groups import Host, Var
 from inventories.errors import InvalidInput
-from inventories.jump import read_jump
 from inventories.machine import Machine, MachineState
 from inventories.suggest import nearest
 from inventories.yaml_source import Problems, shown
@@ -29,8 +29,15 @@ _LEGACY = {
 }
 """Ansible's other names of the same variables."""
 
-_FACTS = {"ansible_hostname", "ansible_user_id", "ansible_user_dir", "ansible_user_uid", "ansible_user_gid"}
-"""Ansible's own, though they look like ours misspelt."""
+_FACTS = {
+    "ansible_hostname",
+    "ansible_user_id",
+    "ansible_user_dir",
+    "ansible_user_uid",
+    "ansible_user_gid",
+    "gpuctl",
+}
+"""Ansible's own, though they look like ours misspelt, and the cluster's."""
 
 _INTERPRETER = re.compile(r"/[^\n]*|[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[A-Za-z0-9@.-]+ [A-Za-z0-9+/]+=*")
@@ -125,12 +132,18 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
 
 
 def _report_typo(key: str, var: Var, problems: Problems) -> None:
-    close = nearest(key, [*_CHECKS, *_LEGACY], limit=1, cutoff=0.85)
-    if close and key not in _FACTS:
+    close = _meant(key)
+    if close:
         problems.add(
             var.line,
             f"key '{key}' is not known; did you mean '{close[0]}'? gpuctl reads {', '.join(_CHECKS)}.",
         )
+
+
+@cache
+def _meant(key: str) -> list[str]:
+    """Of which variable a key looks like a misspelling: looked up once for all hosts that have it."""
+    return [] if key in _FACTS else nearest(key, [*_CHECKS, *_LEGACY], limit=1, cutoff=0.85)
 
 
 def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> list[int]:
@@ -191,6 +204,8 @@ def _word(value: object) -> str:
 
 
 def _jump(value: object) -> str:
+    from inventories.jump import read_jump  # few machines have one
+
     try:
         return str(read_jump(value))
     except InvalidInput as error:
@@ -198,9 +213,14 @@ def _jump(value: object) -> str:
 
 
 def _jump_of_args(value: object) -> str | None:
-    """The jump host among ssh's arguments (`-J x`, `-o ProxyJump=x`). None: there is none."""
+    return _jump_among(value) if isinstance(value, str) else None
+
+
+@cache
+def _jump_among(args_text: str) -> str | None:
+    """The jump host among ssh's arguments (`-J x`, `-o ProxyJump=x`), often all hosts' own. None: there is none."""
     try:
-        args = iter(shlex.split(value) if isinstance(value, str) else [])
+        args = iter(shlex.split(args_text))
     except ValueError as error:
         raise _Wrong("arguments of ssh, quoted as in a shell") from error
     for arg in args:

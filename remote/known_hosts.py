@@ -76,26 +76,26 @@ def find_keys(text: str, pattern: str) -> "dict[str, paramiko.PKey]":
 
 def _key_for(line: str, pattern: str) -> "paramiko.PKey | None":
     """The key of one line, if it is a host's; None for any other line."""
+    if not line or line.startswith(("#", "@")):
+        return None
+    words = line.split()
+    if not any(_is_name_of(name, pattern) for name in words[0].split(",")):
+        return None
     import paramiko
     from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
-    if not line or line.startswith(("#", "@")):
-        return None
     try:
-        entry = HostKeyEntry.from_line(" ".join(line.split()))
+        entry = HostKeyEntry.from_line(" ".join(words))
     except (InvalidHostKey, paramiko.SSHException, ValueError, IndexError, struct.error):
         return None
-    if entry is None or not any(_is_name_of(name, pattern) for name in entry.hostnames):
-        return None
-    key: paramiko.PKey = entry.key
-    return key
+    return None if entry is None else entry.key
 
 
 def _is_name_of(name: str, pattern: str) -> bool:
-    import paramiko
-
     if not name.startswith("|1|"):
         return name == pattern
+    import paramiko
+
     try:
         return bool(paramiko.HostKeys.hash_host(pattern, name) == name)
     except (ValueError, AssertionError):

@@ -4,15 +4,16 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Lock, Thread
-from typing import Any, Self
-
-import paramiko
+from typing import TYPE_CHECKING, Any, Self
 
 from inventories.machine import Machine
 from remote import payload
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
 from remote.node import frames
 from remote.node.__main__ import DISK_FULL, FAILED
+
+if TYPE_CHECKING:
+    import paramiko
 
 OPEN_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 10.0
@@ -36,7 +37,7 @@ class Completed:
 class Node:
     """An open connection to a machine."""
 
-    def __init__(self, machine: Machine, client: paramiko.SSHClient) -> None:
+    def __init__(self, machine: Machine, client: "paramiko.SSHClient") -> None:
         self.machine = machine
         self.python = machine.python or "python3"
         self._client = client
@@ -118,16 +119,17 @@ class Node:
         """The error of a conversation that broke off."""
         return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
 
-    def _open(self, command: str, window_bytes: int | None = None) -> paramiko.Channel:
+    def _open(self, command: str, window_bytes: int | None = None) -> "paramiko.Channel":
+        from cryptography.exceptions import InvalidTag
+        from paramiko import SSHException
+
         try:
             transport = self._client.get_transport()
             if transport is None:
                 raise ConnectionLost(f"{self.name}: the connection is closed.")
-            channel: paramiko.Channel = transport.open_session(
-                window_size=window_bytes, timeout=OPEN_TIMEOUT_S
-            )
+            channel = transport.open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
             channel.exec_command(command.encode())
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except (SSHException, InvalidTag, OSError, EOFError) as error:
             raise ConnectionLost(f"{self.name}: the connection broke: {error or 'closed'}.") from error
         return channel
 
@@ -135,7 +137,7 @@ class Node:
 class Conversation:
     """A running command of the node's part: frames both ways."""
 
-    def __init__(self, node: Node, command: str, channel: paramiko.Channel) -> None:
+    def __init__(self, node: Node, command: str, channel: "paramiko.Channel") -> None:
         self._node = node
         self._command = command
         self._channel = channel

@@ -5,14 +5,19 @@ from typing import Self
 
 DEAD_PEER_S = 20
 """Unacknowledged data for this long means that the peer is gone (TCP_USER_TIMEOUT)."""
+READ_BYTES = 64 * 1024
 
 
 class PromptSocket(socket.socket):
-    """Acknowledges at once what comes, where the system lets us ask for that (Linux).
+    """Acknowledges at once what comes, where the system lets us ask for that (Linux), and reads all there is.
 
     An SSH server sends some small messages in a row, with Nagle's algorithm: each waits until the one before is
     acknowledged, which a system likes to delay by 40 ms. That is as much as all the rest of a short command.
+    paramiko reads each message in two or three parts; they are taken from what was read already.
     """
+
+    _read = b""
+    _taken = 0
 
     @classmethod
     def of(cls, stream: socket.socket) -> Self:
@@ -23,15 +28,21 @@ class PromptSocket(socket.socket):
         return prompt
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """As every socket's; the system forgets the wish, so it is said each time."""
-        if hasattr(socket, "TCP_QUICKACK"):
-            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return super().recv(size, flags)
+        """As every socket's, for one thread."""
+        if self._taken == len(self._read):
+            if hasattr(socket, "TCP_QUICKACK"):  # the system forgets the wish, so it is said each time
+                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            self._read, self._taken = super().recv(max(size, READ_BYTES), flags), 0
+        data = self._read[self._taken : self._taken + size]
+        self._taken += len(data)
+        return data
 
 
 def open_tcp(host: str, port: int, timeout_s: float) -> socket.socket:
     """A connected socket that delays nothing and reports a dead peer in `DEAD_PEER_S`. Raises OSError."""
-    stream = PromptSocket.of(socket.create_connection((host, port), timeout=timeout_s))
+    # As bytes a plain name is looked up as it stands, without the tables of all alphabets.
+    name = host.encode() if host.isascii() else host
+    stream = PromptSocket.of(socket.create_connection((name, port), timeout=timeout_s))  # type: ignore[arg-type]
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)

@@ -1,0 +1,43 @@
+"""Sockets as SSH wants them: what was read ahead is not lost, and names are looked up as they stand."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from remote.tcp import open_tcp
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = open_tcp("127.0.0.1", server.getsockname()[1], 5)
+        theirs, _ = server.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_nothing_is_lost_and_the_end_is_seen(ends):
+    ours, theirs = ends
+    sent = bytes(range(256)) * 1000
+    theirs.sendall(sent)
+    theirs.shutdown(socket.SHUT_WR)
+    parts = list(iter(lambda: ours.recv(1000), b""))
+    assert b"".join(parts) == sent
+    assert max(map(len, parts)) <= 1000
+    assert ours.recv(1) == b""
+
+
+def test_a_time_limit_is_kept_and_what_comes_later_is_read(ends):
+    ours, theirs = ends
+    ours.settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        ours.recv(4)
+    theirs.sendall(b"late")
+    ours.settimeout(5)
+    assert ours.recv(2) + ours.recv(2) == b"late"
+
+
+def test_a_name_that_can_be_none_has_a_sentence_of_the_system():
+    with pytest.raises(socket.gaierror):
+        open_tcp("a..b", 22, 1)
