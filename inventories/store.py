@@ -165,6 +165,11 @@ class RunFolder:
         return self.path / "result.json"
 
     @property
+    def stopped_path(self) -> Path:
+        """There where a person had the run stopped from this computer, by another command than its own."""
+        return self.path / "stopped"
+
+    @property
     def logs_path(self) -> Path:
         """Folder of the logs."""
         return self.path / "logs"

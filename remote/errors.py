@@ -19,6 +19,8 @@ RemoteError
 └── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
 """
 
+from collections.abc import Collection
+
 
 class RemoteError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
@@ -62,6 +64,11 @@ class RayNotReady(RemoteError):
 
 class PreflightFailed(RemoteError):
     """A run would fail or hang later."""
+
+    def __init__(self, message: str, nodes: Collection[str] = ()) -> None:
+        """`nodes`: those that stand in its way, where it is known."""
+        super().__init__(message)
+        self.nodes = frozenset(nodes)
 
 
 class SyncRefused(RemoteError):

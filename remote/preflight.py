@@ -308,4 +308,6 @@ def check(
             note(sentence(finding))
     lines = "\n".join(f"  {sentence(finding)}" for finding in found if finding.fatal)
     if lines:
-        raise PreflightFailed(f"The run can't start:\n{lines}")
+        raise PreflightFailed(
+            f"The run can't start:\n{lines}", nodes={finding.node for finding in found if finding.fatal}
+        )

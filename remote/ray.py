@@ -22,6 +22,8 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 STARTED_AT_ONCE = 8
 """Processes of Ray's workers. It would start as many as there are cores, and with few of them a rank has to wait for
 all that Ray Train puts beside it to be up."""
+START_LABEL = "gpuctl-start"
+"""Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
 WORKER_PORTS = ("agent",)
 """Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
 
@@ -77,7 +79,7 @@ def daemons(
         f"--node-ip-address={address}",
         f"--num-cpus={cores}",
         f"--num-gpus={len(facts.gpus)}",
-        f"--labels=gpuctl-node={label_of(machine.name)}",
+        f"--labels={START_LABEL}={{start}},gpuctl-node={label_of(machine.name)}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port={agent}",

@@ -1,6 +1,7 @@
 """Ray's daemons on the nodes of a cluster: started where they are not as they should be, ended, asked about."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from inventories.machine import Machine
@@ -16,40 +17,57 @@ START_TIMEOUT_S = 120.0
 
 
 def bring_up(
-    nodes: Mapping[str, Node], facts: Mapping[str, Facts], token: str, say: Callable[[str, str], None]
+    nodes: Mapping[str, Node],
+    facts: Mapping[str, Facts],
+    token: str,
+    say: Callable[[str, str], None],
+    *,
+    most: int = 0,
 ) -> ray.Head:
     """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
 
-    What runs as it should is kept. `say`: gets a node's name and what it does. Raises RayNotReady with the nodes
+    What runs as it should is kept. `say`: gets a node's name and what it does. `most`: as many nodes as there may be
+    later, where that is known. Raises RayNotReady with the nodes
     that are missing, NodeFailed with what a node's Ray said.
     """
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
-    start = partial(_start, facts=facts, master=machines[0], token=token, say=say)
-    ports = start(nodes[machines[0].name], head=None)
+    start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)
+    first = start(nodes[machines[0].name], head=None)
     head = ray.Head(
-        address=f"{ray.address_of(machines[0])}:{ports['gcs']}", dashboard_port=ports["dashboard"]
+        address=f"{ray.address_of(machines[0])}:{first.ports['gcs']}", dashboard_port=first.ports["dashboard"]
     )
-    values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
-    _wait_until_ready(nodes, machines, facts, say)
+    others = values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
+    _wait_until_ready(nodes, machines[0], {machines[0].name: first, **others}, facts, say)
     return head
 
 
 def join(
     nodes: Mapping[str, Node],
-    joining: Sequence[Machine],
+    joining: Machine,
     facts: Mapping[str, Facts],
     head: ray.Head,
+    master: Machine,
     token: str,
     say: Callable[[str, str], None],
+    *,
+    most: int,
 ) -> None:
-    """Have workers on more nodes of a cluster that is at work, and wait as `bring_up` does.
+    """Have a worker on one more node of a cluster that is at work, and wait as `bring_up` does.
 
-    `facts`: of all of its nodes, the head's first.
+    `facts`: of all of its nodes. `head` is on `master`.
     """
-    master = nodes[next(iter(facts))].machine
-    start = partial(_start, facts=facts, head=head, master=master, token=token, say=say)
-    values(fan_out(start, {machine.name: nodes[machine.name] for machine in joining}))
-    _wait_until_ready(nodes, [master, *joining], facts, say)
+    node = nodes[joining.name]
+    started = _start(node, facts=facts, head=head, master=master, token=token, say=say, most=most)
+    _wait_until_ready(nodes, master, {joining.name: started}, facts, say)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What a node says of the daemons that it has."""
+
+    ports: Mapping[str, int]
+    start: str
+    """Which of their starts it is."""
 
 
 def _start(
@@ -60,34 +78,41 @@ def _start(
     master: Machine,
     token: str,
     say: Callable[[str, str], None],
-) -> Mapping[str, int]:
-    """Have the daemons of one node; their ports. `head` None: it is the head itself."""
+    most: int,
+) -> _Started:
+    """Have the daemons of one node. `head` None: it is the head itself."""
     wanted = ray.daemons(
         node.machine,
         facts[node.name],
         cores=cores_of_a_node(facts)[node.name],
         master=master,
-        nodes=len(facts),
+        nodes=max(len(facts), most),
         head=head,
         token=token,
     )
     started = node.ask("ray_start", wanted, timeout_s=START_TIMEOUT_S)
     part = "head" if head is None else "worker"
     say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
-    return {str(name): int(port) for name, port in started["ports"].items()}
+    ports = {str(name): int(port) for name, port in started["ports"].items()}
+    return _Started(ports=ports, start=str(started["start"]))
 
 
 def _wait_until_ready(
     nodes: Mapping[str, Node],
-    machines: Sequence[Machine],
+    master: Machine,
+    started: Mapping[str, _Started],
     facts: Mapping[str, Facts],
     say: Callable[[str, str], None],
 ) -> None:
-    head = nodes[machines[0].name]
-    names = {ray.address_of(machine): machine.name for machine in machines}
+    """Wait until the head, which is on `master`, counts in what was `started` on the nodes of these names."""
+    head = nodes[master.name]
+    names = {ray.address_of(nodes[name].machine): name for name in started}
     request = {
         "node": head.name,
-        "expected": {ray.address_of(machine): len(facts[machine.name].gpus) for machine in machines},
+        "expected": {
+            address: {"gpus": len(facts[name].gpus), "start": started[name].start}
+            for address, name in names.items()
+        },
         "deadline_s": READY_DEADLINE_S,
     }
     told: list[str] = []

@@ -36,7 +36,7 @@ OWN_END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "stop"]
+    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "give way"]
     """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
@@ -95,6 +95,8 @@ class Watch:
         """Nodes whose launcher is under way → monotonic time of it."""
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
+        self.gave_way = False
+        """Whether `give_way` is what ended it."""
         self.interrupts = 0
         """How often a person pressed Ctrl-C, also after the run had ended."""
         self._interrupts_handled = 0
@@ -141,9 +143,14 @@ class Watch:
         self.interrupts += 1
         self._events.put(_Event(kind="interrupted"))
 
-    def stop(self) -> None:
-        """Stop the run on every node, and follow it to its end. From any thread."""
-        self._events.put(_Event(kind="stop"))
+    @property
+    def lost(self) -> frozenset[str]:
+        """Names of the nodes that could not be asked how they ended."""
+        return frozenset(name for name, record in self.records.items() if record.lost)
+
+    def give_way(self) -> None:
+        """Stop the run on every node, unless it is about to end already. From any thread."""
+        self._events.put(_Event(kind="give way"))
 
     def _handle(self, event: _Event) -> None:
         match event.kind:
@@ -152,7 +159,8 @@ class Watch:
                 raise event.error
             case "interrupted":
                 self._interrupted()
-            case "stop":
+            case "give way" if not (self.records or self._to_stop):
+                self.gave_way = True
                 self._stop_all()
             case "started":
                 self.started_s[event.node] = time.monotonic()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpuctl.text import plural
 from gpuctl.workflow.connect import load_inventory
 from inventories.machine import Machine
-from inventories.run import Run
+from inventories.run import Run, RunNode
 from inventories.store import ClusterFolder, Store
 
 if TYPE_CHECKING:
@@ -135,29 +135,32 @@ def _is_copy(run: Run, one: "Checkpoints", before: "Checkpoints") -> bool:
     return one.newest == before.newest and (run.built_in or one.written_ns == before.written_ns)
 
 
-def survey(store: Store, own: ClusterFolder, runs: Sequence[Run], *, unfinished: Run | None = None) -> Survey:
+def survey(
+    store: Store,
+    own: ClusterFolder,
+    runs: Sequence[Run],
+    *,
+    unfinished: Mapping[str, Sequence[RunNode]] | None = None,
+) -> Survey:
     """Ask every machine of the cluster at once, and the first nodes of runs of other clusters.
 
-    Machines of the cluster `own` that did not tell how their part of the run `unfinished` ended end it first.
+    `unfinished`: name of a machine of the cluster `own` → its parts of runs of which it did not tell how they ended;
+    it ends them first.
     """
     from remote import checkpoints
     from remote.connection import connect
     from remote.fanout import fan_out
-    from remote.replica import mirrored_path, read_node_records
+    from remote.replica import mirrored_path
     from remote.watch import stop_on_node
 
     places = [Place(cluster=own, machine=machine) for machine in load_inventory(own).machines]
     places += _of_other_clusters(store, own, runs)
-    lost = {}
-    if unfinished is not None:
-        said = {record.node for record in read_node_records(store.run(unfinished.run), unfinished.nodes)}
-        lost = {part.name: part for part in unfinished.nodes if part.name not in said}
 
     def one(there: Place) -> "list[Checkpoints | None]":
         node = connect(there.machine, there.cluster.known_hosts_path)
         try:
-            if there.cluster == own and node.name in lost:
-                stop_on_node(node, lost[node.name])
+            for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
+                stop_on_node(node, part)
             return checkpoints.on_node(node, runs)
         finally:
             node.close()

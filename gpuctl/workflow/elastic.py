@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpuctl.workflow.connect import connected
 from inventories.errors import InventoryError, Locked
 from inventories.machine import Inventory, Machine
-from inventories.run import Run
+from inventories.run import Run, RunNode
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.session import Node
+    from remote.watch import Watch
 
 LOOK_S = 2.0
 """Between two looks at the inventory, and then at the run's checkpoints."""
 AGAIN_S = 60.0
-"""A machine that did not answer, or could not be made ready, is tried again that much later."""
+"""A machine that did not answer, or could not be made ready, is tried again after so long, then after twice that."""
+AGAIN_AT_MOST_S = 900.0
+SETTLE_S = 30.0
+"""A script that always writes to its checkpoints is stopped all the same, so long after the first that is new."""
 
+Key: TypeAlias = tuple[str, str, int]
+"""Of a machine, also where another gets its name: name, host, port."""
+MakeReady: TypeAlias = 'Callable[[Inventory, "Mapping[str, Node]", Machine], None]'
+"""Gets connections to the machines at work and to the one that is to join them, and which that is.
 
-MakeReady: TypeAlias = 'Callable[[Inventory, "Mapping[str, Node]", Sequence[Machine]], None]'
-"""Gets connections to the machines at work and to those that are to join them, and which these are.
-
-Raises RemoteError where they can't take part.
+Raises RemoteError where it can't take part.
 """
 
 
@@ -38,11 +43,12 @@ class Going:
     """A run that goes on, and what there is to be done with more machines."""
 
     run: Run
+    watch: "Watch"
     machines: Sequence[Machine]
     """Those at work."""
     make_ready: MakeReady
-    stop: Callable[[], None] | None
-    """Stops the run on every node. None: machines that are ready take part at once."""
+    gives_way: bool
+    """Whether the run has to end for them. False: machines that are ready take part at once."""
     say: Callable[[str], None]
 
 
@@ -56,18 +62,36 @@ class Growth:
         self._python = python
         self._over = Event()
         self._thread: Thread | None = None
-        self._not_before: dict[tuple[str, str, int], float] = {}
-        """Machines that were of no use → monotonic time until which they are left alone."""
+        self._going: Going | None = None
+        self._ready: Sequence[Machine] = ()
+        self._at_it = ""
+        """Name of the machine that is being made ready."""
+        self._tries: dict[Key, tuple[int, float]] = {}
+        """Machines that were of no use → how often, and the monotonic time until which they are left alone."""
         self._said: set[str] = set()
-        self.joining: Sequence[Machine] = ()
-        """The machines for which the run was stopped."""
+        self.barred: frozenset[str] = frozenset()
+        """Names of machines with which a run could not begin though they were ready: they are not tried again."""
+        self.lost: dict[str, list[RunNode]] = {}
+        """Machines that were lost → their parts in the runs, which may be going on there."""
+
+    @property
+    def joining(self) -> Sequence[Machine]:
+        """The machines for which the run that is over was ended."""
+        return self._ready if self._going is not None and self._going.watch.gave_way else ()
+
+    @property
+    def lost_one(self) -> bool:
+        """Whether the run that is over lost a machine."""
+        from remote.node.runner import REBOOTED
+
+        records = self._going.watch.records.values() if self._going is not None else ()
+        return any(record.lost or record.failure == REBOOTED for record in records)
 
     @contextmanager
     def during(self, going: Going) -> Iterator[None]:
-        """Look out for as long as the body runs, in a thread of its own."""
-        self.settle()
+        """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
         self._over.clear()
-        self.joining = ()
+        self._going, self._ready = going, ()
         self._thread = Thread(
             target=self._work, args=(going,), daemon=True, name=f"growth of {going.run.run}"
         )
@@ -76,105 +100,153 @@ class Growth:
             yield
         finally:
             self._over.set()
+            for part in going.run.nodes:
+                if part.name in going.watch.lost:
+                    self.lost.setdefault(part.name, []).append(part)
 
-    def settle(self) -> None:
+    def settle(self, say: Callable[[str], None]) -> None:
         """Wait until nothing is made ready any more."""
         if self._thread is not None:
+            self._thread.join(LOOK_S)
+            if self._thread.is_alive() and self._at_it:
+                say(f"{self._at_it} is still being made ready; it takes part in what follows")
             self._thread.join()
 
-    def leave_out(self, machines: Sequence[Machine]) -> None:
-        """Leave these machines alone for a while."""
-        for machine in machines:
-            self._not_before[_key(machine)] = time.monotonic() + AGAIN_S
+    def bar(self, machines: Sequence[Machine]) -> None:
+        """Leave these machines alone from now on."""
+        self.barred |= {machine.name for machine in machines}
 
     def _work(self, going: Going) -> None:
         at_work = list(going.machines)
         while not self._over.wait(LOOK_S):
-            joining = self._make_ready(going, at_work)
-            if not joining:
+            try:
+                inventory = self._folder.load()
+            except InventoryError as error:
+                self._say_once(going, f"no more machines can be looked for: {error}")
                 continue
-            at_work += joining
-            if going.stop is None:
-                going.say(f"{_names(joining)} can be used from here on")
+            if not going.gives_way:
+                there = {_key(machine) for machine in inventory.machines}
+                at_work = [machine for machine in at_work if _key(machine) in there]
+            ready = [
+                machine
+                for machine in self._candidates(inventory, at_work)
+                if self._try(going, at_work, machine)
+            ]
+            if not ready:
                 continue
-            going.say(
-                f"{_names(joining)} can take part: run {going.run.run} ends at its next checkpoint to go on"
-            )
+            names = ", ".join(machine.name for machine in ready)
+            if not going.gives_way:
+                at_work += ready
+                going.say(f"{names} can be used from here on")
+                continue
+            going.say(f"{names} can take part: run {going.run.run} ends at its next checkpoint to go on")
             if self._wait_for_checkpoint(going):
-                self.joining = joining
-                going.stop()
+                self._ready = ready
+                going.watch.give_way()
             return
 
-    def _make_ready(self, going: Going, at_work: Sequence[Machine]) -> Sequence[Machine]:
-        """Make those machines ready that are not at work, as many as may be; the ones that now are."""
+    def _try(self, going: Going, at_work: Sequence[Machine], machine: Machine) -> bool:
+        """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
         from remote.errors import RemoteError
+        from remote.watch import stop_on_node
 
-        candidates: Sequence[Machine] = ()
-        joining: Sequence[Machine] = ()
+        all_there = False
         try:
-            inventory = self._folder.load()
-            candidates = self._candidates(inventory, at_work)
-            if not candidates:
-                return ()
-            with connected(self._folder, [*at_work, *candidates], at_least=len(at_work) + 1) as nodes:
-                joining = [machine for machine in candidates if machine.name in nodes]
-                with self._folder.lock("train"):
-                    going.make_ready(inventory, nodes, joining)
+            with (
+                connected(self._folder, [machine]) as alone,
+                connected(self._folder, at_work) as others,
+                self._folder.lock("train"),
+            ):
+                all_there, self._at_it = True, machine.name
+                for part in self.lost.get(machine.name, ()):
+                    stop_on_node(alone[machine.name], part)
+                going.make_ready(self._folder.load(), {**others, **alone}, machine)
         except Locked:
-            return ()  # by an `up` that may be adding some
-        except InventoryError as error:
-            self._say_once(going, f"no more machines can be looked for: {error}")
-            return ()
-        except RemoteError as error:
-            self.leave_out(candidates)
-            if joining:
-                self._say_once(going, f"{_names(joining)} can't take part yet: {error}")
-            return ()
-        self.leave_out([machine for machine in candidates if machine not in joining])
-        return joining
+            return False  # by an `up` that may be adding some
+        except (RemoteError, InventoryError, OSError) as error:
+            self._leave_out(machine)
+            if all_there:
+                self._say_once(going, f"{machine.name} can't take part yet: {error}")
+            return False
+        finally:
+            self._at_it = ""
+        self.lost.pop(machine.name, None)
+        self._tries.pop(_key(machine), None)
+        return True
+
+    def _candidates(self, inventory: Inventory, at_work: Sequence[Machine]) -> Sequence[Machine]:
+        """The machines that may join, by rank."""
+        taken, now = {machine.name for machine in at_work} | self.barred, time.monotonic()
+        free = [
+            replace(machine, python=self._python) if self._python else machine
+            for machine in sorted(inventory.machines, key=lambda machine: machine.rank)
+            if machine.name not in taken and self._tries.get(_key(machine), (0, now))[1] <= now
+        ]
+        return free[: max(0, self._most - len(at_work))]
+
+    def _leave_out(self, machine: Machine) -> None:
+        """Leave a machine alone for a while, which grows."""
+        tries, _ = self._tries.get(_key(machine), (0, 0.0))
+        wait_s = min(AGAIN_S * 2**tries, AGAIN_AT_MOST_S)
+        self._tries[_key(machine)] = (tries + 1, time.monotonic() + wait_s)
 
     def _say_once(self, going: Going, text: str) -> None:
         if text not in self._said and not self._over.is_set():
             self._said.add(text)
             going.say(text)
 
-    def _candidates(self, inventory: Inventory, at_work: Sequence[Machine]) -> Sequence[Machine]:
-        """The machines that may join, by rank."""
-        taken, now = {machine.name for machine in at_work}, time.monotonic()
-        free = [
-            replace(machine, python=self._python) if self._python else machine
-            for machine in sorted(inventory.machines, key=lambda machine: machine.rank)
-            if machine.name not in taken and self._not_before.get(_key(machine), now) <= now
-        ]
-        return free[: self._most - len(at_work)]
-
     def _wait_for_checkpoint(self, going: Going) -> bool:
         """Return once the run has written one after this call; False where it is over before that.
 
-        A script's counts once it was the same in two looks: until then it may be half written.
+        A script's counts once it was the same in two looks: until then it may be half written. And not while another
+        command works on the cluster, for which the next run would have to wait.
         """
         from remote import checkpoints
         from remote.errors import RemoteError
 
         [first] = [machine for machine in going.machines if machine.name == going.run.nodes[0].name]
-        seen: list[tuple[str, int] | None] = []
+        news: News | None = None
         while not self._over.is_set():
             try:
                 with connected(self._folder, [first]) as nodes:
                     while not self._over.wait(LOOK_S):
                         [found] = checkpoints.on_node(nodes[first.name], [going.run])
-                        seen.append(None if found is None else (found.newest, found.written_ns))
-                        settled = going.run.built_in or seen[-1:] == seen[-2:-1]
-                        if seen[-1] not in (None, seen[0]) and settled:
+                        newest = None if found is None else (found.newest, found.written_ns)
+                        if news is None:
+                            news = News(newest, settle_s=0.0 if going.run.built_in else SETTLE_S)
+                        elif news.whole(newest, time.monotonic()) and self._is_free():
                             return True
             except RemoteError:
                 self._over.wait(LOOK_S)  # whoever follows the run says what is wrong with the node
         return False
 
+    def _is_free(self) -> bool:
+        """Whether no other command works on the cluster."""
+        try:
+            with self._folder.lock("train", wait_s=0.0):
+                return True
+        except Locked:
+            return False
 
-def _names(machines: Sequence[Machine]) -> str:
-    return ", ".join(machine.name for machine in machines)
+
+class News:
+    """Tells from one look at a run's checkpoints to the next whether there is a new one, as a whole."""
+
+    def __init__(self, newest: "tuple[str, int] | None", *, settle_s: float) -> None:
+        """`newest`: its name and time of writing; None for none. `settle_s`: it may go on changing for so long."""
+        self._first = self._last = newest
+        self._settle_s = settle_s
+        self._since: float | None = None
+        """When the first new one was seen."""
+
+    def whole(self, newest: "tuple[str, int] | None", now: float) -> bool:
+        """Whether what is the newest now is new, and whole. `now`: monotonic."""
+        before, self._last = self._last, newest
+        if newest is None or newest == self._first:
+            return False
+        self._since = now if self._since is None else self._since
+        return newest == before or now - self._since >= self._settle_s
 
 
-def _key(machine: Machine) -> tuple[str, str, int]:
+def _key(machine: Machine) -> Key:
     return machine.name, machine.host, machine.port

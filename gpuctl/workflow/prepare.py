@@ -1,6 +1,6 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.firewall import crosses_a_network, open_firewall
-from inventories.machine import Inventory, Machine
-from inventories.run import Mode
+from inventories.machine import Inventory
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def prepare(
     everyone = {**nodes, **(beside or {})}
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
     if any(found[name].active_runs for name in nodes):
-        return Prepared(facts=found, code={})
+        return Prepared(facts={name: found[name] for name in nodes}, code={})
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
     room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
     build = Build.of(everyone, found, wanted) if wanted is not None else None
@@ -77,8 +76,7 @@ def prepare(
         return fact, code
 
     both = values(fan_out(one, nodes))
-    for name, node in (beside or {}).items():
-        open_firewall(view, folder, inventory, node, found[name])
+    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _) in both.items()}
     for finding in preflight.alike_together(compared.findings(ready)):
         view.note(preflight.sentence(finding))
@@ -86,30 +84,6 @@ def prepare(
         facts=ready,
         code={name: root for name, (_, root) in both.items()} if room else {},
     )
-
-
-def prepare_more(
-    view: View,
-    folder: ClusterFolder,
-    tree: "Tree",
-    destination: str,
-    wanted: "Wanted | None",
-    inventory: Inventory,
-    nodes: "Mapping[str, Node]",
-    joining: Sequence[Machine],
-    *,
-    mode: Mode,
-    wished: Collection[str],
-) -> Prepared:
-    """Make those of the nodes ready that are to join the others, which are at work. Raises PreflightFailed."""
-    from remote import preflight
-
-    names = {machine.name for machine in joining}
-    more = {name: node for name, node in nodes.items() if name in names}
-    at_work = {name: node for name, node in nodes.items() if name not in names}
-    ready = prepare(view, folder, inventory, more, tree, destination, wanted, beside=at_work)
-    preflight.check(ready.facts, None, master=joining[0], note=view.note, mode=mode, wished=wished)
-    return ready
 
 
 @dataclass(frozen=True, kw_only=True)

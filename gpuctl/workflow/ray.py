@@ -11,6 +11,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.stop import stop_run
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
@@ -41,12 +42,15 @@ def stop(app: App) -> dict[str, Any]:
     """End Ray on every machine; the document of `ray stop --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    going_on = [run.id for run in unfinished(app.store, folder.name) if run.load_run().mode == "ray"]
+    going_on = [run for run in unfinished(app.store, folder.name) if run.load_run().mode == "ray"]
     if going_on and not app.output.confirm(
-        f"The run {going_on[-1]} is still going on. End Ray, and the run with it?"
+        f"The run {going_on[-1].id} is still going on. End Ray, and the run with it?"
     ):
         raise Usage("Ray was not ended, as you said no.")
     with folder.lock("ray stop", on_wait=app.output.say):
+        for run in going_on:
+            for problem in stop_run(app, run)[1]:
+                app.output.say(f"run {run.id}: {problem}")
         errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
         if not any(errors.values()):
             folder.ray_token_path.unlink(missing_ok=True)

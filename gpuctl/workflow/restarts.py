@@ -1,6 +1,7 @@
 """`train`, with what comes before its run and after: the one it goes on from, and another where it has failed."""
 
 from dataclasses import replace
+from threading import Event
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
@@ -17,6 +18,8 @@ WRONG_OPTIONS = 2
 """The exit status of a program that was given what it can't be given."""
 STARTS = 3
 """So often in a row it is tried to start the next of an elastic job's runs."""
+PAUSE_S = 10.0
+"""Before the second of these tries; twice as long before the third."""
 
 
 def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
@@ -27,25 +30,31 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
     that was stopped as more machines can take part is followed by one on all of them. Returns the last one's result,
     and whether a person interrupted.
     """
-    from remote.errors import RemoteError
+    from remote.errors import PreflightFailed, RemoteError
 
+    request, earlier = resume.resolve(app, request)
     if request.detach and (request.max_restarts or request.elastic):
         option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
         raise Usage(
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
-    request, earlier = resume.resolve(app, request)
     growth = _growth(app, request)
     result, interrupted = train(app, request, earlier, growth)
     before: tuple[Result, Earlier] | None = None
     restarts = vain_starts = 0
     without: frozenset[str] = frozenset()
-    while not interrupted and vain_starts < STARTS:
+    while not interrupted and vain_starts < STARTS and not app.store.run(result.run).stopped_path.exists():
         failed = f"run {result.run} failed ({what_failed(result)})"
-        joining = growth.joining if growth and result.status != "succeeded" else ()
+        joining = growth.joining if growth and result.status in ("failed", "stopped") else ()
+        lost = growth is not None and not joining and (growth.lost_one or blames_a_machine(result))
+        why = f"{failed}; "
         if joining:
-            why = f"{', '.join(machine.name for machine in joining)} can take part, too: "
+            names = ", ".join(machine.name for machine in joining)
+            in_vain_before = growth is not None and growth.barred.issuperset(
+                machine.name for machine in joining
+            )
+            why = f"going on without {names}: " if in_vain_before else f"{names} can take part, too: "
         elif result.status != "failed":
             break
         elif result.exit_code == WRONG_OPTIONS:
@@ -54,30 +63,30 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
                 "would be given the same. Put them right, then start it again."
             )
             break
-        elif growth and lost_a_machine(result):
-            why = f"{failed}; "
-        elif restarts < request.max_restarts:
+        elif not lost and restarts == request.max_restarts:
+            break
+        elif not lost:
             restarts += 1
             why = f"restart {restarts} of {request.max_restarts}: {failed}; "
-        else:
-            break
         try:
             if growth:
-                growth.settle()
-            left = resume.after_failure(app, result.run)
+                Event().wait(PAUSE_S * vain_starts)
+                growth.settle(app.output.say)
+            left = resume.after_failure(app, result.run, growth.lost if growth else {})
+            if growth and lost and not growth.lost_one and left.answering.issuperset(_took_part(result)):
+                # The machine is there: what failed on it may fail again, without end.
+                if restarts == request.max_restarts:
+                    break
+                restarts += 1
             if not joining and before is not None and in_vain(*before, result, left):
                 app.output.say(
                     f"{failed} and is not restarted: run {before[0].run} had failed in the same way, and no newer "
                     "checkpoint was written since. Mend the cause, then start it again."
                 )
                 break
-            there = left.answering - without
+            there = left.answering - without - (growth.barred if growth else frozenset())
             if request.min_nodes and len(there) < request.min_nodes:
-                app.output.say(
-                    f"{failed} and is not restarted: {plural(len(there), 'machine')} can take part, and --nnodes "
-                    f"{request.nodes_asked_for} asks for {request.min_nodes} at least. Once there are more: gpuctl "
-                    f"train --resume --nnodes {request.nodes_asked_for}"
-                )
+                app.output.say(_too_few(request, result.run, len(there)))
                 break
             again = replace(request, answering=there)
             following, interrupted = train(app, again, replace(left, why=why), growth)
@@ -90,8 +99,10 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
             app.output.say(f"{why}another could not be started: {error}")
             if growth:
                 vain_starts += 1
-                without |= {machine.name for machine in joining}
-                growth.leave_out(joining)
+                if isinstance(error, RemoteError):
+                    growth.bar(joining)
+                if isinstance(error, PreflightFailed):
+                    without |= error.nodes
     return result, interrupted
 
 
@@ -103,9 +114,22 @@ def _growth(app: App, request: TrainRequest) -> Growth | None:
     return Growth(folder, most=request.nnodes, python=request.python)
 
 
-def lost_a_machine(result: Result) -> bool:
-    """Whether a machine failed, not one of its ranks."""
+def blames_a_machine(result: Result) -> bool:
+    """Whether a machine is what failed, not one of its ranks."""
     return result.first_error is not None and result.first_error.rank is None
+
+
+def _took_part(result: Result) -> frozenset[str]:
+    """Names of the run's machines."""
+    return frozenset(rank.node for rank in result.ranks)
+
+
+def _too_few(request: TrainRequest, run: str, there: int) -> str:
+    """The sentence for an elastic job with too few machines to go on."""
+    return (
+        f"No other run follows {run}: {plural(there, 'machine')} can take part, and --nnodes "
+        f"{request.nodes_asked_for} asks for {request.min_nodes} at least. Once there are more: gpuctl train --resume"
+    )
 
 
 def in_vain(before: Result, left_before: Earlier, now: Result, left: Earlier) -> bool:

@@ -1,7 +1,7 @@
 """`train --resume`: which run to go on from, and what is taken over from it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from gpuctl.workflow.checkpoints import Earlier, Picked, Survey, survey
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.runs import latest
 from inventories.errors import InventoryError, NotFound
-from inventories.run import Result, Run, RunOptions
+from inventories.run import Result, Run, RunNode, RunOptions
 from inventories.store import Store
 
 
@@ -90,16 +90,20 @@ def way_on(app: App, result: Result) -> str:
     return for_cluster("go on from there: gpuctl train --resume", result.cluster)
 
 
-def after_failure(app: App, failed: str) -> Earlier:
+def after_failure(app: App, failed: str, lost: Mapping[str, Sequence[RunNode]]) -> Earlier:
     """What a run that failed has left to go on from, and which machines can. Raises SomeNodesFailed where none can.
 
-    A machine that was lost and is back is first told to end its part of that run.
+    A machine that was lost and is back is first told to end its part of that run. `lost`: name of a machine → its
+    parts in earlier runs, which it ends, too.
     """
     from remote.errors import SomeNodesFailed
+    from remote.replica import read_node_records
 
     run = app.store.run(failed).load_run()
     cluster = app.store.cluster(app.options.cluster)
-    asked = survey(app.store, cluster, list(_chain(app.store, run)), unfinished=run)
+    said = {record.node for record in read_node_records(app.store.run(run.run), run.nodes)}
+    unfinished = {part.name: [part, *lost.get(part.name, ())] for part in run.nodes if part.name not in said}
+    asked = survey(app.store, cluster, list(_chain(app.store, run)), unfinished={**lost, **unfinished})
     answering = asked.answering(cluster)
     if not answering:
         raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")

@@ -18,7 +18,7 @@ from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.elastic import Going, Growth, MakeReady
 from gpuctl.workflow.placement import place, take_back
-from gpuctl.workflow.prepare import Prepared, prepare, prepare_more
+from gpuctl.workflow.prepare import Prepared, prepare
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory, Machine
 from inventories.run import Mode, Result, Run, RunNode
@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+FIRST_LOCK_S, NEXT_LOCK_S = 10.0, 3600.0
+"""For another command to be done with the cluster: before a first run, and before one that follows another."""
+
+
 def train(
     app: App, request: TrainRequest, earlier: Earlier | None = None, growth: Growth | None = None
 ) -> tuple[Result, bool]:
@@ -62,7 +66,9 @@ def train(
     wanted = what_to_install(request, tree, machines, app.output.say)
     with open_view(app.output, logs=not request.built_in) as view, ExitStack() as preparing:
         # Held until the ranks have started: no `up`, `down` or second `train` comes in between.
-        preparing.enter_context(folder.lock("train", on_wait=view.note))
+        # A run that follows another has to follow: an `up` that replaces a lost machine may take a while.
+        wait_s = FIRST_LOCK_S if request.answering is None else NEXT_LOCK_S
+        preparing.enter_context(folder.lock("train", wait_s=wait_s, on_wait=view.note))
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
         with connected(folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
             machines = [machine for machine in machines if machine.name in nodes]
@@ -87,7 +93,9 @@ def train(
             if request.mode == "ray":
                 mark = time.monotonic()
                 view.phase("ray", "a head on the first node, workers on the others")
-                head = ray_cluster.bring_up(nodes, prepared.facts, folder.ray_token(), view.node)
+                most = request.nnodes or 0 if request.elastic else 0
+                token = folder.ray_token()
+                head = ray_cluster.bring_up(nodes, prepared.facts, token, view.node, most=most)
                 seconds["prepare"] += time.monotonic() - mark
             run_folder = app.store.new_run(started_at)
             run = plan_run(
@@ -104,16 +112,22 @@ def train(
                         seconds={**run.seconds, "prepare": round(placed_s, 3)},
                     )
 
-                make_ready = readying(view, folder, request, tree, destination, wanted, prepared, head)
+                make_ready = readying(
+                    view, folder, request, tree, destination, wanted, prepared, machines[0], head
+                )
 
                 def grow(watch: "Watch") -> AbstractContextManager[None]:
                     if growth is None:
                         return nullcontext()
-                    # What a driver has Ray do is Ray's to move.
-                    stop = None if request.drives else watch.stop
-                    return growth.during(
-                        Going(run=run, machines=machines, make_ready=make_ready, stop=stop, say=view.note)
+                    going = Going(
+                        run=run,
+                        watch=watch,
+                        machines=machines,
+                        make_ready=make_ready,
+                        gives_way=not request.drives,  # what a driver has Ray do is Ray's to move
+                        say=view.note,
                     )
+                    return growth.during(going)
 
                 return see_through(
                     view,
@@ -144,30 +158,27 @@ def readying(
     destination: str,
     wanted: "Wanted | None",
     prepared: Prepared,
+    master: Machine,
     head: "Head | None",
 ) -> MakeReady:
-    """What makes more machines ready to join those that are, and has them join the Ray that a driver uses."""
-    from remote import ray_cluster
+    """What makes a machine ready to join those that are, and has it join the Ray that a driver uses."""
+    from remote import preflight, ray_cluster
+    from remote.errors import NodeFailed
 
     facts = dict(prepared.facts)
 
-    def make_ready(inventory: Inventory, nodes: "Mapping[str, Node]", joining: Sequence[Machine]) -> None:
-        facts.update(
-            prepare_more(
-                view,
-                folder,
-                tree,
-                destination,
-                wanted,
-                inventory,
-                nodes,
-                joining,
-                mode=request.mode,
-                wished=request.env,
-            ).facts
-        )
+    def make_ready(inventory: Inventory, nodes: "Mapping[str, Node]", machine: Machine) -> None:
+        if master.name not in nodes:
+            raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
+        others = {name: node for name, node in nodes.items() if name != machine.name}
+        one = {machine.name: nodes[machine.name]}
+        ready = prepare(view, folder, inventory, one, tree, destination, wanted, beside=others)
+        together = {**{name: facts[name] for name in others}, **ready.facts}
+        preflight.check(together, None, master=master, note=view.note, mode=request.mode, wished=request.env)
         if request.drives and head is not None:
-            ray_cluster.join(nodes, joining, facts, head, folder.ray_token(), view.node)
+            token, most = folder.ray_token(), request.nnodes or 0
+            ray_cluster.join(nodes, machine, together, head, master, token, view.node, most=most)
+        facts.update(ready.facts)
 
     return make_ready
 

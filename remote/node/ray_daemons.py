@@ -14,7 +14,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from remote.node import frames, process, runner
 from remote.node.facts import free_port
@@ -42,7 +42,8 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
 
     Request: identity, argv, env, path_prefix, token, node, listens (address and name of the port that is waited
     for, or None). In argv `{NAME}` stands for the port that the node chooses for each name of `ports`, and
-    `{temp_dir}` for Ray's own folder. Answers with `ports` and whether it was `kept`. Raises OSError with a sentence.
+    `{temp_dir}` for Ray's own folder, `{start}` for a name of this start. Answers with `ports`, `start` and whether
+    it was `kept`. Raises OSError with a sentence.
     """
     folder = folder_of(request["node"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +57,8 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
                 raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
             _end(folder, known)
             known = _start(folder, request)
-        frames.write(output, {"t": "started", "ports": known["ports"], "kept": kept})
+        answer = {"t": "started", "ports": known["ports"], "start": known["start"], "kept": kept}
+        frames.write(output, answer)
 
 
 def _running(known: Dict[str, Any]) -> bool:
@@ -71,6 +73,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     known = {
         "identity": request["identity"],
         "ports": ports,
+        "start": os.urandom(8).hex(),
         "temp_dir": temporary,
         "run_dir": str(run_dir),
     }  # type: Dict[str, Any]
@@ -84,7 +87,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
         "TMPDIR": os.environ.get("TMPDIR", temporary),
     }
     # Ray lets everybody write into its folder and its sockets' one; into the one around it nobody else gets.
-    words = {"temp_dir": os.path.join(temporary, "ray"), **ports}
+    words = {"temp_dir": os.path.join(temporary, "ray"), "start": known["start"], **ports}
     spec = {
         "node": "ray",
         "argv": [word.format(**words) for word in request["argv"]],
@@ -160,10 +163,11 @@ def last_words(folder: Path) -> str:
 
 
 def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ray_ready`: on the head, wait until Ray itself counts every node of `expected` (address → GPUs) as alive.
+    """`ray_ready`: on the head, wait until Ray itself counts every node of `expected` as alive.
 
-    Answers `waiting` with the addresses that are `missing` now and then, at last `ready` with those still missing
-    after `deadline_s`. Raises OSError where the head's daemons have ended.
+    `expected`: address → `gpus`, and `start`, the value of the label `gpuctl-start`. Answers `waiting` with the
+    addresses that are `missing` now and then, at last `ready` with those still missing after `deadline_s`. Raises
+    OSError where the head's daemons have ended.
     """
     folder = folder_of(request["node"])
     known = read_json(folder / "node.json")
@@ -203,14 +207,19 @@ def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
     return document if isinstance(document, dict) else None
 
 
-def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, int]) -> List[str]:
-    """Addresses that Ray does not count as alive with all of their GPUs."""
+def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, Dict[str, Any]]) -> List[str]:
+    """Addresses that Ray does not count as alive, as they were started last, with all of their GPUs."""
     data = (document or {}).get("data") or {}
-    alive = {}  # type: Dict[str, float]
+    alive: Dict[Tuple[str, str], float] = {}
     for node in (data.get("result") or {}).get("result") or []:
         if node.get("state") == "ALIVE":
-            alive[str(node.get("node_ip"))] = float((node.get("resources_total") or {}).get("GPU", 0))
-    return sorted(address for address, gpus in expected.items() if alive.get(address, -1.0) < gpus)
+            key = str(node.get("node_ip")), str((node.get("labels") or {}).get("gpuctl-start"))
+            alive[key] = float((node.get("resources_total") or {}).get("GPU", 0))
+    return sorted(
+        address
+        for address, node in expected.items()
+        if alive.get((address, node["start"]), -1.0) < node["gpus"]
+    )
 
 
 def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -20,6 +20,7 @@ from remote.node.files import NODE_HOME, read_json, write_json
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
+REBOOTED = "the machine was rebooted during the run"
 NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 
@@ -233,7 +234,7 @@ def state(run_dir: Path) -> Dict[str, Any]:
         gone = "the run was never started here, or its folder {} is gone".format(run_dir)
         return {"running": False, "exit_code": None, "failure": gone}
     if runner["boot_id"] != process.boot_id():
-        return {"running": False, "exit_code": None, "failure": "the machine was rebooted during the run"}
+        return {"running": False, "exit_code": None, "failure": REBOOTED}
     if process.alive(runner["pid"], runner["birth"]):
         return {"running": True, "pid": runner["pid"]}
     # It may have ended between the two looks.

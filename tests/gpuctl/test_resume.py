@@ -12,7 +12,7 @@ from gpuctl.errors import Usage
 from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
 from gpuctl.workflow.placement import interrupts_held_back, receivers
 from gpuctl.workflow.request import TrainRequest, machines_of
-from gpuctl.workflow.restarts import in_vain, lost_a_machine, what_failed
+from gpuctl.workflow.restarts import blames_a_machine, in_vain, what_failed
 from gpuctl.workflow.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
 from inventories.machine import Inventory, Machine
@@ -398,9 +398,9 @@ def test_what_failed_is_one_line() -> None:
 
 
 def test_a_lost_machine_is_told_from_a_rank_that_failed() -> None:
-    assert lost_a_machine(LOST)
-    assert not lost_a_machine(FAILED)
-    assert not lost_a_machine(replace(FAILED, first_error=None))
+    assert blames_a_machine(LOST)
+    assert not blames_a_machine(FAILED)
+    assert not blames_a_machine(replace(FAILED, first_error=None))
 
 
 def again(result: Result, rank: int | None, node: str, message: str) -> Result:

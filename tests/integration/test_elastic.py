@@ -1,7 +1,9 @@
 """`train --nnodes MIN:MAX`: a job takes the machines that come, and does without those that are lost."""
 
 import json
+import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +49,12 @@ DataParallelTrainer(work, train_loop_config=config, scaling_config=scaling, run_
 
 
 def kill_host(gpuctl: Gpuctl, name: str) -> None:
-    """End all that runs on a local host, as a power cut does."""
-    for pid in processes_with(str(gpuctl.home / "clusters" / "default" / "local" / name)):
+    """End all that runs on a local host, as a power cut does, and clear what its Ray has in /tmp, as a boot does."""
+    host = gpuctl.home / "clusters" / "default" / "local" / name
+    for pid in processes_with(str(host)):
         psutil.Process(pid).kill()
+    for known in host.glob("home/.gpuctl-node/ray/*/node.json"):
+        shutil.rmtree(json.loads(known.read_text())["temp_dir"], ignore_errors=True)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -85,6 +90,12 @@ def test_the_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> Non
     two_hosts.ok("up", "--provider", "local", "--count", "3")
     second = wait_for(run_on(two_hosts, 3, first, process), what="a run on 3 nodes", deadline_s=120)
     kill_host(two_hosts, "default-2")
+    with ClusterFolder(two_hosts.home / "clusters" / "default").lock("up"):
+        # Longer than a first run would wait for an `up` that replaces the machine.
+        lost = two_hosts.run_folder(second) / "result.json"
+        wait_for(lost.exists, what="the end of the run on 3 nodes", deadline_s=120)
+        released_at = time.monotonic() + 12
+        wait_for(lambda: time.monotonic() > released_at, what="12 s")
     third = wait_for(run_on(two_hosts, 2, second, process), what="a run on 2 nodes again", deadline_s=180)
     interrupt(process)
     out, err = process.communicate(timeout=60)

@@ -55,7 +55,7 @@ def test_a_head_and_a_worker() -> None:
     assert head["argv"] == [
         *start, "--head", "--port={gcs}", "--dashboard-host=127.0.0.1", "--dashboard-port={dashboard}",
         "--include-dashboard=true", "--ray-client-server-port={client}", "--node-ip-address=10.0.0.1", "--num-cpus=8",
-        "--num-gpus=0", "--labels=gpuctl-node=c-0", *common,
+        "--num-gpus=0", "--labels=gpuctl-start={start},gpuctl-node=c-0", *common,
     ]  # fmt: skip
     assert head["env"] == {
         "GPUCTL_NODE": "c-0",
@@ -73,7 +73,7 @@ def test_a_head_and_a_worker() -> None:
     )
     assert worker["argv"] == [
         *start, "--address=10.0.0.1:20100", "--node-ip-address=10.0.0.2", "--num-cpus=4", "--num-gpus=2",
-        "--labels=gpuctl-node=c-1", *common,
+        "--labels=gpuctl-start={start},gpuctl-node=c-1", *common,
     ]  # fmt: skip
     assert (worker["listens"], worker["ports"]) == (None, ["agent"])
     assert "TOKEN" not in json.dumps({**worker, "token": None}), "the token is in its own field alone"
@@ -181,7 +181,8 @@ def test_a_script_is_a_driver() -> None:
 
 
 def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, Any]:
-    return {"state": state, "node_ip": address, "resources_total": resources}
+    labels = {"gpuctl-node": "any", "gpuctl-start": f"now {address}"}
+    return {"state": state, "node_ip": address, "resources_total": resources, "labels": labels}
 
 
 @pytest.mark.parametrize(
@@ -193,12 +194,21 @@ def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, 
         ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=1.0)], ["10.0.0.2"]),
         ([raylet("10.0.0.1"), raylet("10.0.0.2", state="DEAD", GPU=2.0)], ["10.0.0.2"]),
         ([raylet("10.0.0.1"), raylet("10.0.0.2", GPU=2.0), {"state": None}], []),
+        (
+            [{**raylet("10.0.0.1"), "labels": {"gpuctl-start": "before"}}, raylet("10.0.0.2", GPU=2.0)],
+            ["10.0.0.1"],
+        ),
+        ([{**raylet("10.0.0.1"), "labels": None}, raylet("10.0.0.2", GPU=2.0)], ["10.0.0.1"]),
         ([{**raylet("10.0.0.1"), "resources_total": None}, raylet("10.0.0.2", GPU=2.0)], []),
     ],
 )
 def test_who_is_missing_by_rays_own_view(nodes: list[Any] | None, missing: list[str]) -> None:
     document = None if nodes is None else {"data": {"result": {"result": nodes}}}
-    assert ray_daemons.missing_of(document, {"10.0.0.1": 0, "10.0.0.2": 2}) == missing
+    expected = {
+        address: {"gpus": gpus, "start": f"now {address}"}
+        for address, gpus in (("10.0.0.1", 0), ("10.0.0.2", 2))
+    }
+    assert ray_daemons.missing_of(document, expected) == missing
 
 
 def daemons_request(argv: list[str], **changed: object) -> dict[str, Any]:
