@@ -85,6 +85,11 @@ class TrainRequest:
         return self.min_nodes is not None
 
     @property
+    def most_nodes(self) -> int:
+        """As many machines as may take part later on; 0: as many as do now."""
+        return (self.nnodes or 0) if self.elastic else 0
+
+    @property
     def nodes_asked_for(self) -> str:
         """As it is typed: `4`, `1:4`; empty where it was not."""
         least = "" if self.min_nodes is None else f"{self.min_nodes}:"

@@ -69,6 +69,8 @@ def train(
         # A run that follows another has to follow: an `up` that replaces a lost machine may take a while.
         wait_s = FIRST_LOCK_S if request.answering is None else NEXT_LOCK_S
         preparing.enter_context(folder.lock("train", wait_s=wait_s, on_wait=view.note))
+        inventory = load_inventory(folder)  # it may be another by now
+        machines = machines_of(inventory, request)
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
         with connected(folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
             machines = [machine for machine in machines if machine.name in nodes]
@@ -93,9 +95,9 @@ def train(
             if request.mode == "ray":
                 mark = time.monotonic()
                 view.phase("ray", "a head on the first node, workers on the others")
-                most = request.nnodes or 0 if request.elastic else 0
-                token = folder.ray_token()
-                head = ray_cluster.bring_up(nodes, prepared.facts, token, view.node, most=most)
+                head = ray_cluster.bring_up(
+                    nodes, prepared.facts, folder.ray_token(), view.node, most=request.most_nodes
+                )
                 seconds["prepare"] += time.monotonic() - mark
             run_folder = app.store.new_run(started_at)
             run = plan_run(
@@ -176,7 +178,7 @@ def readying(
         together = {**{name: facts[name] for name in others}, **ready.facts}
         preflight.check(together, None, master=master, note=view.note, mode=request.mode, wished=request.env)
         if request.drives and head is not None:
-            token, most = folder.ray_token(), request.nnodes or 0
+            token, most = folder.ray_token(), request.most_nodes
             ray_cluster.join(nodes, machine, together, head, master, token, view.node, most=most)
         facts.update(ready.facts)
 
