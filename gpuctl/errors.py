@@ -3,6 +3,7 @@
 GpuctlError
 ├── Usage               what was typed can't be done like that; exit status 2
 ├── Failed              it was tried and did not work; exit status 1
+│   └── JobStopped      a person stopped the job between two of its runs
 └── Attention           partly done, and something needs a person; exit status 4
 """
 
@@ -17,6 +18,10 @@ class Usage(GpuctlError):
 
 class Failed(GpuctlError):
     """It was tried and did not work."""
+
+
+class JobStopped(Failed):
+    """A person stopped the job between two of its runs."""
 
 
 class Attention(GpuctlError):

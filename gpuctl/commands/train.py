@@ -176,6 +176,8 @@ def _nnodes(text: str | None) -> tuple[int | None, int | None]:
     least, colon, most = text.rpartition(":")
     if not most.isdecimal() or (colon and not least.isdecimal()):
         raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
+    if int(most) < 1:
+        raise Usage(f"--nnodes {text} is not possible: one node takes part at least.")
     if colon and not 1 <= int(least) <= int(most):
         raise Usage(f"--nnodes {text} is not possible: MIN is at least 1, and MAX at least MIN.")
     return int(least) if colon else None, int(most)

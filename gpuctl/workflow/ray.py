@@ -70,22 +70,22 @@ def status(app: App) -> dict[str, Any]:
     for name, state in states.items():
         role = "head" if "gcs" in state["ports"] else "worker"
         app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
-    return {
-        "cluster": inventory.cluster,
-        "nodes": [
-            {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
-            for name, state in states.items()
-        ],
-    }
+    nodes = [
+        {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
+        for name, state in states.items()
+    ]
+    unknown = [machine.name for machine in inventory.machines if machine.name not in states]
+    nodes += [{"node": name, "running": None, "ports": {}} for name in unknown]
+    return {"cluster": inventory.cluster, "nodes": nodes}
 
 
 def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
-    """The cluster, and by machine's name whether Ray runs there and on which ports."""
+    """The cluster, and by name of the machines that answer whether Ray runs there and on which ports."""
     from remote.fanout import fan_out, values
 
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    with connected(folder, inventory.machines) as nodes:
+    with connected(folder, inventory.machines, at_least=1, say=app.output.say) as nodes:
         return inventory, values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
 
 

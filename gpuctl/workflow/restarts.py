@@ -3,14 +3,14 @@
 from dataclasses import replace
 from threading import Event
 
-from gpuctl.errors import Usage
+from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
 from gpuctl.text import clean, plural
 from gpuctl.workflow import resume
 from gpuctl.workflow.checkpoints import Earlier
 from gpuctl.workflow.elastic import Growth
 from gpuctl.workflow.request import TrainRequest
-from gpuctl.workflow.train import train
+from gpuctl.workflow.train import check_not_stopped, train
 from inventories.errors import InventoryError
 from inventories.run import Result
 
@@ -44,7 +44,7 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
     before: tuple[Result, Earlier] | None = None
     restarts = vain_starts = 0
     without: frozenset[str] = frozenset()
-    while not interrupted and vain_starts < STARTS and not app.store.run(result.run).stopped_path.exists():
+    while not interrupted and vain_starts < STARTS:
         failed = f"run {result.run} failed ({what_failed(result)})"
         joining = growth.joining if growth and result.status in ("failed", "stopped") else ()
         lost = growth is not None and not joining and (growth.lost_one or blames_a_machine(result))
@@ -69,6 +69,7 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
             restarts += 1
             why = f"restart {restarts} of {request.max_restarts}: {failed}; "
         try:
+            check_not_stopped(app, Earlier(run=app.store.run(result.run).load_run(), source=None))
             if growth:
                 Event().wait(PAUSE_S * vain_starts)
                 growth.settle(app.output.say)
@@ -95,6 +96,9 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
         except KeyboardInterrupt:
             app.output.say(f"{why}interrupted before another began")
             return result, True
+        except JobStopped as stopped:
+            app.output.say(str(stopped))
+            break
         except (RemoteError, InventoryError) as error:
             app.output.say(f"{why}another could not be started: {error}")
             if growth:

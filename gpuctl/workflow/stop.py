@@ -17,15 +17,14 @@ def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     """End this run; one that is over is left as it is."""
     from remote.watch import stop_everywhere
 
+    # Before the nodes know, and also where it is over: whoever follows the run is not to start another.
+    folder.stopped_path.touch(mode=0o600)
     known = final_result(folder)
     if known is not None:
         return known, []
     run = folder.load_run()
     cluster = app.store.cluster(run.cluster)
     machines = {machine.name: machine for machine in cluster.load().machines} if cluster.exists() else {}
-    folder.stopped_path.touch(
-        mode=0o600
-    )  # before the nodes know: whoever follows the run is not to start another
     with open_view(app.output, logs=False) as view:
         view.phase("stop", f"stopping run {run.run}")
         errors = stop_everywhere(run, machines, cluster.known_hosts_path)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuctl.errors import Failed
+from gpuctl.errors import Failed, JobStopped
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
@@ -113,7 +113,8 @@ def train(
                         resumed_from=earlier.run.run,
                         seconds={**run.seconds, "prepare": round(placed_s, 3)},
                     )
-
+                if request.answering is not None and earlier is not None:
+                    check_not_stopped(app, earlier)
                 make_ready = readying(
                     view, folder, request, tree, destination, wanted, prepared, machines[0], head
                 )
@@ -150,6 +151,12 @@ def train(
                     if earlier is not None and earlier.source is not None:
                         take_back(view, folder, nodes, run)
                 raise
+
+
+def check_not_stopped(app: App, earlier: Earlier) -> None:
+    """Raises JobStopped where a person stopped the run that is to be followed by another."""
+    if app.store.run(earlier.run.run).stopped_path.exists():
+        raise JobStopped(f"The job was stopped: no other run follows {earlier.run.run}.")
 
 
 def readying(

@@ -202,3 +202,18 @@ def test_what_can_not_be_elastic(cluster: Gpuctl) -> None:
     alone = cluster("train", "--nnodes", "1:2", "--detach")
     assert alone.status == 2
     assert "--nnodes 1:2 needs gpuctl to stay" in alone.err
+
+
+def test_a_stop_between_two_runs_ends_the_job(two_hosts: Gpuctl) -> None:
+    two_hosts.script("fails.py", "raise SystemExit(3)\n")
+    folder = ClusterFolder(two_hosts.home / "clusters" / "default")
+    process = two_hosts.start("train", "--json", "--max-restarts", "3", "fails.py")
+    [run] = wait_for(lambda: list((two_hosts.home / "runs").glob("*/run.json")), what="the run")
+    with folder.lock("up"):  # the next run waits for it
+        wait_for((run.parent / "result.json").exists, what="the end of the run")
+        two_hosts.ok("stop")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert json.loads(out)["run"] == run.parent.name
+    assert f"The job was stopped: no other run follows {run.parent.name}." in err
+    assert len(list((two_hosts.home / "runs").iterdir())) == 1
