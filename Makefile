@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --config-sett
 # Half of what tests do is waiting. A file's tests stay together, and long files begin in their order.
 WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check bench clean
+.PHONY: demo test long check bench clean
 
 demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
@@ -21,6 +21,10 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 
 test: check $(VENV)/.clients  ## style, types, layers, then every test
 	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/pytest $(WORKERS)
+
+long: $(VENV)/.dev  ## what `make test` has samples of: a kill at every call to a cloud, many histories, slow links
+	GPUCTL_TEST_LONG=1 GPUCTL_TEST_SEQUENCES=100 $(BIN)/pytest tests/integration/test_crash_sweep.py \
+		tests/integration/test_cloud_properties.py tests/integration/test_slow_link.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -187,10 +187,10 @@ def account(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
-@pytest.mark.timeout(180 + 20 * EXAMPLES)
+@pytest.mark.timeout(600 + 60 * EXAMPLES)
 @settings(
     derandomize=not EXAMPLES,
-    max_examples=EXAMPLES or 25,
+    max_examples=EXAMPLES or 8,
     deadline=None,
     database=None,
     report_multiple_bugs=False,

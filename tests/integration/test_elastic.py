@@ -89,6 +89,13 @@ def test_the_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> Non
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=120)
     two_hosts.ok("up", "--provider", "local", "--count", "3")
     second = wait_for(run_on(two_hosts, 3, first, process), what="a run on 3 nodes", deadline_s=120)
+    if mode == "ray":  # a machine that a run on Ray loses is another test's
+        interrupt(process)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert json.loads(out)["resumed_from"] == first
+        assert json.loads(out)["mode"] == "ray"
+        return
     kill_host(two_hosts, "default-2")
     with ClusterFolder(two_hosts.home / "clusters" / "default").lock("up"):
         # Longer than a first run would wait for an `up` that replaces the machine.
