@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import paramiko
 
 OPEN_TIMEOUT_S = 15.0
+NO_STATUS = -1
+"""paramiko's, of a command that a signal ended, and of one whose connection broke."""
 STATUS_TIMEOUT_S = 10.0
 """After the end of a command's output its exit status follows at once; a broken link never sends one."""
 NEVER_HEARD = (
@@ -68,9 +70,10 @@ class Node:
             channel.shutdown_write()
             _read(channel.recv, stdout, "stdout", on_line)
             errors.join()
-            if not channel.status_event.wait(STATUS_TIMEOUT_S):
+            told = channel.status_event.wait(STATUS_TIMEOUT_S)
+            code = channel.recv_exit_status() if told else NO_STATUS
+            if not told or (code == NO_STATUS and not channel.get_transport().is_active()):
                 raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
-            code = channel.recv_exit_status()
         except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
