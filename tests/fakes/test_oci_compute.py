@@ -169,6 +169,7 @@ def test_boot_volumes_go_or_stay(world, subnet, refused):
 def test_stop_and_start(world, subnet, refused):
     instance = world.running(subnet)
     act = world.compute.instance_action
+    world.settings(launch_s=10, terminate_s=10)  # long enough to be seen on the way
 
     def get():
         return world.compute.get_instance(instance.id).data

@@ -181,7 +181,8 @@ def test_the_bandwidth_is_limited_both_ways(net: Net) -> None:
     fast, slow = net.hosts
     assert seconds(slow, "cat > /dev/null", data=bytes(size)) > least_s
     assert seconds(slow, "head", "-c", f"{size}", "/dev/zero") > least_s
-    assert seconds(fast, "cat > /dev/null", data=bytes(size)) < least_s
+    # A busy machine may be as slow, now and then.
+    assert min(seconds(fast, "cat > /dev/null", data=bytes(size)) for _ in range(5)) < least_s
 
 
 @needs_vms

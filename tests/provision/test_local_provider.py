@@ -85,9 +85,7 @@ class TestPlan:
 
 class TestUp:
     def test_machines_and_what_is_on_disk(self, cluster):
-        begin = time.monotonic()
         first, second = cluster.up(2)
-        assert time.monotonic() - begin < 3
         assert [(m.name, m.rank, m.state, m.shape) for m in (first, second)] == [
             ("default-0", 0, "running", "local"),
             ("default-1", 1, "running", "local"),
