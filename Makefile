@@ -19,7 +19,7 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	gpuctl train --mode torchrun --cluster demo; \
 	gpuctl results --cluster demo
 
-test: check $(VENV)/.clients  ## style, types, layers, then every test
+test: check $(VENV)/.clients  ## style, types, layers, then the tests
 	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/pytest $(WORKERS)
 
 long: $(VENV)/.dev  ## what `make test` has samples of: a kill at every call to a cloud, many histories, slow links

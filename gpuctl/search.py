@@ -50,7 +50,9 @@ def parse_param(word: str) -> Param:
     name, kind = written["name"], written["kind"]
     if kind not in FORMS:
         hint = did_you_mean(kind, FORMS)
-        raise Usage(f"--param {name}: there is no {kind!r}{hint or '.'} There are {', '.join(FORMS.values())}.")
+        raise Usage(
+            f"--param {name}: there is no {kind!r}{hint or '.'} There are {', '.join(FORMS.values())}."
+        )
     texts = [text for text in written["values"].split(",") if text]
     if kind == "choice":
         if not texts:

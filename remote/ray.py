@@ -14,6 +14,7 @@ from inventories.run import Run, RunNode
 from remote import nccl, payload
 from remote.environment import rank_environment
 from remote.facts import Facts
+from remote.node.ray_daemons import START_LABEL
 from remote.script import Script
 from remote.torchrun import STOP_GRACE_S
 
@@ -22,8 +23,6 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 STARTED_AT_ONCE = 8
 """Processes of Ray's workers. It would start as many as there are cores, and with few of them a rank has to wait for
 all that Ray Train puts beside it to be up."""
-START_LABEL = "gpuctl-start"
-"""Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
 WORKER_PORTS = ("agent",)
 """Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
 

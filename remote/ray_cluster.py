@@ -27,8 +27,8 @@ def bring_up(
     """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
 
     What runs as it should is kept. `say`: gets a node's name and what it does. `most`: as many nodes as there may be
-    later, where that is known. Raises RayNotReady with the nodes
-    that are missing, NodeFailed with what a node's Ray said.
+    later, where that is known. Raises RayNotReady with the nodes that are missing, NodeFailed with what a node's Ray
+    said.
     """
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)

@@ -69,7 +69,7 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
             restarts += 1
             why = f"restart {restarts} of {request.max_restarts}: {failed}; "
         try:
-            check_not_stopped(app, Earlier(run=app.store.run(result.run).load_run(), source=None))
+            check_not_stopped(app, result.run)
             if growth:
                 Event().wait(PAUSE_S * vain_starts)
                 growth.settle(app.output.say)

@@ -114,7 +114,7 @@ def train(
                         seconds={**run.seconds, "prepare": round(placed_s, 3)},
                     )
                 if request.answering is not None and earlier is not None:
-                    check_not_stopped(app, earlier)
+                    check_not_stopped(app, earlier.run.run)
                 make_ready = readying(
                     view, folder, request, tree, destination, wanted, prepared, machines[0], head
                 )
@@ -153,10 +153,10 @@ def train(
                 raise
 
 
-def check_not_stopped(app: App, earlier: Earlier) -> None:
+def check_not_stopped(app: App, run: str) -> None:
     """Raises JobStopped where a person stopped the run that is to be followed by another."""
-    if app.store.run(earlier.run.run).stopped_path.exists():
-        raise JobStopped(f"The job was stopped: no other run follows {earlier.run.run}.")
+    if app.store.run(run).stopped_path.exists():
+        raise JobStopped(f"The job was stopped: no other run follows {run}.")
 
 
 def readying(

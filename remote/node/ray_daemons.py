@@ -20,6 +20,8 @@ from remote.node import frames, process, runner
 from remote.node.facts import free_port
 from remote.node.files import NODE_HOME, read_json, write_json
 
+START_LABEL = "gpuctl-start"
+"""Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
 MARK = "GPUCTL_RAY"
 """Variable that every process of this node's Ray inherits, with the path of its folder."""
 HEAD_DEADLINE_S = 60.0
@@ -213,7 +215,7 @@ def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, Dict[str,
     alive: Dict[Tuple[str, str], float] = {}
     for node in (data.get("result") or {}).get("result") or []:
         if node.get("state") == "ALIVE":
-            key = str(node.get("node_ip")), str((node.get("labels") or {}).get("gpuctl-start"))
+            key = str(node.get("node_ip")), str((node.get("labels") or {}).get(START_LABEL))
             alive[key] = float((node.get("resources_total") or {}).get("GPU", 0))
     return sorted(
         address
