@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.collect import conclude
+from gpuctl.workflow.launch import interrupts_go_to
 from gpuctl.workflow.prepare import Prepared, send_code
-from gpuctl.workflow.train import TrainRequest, interrupts_go_to, launches_of, plan_run
+from gpuctl.workflow.request import TrainRequest
+from gpuctl.workflow.run_plan import launches_of, plan_run
 from inventories.machine import Inventory
 from inventories.run import Result, Run
 from inventories.store import RunFolder, Store

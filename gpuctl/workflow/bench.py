@@ -18,9 +18,8 @@ from gpuctl.workflow import bandwidth
 from gpuctl.workflow.bench_request import BENCH_WORDS, BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from gpuctl.workflow.bench_runs import Ready, measure
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.prepare import Prepared, prepare
+from gpuctl.workflow.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
-from gpuctl.workflow.train import check_nodes
 from inventories.machine import Inventory
 from inventories.run import RunStatus
 from inventories.store import ClusterFolder

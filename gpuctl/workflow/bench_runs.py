@@ -15,10 +15,11 @@ from gpuctl.options import App
 from gpuctl.scaling import Job, Layout, Measured, Repetition, repetition_of
 from gpuctl.view import View, open_view
 from gpuctl.workflow.bench_request import WARM_UP_WORDS
+from gpuctl.workflow.launch import see_through
 from gpuctl.workflow.prepare import Prepared
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.restarts import what_failed
-from gpuctl.workflow.train import launches_of, plan_run, see_through
+from gpuctl.workflow.run_plan import launches_of, plan_run
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus

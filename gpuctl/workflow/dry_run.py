@@ -12,7 +12,7 @@ from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from gpuctl.workflow.resume import resolve
-from gpuctl.workflow.train import launches_of, plan_run
+from gpuctl.workflow.run_plan import launches_of, plan_run
 from inventories.machine import Machine
 
 if TYPE_CHECKING:

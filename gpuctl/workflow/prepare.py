@@ -1,6 +1,6 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.firewall import crosses_a_network, open_firewall
-from inventories.machine import Inventory
+from inventories.machine import Inventory, Machine
+from inventories.run import Mode
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
@@ -160,3 +161,29 @@ def send_code(
     )
     view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
     return done.root
+
+
+def check_nodes(
+    view: View,
+    nodes: "Mapping[str, Node]",
+    prepared: Prepared,
+    master: Machine,
+    *,
+    mode: Mode = "torchrun",
+    skip: bool = False,
+    wished: Collection[str] = (),
+) -> None:
+    """The preflight. Raises PreflightFailed.
+
+    `skip`: only where nothing could be started at all. `wished`: names of the variables that a person sets.
+    """
+    from remote import preflight
+    from remote.probe import probe
+
+    facts, port = prepared.facts, prepared.facts[master.name].free_port
+    busy = any(fact.active_runs for fact in facts.values())
+    if skip and port is not None and prepared.code:
+        view.note("the preflight is skipped, as you said")
+        return
+    probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
+    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished)

@@ -1,6 +1,7 @@
 """`train`, with what comes before its run and after: the one it goes on from, and another where it has failed."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from threading import Event
 
 from gpuctl.errors import JobStopped, Usage
@@ -12,6 +13,7 @@ from gpuctl.workflow.elastic import Growth
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.train import check_not_stopped, train
 from inventories.errors import InventoryError
+from inventories.machine import Machine
 from inventories.run import Result
 
 WRONG_OPTIONS = 2
@@ -30,8 +32,6 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
     that was stopped as more machines can take part is followed by one on all of them. Returns the last one's result,
     and whether a person interrupted.
     """
-    from remote.errors import PreflightFailed, RemoteError
-
     request, earlier = resume.resolve(app, request)
     if request.detach and (request.max_restarts or request.elastic):
         option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
@@ -41,73 +41,154 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
         )
     growth = _growth(app, request)
     result, interrupted = train(app, request, earlier, growth)
-    before: tuple[Result, Earlier] | None = None
-    restarts = vain_starts = 0
-    without: frozenset[str] = frozenset()
-    while not interrupted and vain_starts < STARTS:
-        failed = f"run {result.run} failed ({what_failed(result)})"
-        joining = growth.joining if growth and result.status in ("failed", "stopped") else ()
-        lost = growth is not None and not joining and (growth.lost_one or blames_a_machine(result))
-        why = f"{failed}; "
-        if joining:
-            names = ", ".join(machine.name for machine in joining)
-            in_vain_before = growth is not None and growth.barred.issuperset(
-                machine.name for machine in joining
-            )
-            why = f"going on without {names}: " if in_vain_before else f"{names} can take part, too: "
-        elif result.status != "failed":
+    job = _Job(app, request, growth)
+    while not interrupted and job.vain_starts < STARTS:
+        end = _end_of(result, growth)
+        why = job.why_another(end)
+        following = None if why is None else job.another(end, why)
+        if following is None:
             break
-        elif result.exit_code == WRONG_OPTIONS:
-            app.output.say(
-                f"{failed} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and another "
-                "would be given the same. Put them right, then start it again."
-            )
-            break
-        elif not lost and restarts == request.max_restarts:
-            break
-        elif not lost:
-            restarts += 1
-            why = f"restart {restarts} of {request.max_restarts}: {failed}; "
-        try:
-            check_not_stopped(app, result.run)
-            if growth:
-                Event().wait(PAUSE_S * vain_starts)
-                growth.settle(app.output.say)
-            left = resume.after_failure(app, result.run, growth.lost if growth else {})
-            if growth and lost and not growth.lost_one and left.answering.issuperset(_took_part(result)):
-                # The machine is there: what failed on it may fail again, without end.
-                if restarts == request.max_restarts:
-                    break
-                restarts += 1
-            if not joining and before is not None and in_vain(*before, result, left):
-                app.output.say(
-                    f"{failed} and is not restarted: run {before[0].run} had failed in the same way, and no newer "
-                    "checkpoint was written since. Mend the cause, then start it again."
-                )
-                break
-            there = left.answering - without - (growth.barred if growth else frozenset())
-            if request.min_nodes and len(there) < request.min_nodes:
-                app.output.say(_too_few(request, result.run, len(there)))
-                break
-            again = replace(request, answering=there)
-            following, interrupted = train(app, again, replace(left, why=why), growth)
-            before, result = (None if joining else (result, left)), following
-            vain_starts, without = 0, frozenset()
-        except KeyboardInterrupt:
-            app.output.say(f"{why}interrupted before another began")
-            return result, True
-        except JobStopped as stopped:
-            app.output.say(str(stopped))
-            break
-        except (RemoteError, InventoryError) as error:
-            app.output.say(f"{why}another could not be started: {error}")
-            if growth:
-                vain_starts += 1
-                if isinstance(error, RemoteError):
-                    growth.bar(joining)
-                if isinstance(error, PreflightFailed):
-                    without |= error.nodes
+        result, interrupted = following
     return result, interrupted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How a run ended, as far as what follows depends on it."""
+
+    result: Result
+    joining: Sequence[Machine]
+    """Machines for which it was ended."""
+    lost: bool
+    """Whether an elastic run failed by a machine, not by one of its ranks."""
+
+    @property
+    def failed(self) -> str:
+        """`run ID failed (…)`."""
+        return f"run {self.result.run} failed ({what_failed(self.result)})"
+
+
+def _end_of(result: Result, growth: Growth | None) -> _End:
+    if growth is None:
+        return _End(result=result, joining=(), lost=False)
+    joining = growth.joining if result.status in ("failed", "stopped") else ()
+    return _End(
+        result=result,
+        joining=joining,
+        lost=not joining and (growth.lost_one or blames_a_machine(result)),
+    )
+
+
+class _Job:
+    """A job's runs from the second on: why there is another, and with which machines."""
+
+    def __init__(self, app: App, request: TrainRequest, growth: Growth | None) -> None:
+        self._app = app
+        self._request = request
+        self._growth = growth
+        self._restarts = 0
+        self.vain_starts = 0
+        """Starts of the next run that failed since the last that did not."""
+        self._without: frozenset[str] = frozenset()
+        """Names of the machines with which they failed."""
+        self._before: tuple[Result, Earlier] | None = None
+        """The run that the last one was a restart of, and what that one had left."""
+
+    def why_another(self, end: _End) -> str | None:
+        """Why another run follows, as the beginning of a sentence; None: none does. Restarts are counted."""
+        if end.joining:
+            joining = {machine.name: machine for machine in end.joining}
+            barred = self._growth is not None and self._growth.barred.issuperset(joining)
+            names = ", ".join(joining)
+            return f"going on without {names}: " if barred else f"{names} can take part, too: "
+        if end.result.status != "failed":
+            return None
+        if end.result.exit_code == WRONG_OPTIONS:
+            self._app.output.say(
+                f"{end.failed} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and "
+                "another would be given the same. Put them right, then start it again."
+            )
+            return None
+        if end.lost:
+            return f"{end.failed}; "
+        if not self._may_restart():
+            return None
+        return f"restart {self._restarts} of {self._request.max_restarts}: {end.failed}; "
+
+    def another(self, end: _End, why: str) -> tuple[Result, bool] | None:
+        """Another run: its result, and whether a person interrupted it. None: there is none after all.
+
+        Where it can't be started the result is still that of the run before it.
+        """
+        from remote.errors import RemoteError
+
+        try:
+            found = self._what_is_left(end)
+            if found is None:
+                return None
+            left, there = found
+            again = replace(self._request, answering=there)
+            following, interrupted = train(self._app, again, replace(left, why=why), self._growth)
+        except KeyboardInterrupt:
+            self._app.output.say(f"{why}interrupted before another began")
+            return end.result, True
+        except JobStopped as stopped:
+            self._app.output.say(str(stopped))
+            return None
+        except (RemoteError, InventoryError) as error:
+            self._app.output.say(f"{why}another could not be started: {error}")
+            self._remember(error, end)
+            return end.result, False
+        self._before = None if end.joining else (end.result, left)
+        self.vain_starts, self._without = 0, frozenset()
+        return following, interrupted
+
+    def _may_restart(self) -> bool:
+        """Whether one more restart is within what was asked for; it is counted."""
+        if self._restarts == self._request.max_restarts:
+            return False
+        self._restarts += 1
+        return True
+
+    def _what_is_left(self, end: _End) -> tuple[Earlier, frozenset[str]] | None:
+        """What the next run goes on from, and the machines that can take part. None: it would do no better.
+
+        Raises JobStopped, RemoteError, InventoryError.
+        """
+        result, growth = end.result, self._growth
+        check_not_stopped(self._app, result.run)
+        if growth is not None:
+            Event().wait(PAUSE_S * self.vain_starts)
+            growth.settle(self._app.output.say)
+        left = resume.after_failure(self._app, result.run, growth.lost if growth else {})
+        answered_all = left.answering.issuperset(_took_part(result))
+        # Where the machine is there, what failed on it may fail again, without end.
+        still_there = growth is not None and end.lost and not growth.lost_one and answered_all
+        if still_there and not self._may_restart():
+            return None
+        if not end.joining and self._before is not None and in_vain(*self._before, result, left):
+            self._app.output.say(
+                f"{end.failed} and is not restarted: run {self._before[0].run} had failed in the same way, and no "
+                "newer checkpoint was written since. Mend the cause, then start it again."
+            )
+            return None
+        there = left.answering - self._without - (growth.barred if growth else frozenset())
+        if self._request.min_nodes and len(there) < self._request.min_nodes:
+            self._app.output.say(_too_few(self._request, result.run, len(there)))
+            return None
+        return left, there
+
+    def _remember(self, error: Exception, end: _End) -> None:
+        """Have the next try leave out what this one failed with."""
+        from remote.errors import PreflightFailed, RemoteError
+
+        if self._growth is None:
+            return
+        self.vain_starts += 1
+        if isinstance(error, RemoteError):
+            self._growth.bar(end.joining)
+        if isinstance(error, PreflightFailed):
+            self._without |= error.nodes
 
 
 def _growth(app: App, request: TrainRequest) -> Growth | None:
