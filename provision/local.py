@@ -141,9 +141,7 @@ class LocalProvider:
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
-        leftovers = local_processes.end(lambda: self._processes(kept=set()))
-        # With a process left, the folders stay: they tell the next `destroy` what is ours.
-        return leftovers or local_state.remove_tree(self._path)
+        return self._clear(kept=set()) or local_state.remove_tree(self._path)
 
     def _count(self, spec: Spec, have: int) -> int:
         count = spec.count if spec.count is not None else max(have, 1)
@@ -192,8 +190,10 @@ class LocalProvider:
             python=spec.python or sys.executable,
         )
         folder.save(record)
+        temp_dir = local_state.temp_dir_of(host_id)
+        local_state.make_temp_dir(temp_dir, os.environ)
         marks = {HOST_MARK: host_id, CLUSTER_MARK: self._mark}
-        env = local_state.host_env(os.environ, home=folder.home, marks=marks)
+        env = local_state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks)
         return local_start.launch(record, folder, authorized_key=authorized_key, env=env, python=self._python)
 
     def _share_gpus(self, count: int) -> None:
@@ -202,11 +202,23 @@ class LocalProvider:
 
     def _clear(self, kept: set[str]) -> tuple[Leftover, ...]:
         """End and remove all of the cluster but the hosts `kept`."""
-        leftovers = local_processes.end(lambda: self._processes(kept))
+        ids = {path: self._recorded_id(path) for path in self._host_paths()}
+        ended = {host for host in ids.values() if host is not None} - kept
+
+        def select() -> dict[psutil.Process, Mark]:
+            found = self._processes(kept)
+            ended.update(mark.host for mark in found.values())
+            return found
+
+        leftovers = local_processes.end(select)
         if leftovers:
+            # With a process left, the folders stay: they tell the next command what is ours.
             return leftovers
-        others = (path for path in self._host_paths() if self._recorded_id(path) not in kept)
-        return tuple(left for path in others for left in local_state.remove_tree(path))
+        folders = [path for path, host in ids.items() if host not in kept]
+        leftovers = tuple(
+            left for host in ended for left in local_state.remove_temp_dir(local_state.temp_dir_of(host))
+        )
+        return leftovers + tuple(left for path in folders for left in local_state.remove_tree(path))
 
     def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
         """The processes of all hosts of the cluster but those `kept`."""

@@ -3,7 +3,8 @@
     host.json   the record      server.json  the server's configuration      server.log
     host_key    its private key gpus         its share of the GPUs           home/
 
-A record without a port is an intent: the host's creation began and was not finished.
+and its folder for temporary files, `/tmp/gpuctl-XXXXXX`. A record without a port is an intent: the host's creation
+began and was not finished.
 """
 
 import os
@@ -19,7 +20,7 @@ from inventories import codec, files
 from provision.provider import Leftover
 
 KEPT_ENV = frozenset(
-    {"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+    {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
 )
 """What a host takes over from the environment of the command that starts it, besides `LC_*`: what this
@@ -92,6 +93,33 @@ def remove_tree(path: Path) -> tuple[Leftover, ...]:
     return ()
 
 
+def temp_dir_of(host_id: str) -> Path:
+    """A host's folder for temporary files. Short, as paths of sockets in there may have 103 characters."""
+    return Path("/tmp", f"gpuctl-{host_id[-6:]}")  # noqa: S108 - nobody knows the name before it is made
+
+
+def make_temp_dir(path: Path, environ: Mapping[str, str]) -> None:
+    """Make that folder, new. Where the user has another place for temporary files, it links to one in there."""
+    usual = os.path.realpath(path.parent)
+    real = Path(os.path.realpath(environ.get("TMPDIR") or usual), path.name)
+    if real != Path(usual, path.name):
+        path.symlink_to(real)
+    real.mkdir(mode=0o700)
+
+
+def remove_temp_dir(path: Path) -> tuple[Leftover, ...]:
+    """Remove that folder, if it is there and ours: anybody may take its name once it is gone, as after a boot."""
+    try:
+        if path.lstat().st_uid != os.getuid():
+            return ()
+    except FileNotFoundError:
+        return ()
+    leftovers = remove_tree(Path(os.path.realpath(path)))
+    if not leftovers:
+        path.unlink(missing_ok=True)  # a link
+    return leftovers
+
+
 def current_user() -> str:
     """The name of the user that we run as, whatever the environment says."""
     try:
@@ -100,13 +128,15 @@ def current_user() -> str:
         return str(os.getuid())
 
 
-def host_env(environ: Mapping[str, str], *, home: Path, marks: Mapping[str, str]) -> dict[str, str]:
+def host_env(
+    environ: Mapping[str, str], *, home: Path, temp_dir: Path, marks: Mapping[str, str]
+) -> dict[str, str]:
     """The environment of a host's server and of all commands on it; `marks` make its processes known."""
     kept = {key: value for key, value in environ.items() if key in KEPT_ENV or key.startswith("LC_")}
     user = current_user()
     # Not the account's shell: that of an account for services refuses to work.
     shell = environ.get("SHELL", "/bin/sh")
-    own = {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": shell}
+    own = {"HOME": str(home), "TMPDIR": str(temp_dir), "USER": user, "LOGNAME": user, "SHELL": shell}
     env = {"PATH": os.defpath} | kept | own | dict(marks)
     if site.ENABLE_USER_SITE:
         # The interpreter's packages may lie in the user's real home.

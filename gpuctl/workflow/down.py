@@ -45,11 +45,6 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
         opened = [*_end_ray(folder, machines), *restore_firewalls(app, folder)] if forgets else []
-        if (
-            name == "local"
-        ):  # processes go with their hosts, but Ray's folders are outside of the hosts' homes
-            for left in _end_ray(folder, machines):
-                app.output.error(f"{left.id}: {left.reason} A folder /tmp/gpuctl-ray-* of it may be left.")
         if opened and forget:
             for one in opened:
                 app.output.error(f"{one.id}: forgotten, though {one.reason}")

@@ -1,7 +1,7 @@
 """Ray's daemons on a node: under a runner of their own, kept between runs, ended without a trace.
 
 ~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the runner's folder)
-/tmp/gpuctl-ray-XXXX  ray/ (its own folder) and what its processes keep for a while; sockets need short paths
+$TMPDIR/gpuctl-ray-XXXX  r/ (its own folder) and what its processes keep for a while; in /tmp where that is too long
 """
 
 import fcntl
@@ -22,6 +22,8 @@ from remote.node.files import NODE_HOME, read_json, write_json
 
 START_LABEL = "gpuctl-start"
 """Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
+LONGEST_TMPDIR = 18
+"""Characters of a folder in which Ray's sockets still get paths that every system takes (103)."""
 MARK = "GPUCTL_RAY"
 """Variable that every process of this node's Ray inherits, with the path of its folder."""
 HEAD_DEADLINE_S = 60.0
@@ -70,7 +72,9 @@ def _running(known: Dict[str, Any]) -> bool:
 def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     """Start the daemons; returns what is known of them, as `node.json` keeps it."""
     ports = choose_ports(request["ports"])
-    temporary = tempfile.mkdtemp(prefix="gpuctl-ray-", dir="/tmp")
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual) <= LONGEST_TMPDIR else "/tmp"  # noqa: S108 - a folder of its own in there
+    temporary = tempfile.mkdtemp(prefix="gpuctl-ray-", dir=parent)
     run_dir = Path(tempfile.mkdtemp(prefix="daemons-", dir=str(folder)))
     known = {
         "identity": request["identity"],
@@ -89,7 +93,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
         "TMPDIR": os.environ.get("TMPDIR", temporary),
     }
     # Ray lets everybody write into its folder and its sockets' one; into the one around it nobody else gets.
-    words = {"temp_dir": os.path.join(temporary, "ray"), "start": known["start"], **ports}
+    words = {"temp_dir": os.path.join(temporary, "r"), "start": known["start"], **ports}
     spec = {
         "node": "ray",
         "argv": [word.format(**words) for word in request["argv"]],

@@ -187,6 +187,8 @@ class Hosts:
             "port": host.port,
         }
         folder.config_path.write_text(json.dumps(config, indent=2))
+        temp_dir = folder.path / "tmp"
+        temp_dir.mkdir(exist_ok=True)
         marks = {HOST_MARK: host.instance_id, CLUSTER_MARK: str(self.home)}
         return subprocess.Popen(
             [sys.executable, "-P", str(PROGRAM), str(folder.config_path)],
@@ -194,7 +196,7 @@ class Hosts:
             stdout=subprocess.PIPE,
             stderr=log,
             cwd=folder.home,
-            env=local_state.host_env(os.environ, home=folder.home, marks=marks),
+            env=local_state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks),
             start_new_session=True,
         )
 

@@ -99,6 +99,7 @@ def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> 
             env=local_state.host_env(
                 os.environ,
                 home=Path(config["home"]),
+                temp_dir=original.with_name("tmp"),
                 marks={HOST_MARK: mark.host, CLUSTER_MARK: mark.cluster},
             ),
             timeout=30,

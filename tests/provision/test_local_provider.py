@@ -189,6 +189,46 @@ class TestDown:
         assert not (cluster.folder.path / "local").exists()
         assert cluster.provider.find() == ()
 
+    @pytest.mark.parametrize("records", ["there", "torn", "gone"])
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["in /tmp", "in $TMPDIR"])
+    def test_leaves_no_temporary_file(self, cluster, ssh_to, monkeypatch, tmp_path, elsewhere, records):
+        monkeypatch.setenv("TMPDIR", str(tmp_path)) if elsewhere else monkeypatch.delenv(
+            "TMPDIR", raising=False
+        )
+        first, second = cluster.up(2)
+        folders = [
+            Path(ssh_to(one).run("echo $TMPDIR; mktemp -d").stdout.decode().split()[0])
+            for one in (first, second)
+        ]
+        assert len({*folders}) == 2
+        for folder in folders:
+            assert len(str(folder)) <= 18, "sockets in there need short paths"
+            assert (folder.resolve().parent == tmp_path.resolve()) is elsewhere
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert len(list(folder.iterdir())) == 1
+        before = [*folders, *(folder.resolve() for folder in folders)]
+        record = cluster.folder.path / "local" / "default-1" / "host.json"
+        if records == "torn":
+            record.write_bytes(record.read_bytes()[:30])
+        elif records == "gone":
+            shutil.rmtree(cluster.folder.path)
+        assert cluster.provider.destroy() == ()
+        assert not any(os.path.lexists(folder) for folder in before)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_leaves_what_somebody_else_has_put_where_its_temporary_files_were(
+        self, cluster, ssh_to, tmp_path
+    ):
+        (machine,) = cluster.up(1)
+        (tmp_path / "theirs").mkdir()
+        folder = Path(ssh_to(machine).run("echo $TMPDIR").stdout.decode().strip())
+        folder.rmdir()
+        folder.symlink_to(tmp_path / "theirs")
+        os.lchown(folder, 12345, 12345)
+        assert cluster.provider.destroy() == ()
+        assert (tmp_path / "theirs").exists()
+        folder.unlink()
+
     def test_touches_nobody_else(self, cluster, make_cluster, ssh_to, tmp_path):
         neighbour = make_cluster(tmp_path / "home", "neighbour")
         (other,) = neighbour.up(1)
@@ -269,10 +309,10 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
             raise OSError(30, "Read-only file system", str(path))
 
         monkeypatch.setattr(shutil, "rmtree", refuse)  # a read-only disk, which no test can make without root
-        (left,) = cluster.provider.destroy()
-        assert (left.kind, left.id) == ("folder", os.path.realpath(local))
-        assert isinstance(left, Leftover)
-        assert "Read-only" in left.reason
+        leftovers = cluster.provider.destroy()
+        assert {left.kind for left in leftovers} == {"folder"}
+        assert os.path.realpath(local / "default-0") in {left.id for left in leftovers}
+        assert all(isinstance(left, Leftover) and "Read-only" in left.reason for left in leftovers)
 
 
 class TestDeadHosts:
