@@ -195,6 +195,7 @@ def summary(
         strategy=words(start.get("strategy")),
         device=_device_kind(metrics),
         epochs=whole(start.get("epochs")),
+        epochs_before=_epochs_before(lines),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
         loss=_losses(metrics),
@@ -204,6 +205,13 @@ def summary(
         step_ms=step_ms_of(lines),
         share=_share(metrics, world_size=world_size),
     )
+
+
+def _epochs_before(lines: Sequence[Line]) -> int | None:
+    """The epochs that earlier runs had taken; None where nothing tells."""
+    epochs = events(lines, "epoch")
+    first = whole(epochs[0].get("epoch")) if epochs else None
+    return whole(event(lines, "end").get("epochs_before")) if first is None else max(0, first - 1)
 
 
 def mean_share(shares: Iterable[Share]) -> Share:

@@ -89,6 +89,23 @@ def summarise(
     )
 
 
+def earlier_of(result: Result) -> list[Result]:
+    """The runs that a run goes on from, the oldest first, as far as their results can be read."""
+    earlier: list[Result] = []
+    run, seen = result, {result.run}
+    while run.resumed_from is not None and run.resumed_from not in seen:
+        seen.add(run.resumed_from)
+        try:
+            before = RunFolder(Path(result.dir).parent / run.resumed_from).load_result()
+        except (InventoryError, OSError):
+            break
+        if before is None:
+            break
+        earlier.insert(0, before)
+        run = before
+    return earlier
+
+
 def job_of(result: Result) -> tuple[str | None, ...]:
     """What was trained. Speeds can be compared of runs with the same job."""
     return result.script, result.train.model, result.train.dataset

@@ -84,14 +84,22 @@ def _network(result: Result) -> str:
 
 
 def epochs_text(result: Result) -> str:
-    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it did not take them all."""
-    times, planned = result.train.epoch_s, result.train.epochs
+    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it did not take them all.
+
+    Of a run that went on from another's checkpoint `10 to 60 of 60, 1.2 s each`.
+    """
+    times, planned, before = result.train.epoch_s, result.train.epochs, result.train.epochs_before
     whole = result.status == "succeeded" and result.resumed_from is None
     if nothing_was_left(result):
-        return f"0 of {planned}"
+        return f"0 of {planned}" if not before else f"0 of {planned} after {before}"
     if not times:
         return text.UNKNOWN if not planned else str(planned) if whole else f"{planned} planned"
     each = text.duration(statistics.median(times))
+    if planned and before:
+        last = before + len(times)
+        if len(times) == 1:
+            return f"epoch {last} of {planned}, {each}"
+        return f"{before + 1} to {last} of {planned}, {each} each"
     if planned and len(times) < planned and not whole:
         return f"{len(times)} of {planned}, {each} each"
     return f"{planned or len(times)} x {each}"

@@ -5,7 +5,7 @@ Imports rich: import this module where you print.
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.cells import chop_cells
@@ -15,8 +15,8 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.failures import signal_name
-from gpuctl.results import args_of, nothing_was_left
-from gpuctl.run_facts import LABEL_WIDTH, facts_table
+from gpuctl.results import args_of, earlier_of, nothing_was_left
+from gpuctl.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.utilisation import use_lines
 from inventories.run import RankResult, Result, Seconds, Share
 
@@ -25,6 +25,8 @@ STRAGGLER = 1.3
 """A rank is a straggler whose step takes this many times the median of all ranks."""
 STRAGGLER_STEPS = 20
 """A rank that told of fewer steps than this is not judged: the median of a few is chance."""
+RUNS_SHOWN = 8
+"""Of a job in more runs only the latest are listed."""
 RANKS_SHOWN = 32
 """In a larger run only the ranks are listed that failed or straggle."""
 SHARE_WIDTH = 40
@@ -43,7 +45,9 @@ def run_table(result: Result) -> RenderableType:
     log = f"{error.node if error.rank is None else f'rank-{error.rank}'}.log" if error else ""
     tail = end_of(folder / "logs" / log)
     artifacts = files_under(folder / "artifacts")
-    return draw_run(result, args=args_of(result), log_tail=tail, artifacts=artifacts)
+    return draw_run(
+        result, args=args_of(result), log_tail=tail, artifacts=artifacts, earlier=earlier_of(result)
+    )
 
 
 def end_of(path: Path) -> str:
@@ -63,9 +67,17 @@ def files_under(folder: Path) -> list[str]:
 
 
 def draw_run(
-    result: Result, *, args: Sequence[str] = (), log_tail: str = "", artifacts: Sequence[str] = ()
+    result: Result,
+    *,
+    args: Sequence[str] = (),
+    log_tail: str = "",
+    artifacts: Sequence[str] = (),
+    earlier: Sequence[Result] = (),
 ) -> RenderableType:
-    """One run's table, of what is given. `args`: the script's. `log_tail`: of what failed first."""
+    """One run's table, of what is given.
+
+    `args`: the script's. `log_tail`: of what failed first. `earlier`: the runs that it goes on from, oldest first.
+    """
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, log_tail), ""]
@@ -76,7 +88,7 @@ def draw_run(
     if nothing_was_left(result):
         advice = (
             "nothing was left to train; more epochs: gpuctl train --resume -- --epochs N "
-            f"(N larger than {result.train.epochs})"
+            f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
         parts += [Text(text.for_cluster(advice, result.cluster)), ""]
     if result.train.share.known:
@@ -90,6 +102,8 @@ def draw_run(
         parts += [grid, ""]
     failed = result.first_error.rank if result.first_error else None
     parts += [_ranks(result.ranks, failed), "", _phases(result.seconds), "", _tail(result, artifacts)]
+    if earlier:
+        parts += ["", _job([*earlier, result])]
     return Group(*parts)
 
 
@@ -105,6 +119,8 @@ class _Head:
         status = (result.status, f"bold {STATUS_STYLES[result.status]}")
         yield Text.assemble("run ", (result.run, "bold"), "  ", status)
         size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
+        if result.mode == "ray" and result.script != "built-in" and result.ranks:
+            size = f"driver on {result.ranks[0].node}"  # what it uses of the cluster is its own matter
         about = f"{result.mode} · {size} · cluster {result.cluster}"
         if len(line := f"{self.command} · {about}") <= options.max_width:
             yield Text(line, "dim")
@@ -216,6 +232,37 @@ def _phases(seconds: Seconds) -> RenderableType:
     table = table_of("time".ljust(LABEL_WIDTH), *known, right=known)
     table.add_row("", *(text.duration(getattr(seconds, name)) for name in known))
     return table
+
+
+def _job(runs: Sequence[Result]) -> RenderableType:
+    """A line a run of a job that took several, and what they come to."""
+    columns: dict[str, Callable[[Result], str | Text]] = {
+        "job": lambda run: run.run,
+        "status": lambda run: Text(run.status, STATUS_STYLES[run.status]),
+        "ranks": lambda run: f"{run.world_size} on {text.plural(run.nnodes, 'node')}",
+        "epochs": epochs_text,
+        "took": lambda run: text.duration(run.seconds.total),
+        "cost": lambda run: text.dollars(run.cost_usd),
+    }
+    if all(epochs_text(run) == text.UNKNOWN for run in runs):
+        del columns["epochs"]
+    if not any(run.cost_usd for run in runs):
+        del columns["cost"]
+    table = table_of(*columns, right=("took", "cost"))
+    for run in runs[-RUNS_SHOWN:]:
+        table.add_row(*(cell(run) for cell in columns.values()))
+    took = _sum(run.seconds.total for run in runs)
+    cost = _sum(run.cost_usd for run in runs)
+    together = f"{text.plural(len(runs), 'run')}, {text.duration(took)} together"
+    if cost:
+        together += f", {text.dollars(cost)}"
+    return Group(table, Text(together, "dim"))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Of numbers that are all known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _tail(result: Result, artifacts: Sequence[str]) -> Table:

@@ -127,6 +127,9 @@ class TrainSummary:
     strategy: str | None = None
     device: str | None = None
     epochs: int | None = None
+    """As many as there are to be, with those that earlier runs had taken."""
+    epochs_before: int | None = None
+    """Those that earlier runs had taken, of which it went on from a checkpoint."""
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
     """Of all ranks together."""

@@ -57,7 +57,8 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
             report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
         else:
             test = trainer.test()
-            report.was_over(test or trainer.validate(), on_test=test is not None)
+            epochs_before = trainer.progress.epoch - 1
+            report.was_over(test or trainer.validate(), epochs_before=epochs_before, on_test=test is not None)
         if options.save and place.rank == 0:
             path = run_dir / "artifacts" / "model.pt"
             save_model(trainer.model, path)

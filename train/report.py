@@ -9,13 +9,14 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
      "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
     {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
      "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
-    {"event": "end", "accuracy", "test" or "validation": {metric: value}}                   nothing was left to train
+    {"event": "end", "accuracy", "epochs_before", "test" or "validation": {metric: value}}  nothing was left to train
 
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this step on this
 rank, its `samples` those that this rank has seen so far; the losses, accuracies and speeds of `epoch` and `end` are
 those of all ranks together. `accuracy` is that of the validation images, after the last epoch that of the test images
-where there are any. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it
-depends on the step). What the times mean is in `train/timing.py`. A number that is not finite is null.
+where there are any. `epochs_before` are those that earlier runs had taken. `batch_size` is a rank's, `gradient_bytes`
+what it gives into a step's all-reduce (null: it depends on the step). What the times mean is in `train/timing.py`. A
+number that is not finite is null.
 """
 
 import json
@@ -195,16 +196,21 @@ class Report:
             f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
         )
 
-    def was_over(self, judged: dict[str, float], *, on_test: bool) -> None:
+    def was_over(self, judged: dict[str, float], *, epochs_before: int, on_test: bool) -> None:
         """In place of the last line, where nothing was left to train.
 
         `judged`: the metrics of the model, on the test images, or on those of the validation.
         """
         where = "test" if on_test else "validation"
-        self._record(event="end", accuracy=judged.get("accuracy"), **{where: _finite(judged)})
+        self._record(
+            event="end",
+            accuracy=judged.get("accuracy"),
+            epochs_before=epochs_before,
+            **{where: _finite(judged)},
+        )
         self.say(
-            f"nothing is left to train of --epochs {self._options.epochs}: a larger number goes on. "
-            f"The model as it is: {_words(judged)}"
+            f"nothing is left to train of --epochs {self._options.epochs}, as {epochs_before} were taken: a larger "
+            f"number goes on. The model as it is: {_words(judged)}"
         )
 
     def say(self, text: str) -> None:

@@ -238,20 +238,69 @@ def test_the_epochs_of_a_run_that_ended_before(
     assert f"\nepochs      {shown} " in drawn(draw_run(replace(GOOD, status=status, train=train)))
 
 
-@pytest.mark.parametrize(("ran", "shown"), [(15, "15 of 62, 0.7 s each"), (62, "62 x 0.7 s")])
-def test_the_epochs_of_a_run_that_went_on(ran: int, shown: str) -> None:
-    result = replace(GOOD, resumed_from="r", train=replace(TRAIN, epochs=62, epoch_s=(0.7,) * ran))
+@pytest.mark.parametrize(
+    ("before", "ran", "shown"),
+    [
+        (None, 15, "15 of 62, 0.7 s each"),
+        (None, 62, "62 x 0.7 s"),
+        (0, 62, "62 x 0.7 s"),
+        (47, 15, "48 to 62 of 62, 0.7 s each"),
+        (61, 1, "epoch 62 of 62, 0.7 s"),
+    ],
+)
+def test_the_epochs_of_a_run_that_went_on(before: int | None, ran: int, shown: str) -> None:
+    train = replace(TRAIN, epochs=62, epochs_before=before, epoch_s=(0.7,) * ran)
+    result = replace(GOOD, resumed_from="r", train=train)
     assert f"\nepochs      {shown} " in drawn(draw_run(result))
 
 
 def test_a_run_with_nothing_left_to_train_says_how_to_go_on() -> None:
-    ended = replace(GOOD, resumed_from="r", train=TrainSummary(model="cnn", epochs=62, accuracy=0.9))
+    ended = replace(
+        GOOD, resumed_from="r", train=TrainSummary(model="cnn", epochs=3, epochs_before=62, accuracy=0.9)
+    )
     advice = "more epochs: gpuctl train --resume -- --epochs N (N larger than 62)\n"
     text = drawn(draw_run(ended))
-    assert "\nepochs      0 of 62\n" in text
+    assert "\nepochs      0 of 3 after 62\n" in text
     assert " ".join(text.split()).count("nothing was left to train; " + advice.strip()) == 1
     assert "gpuctl train --cluster mine --resume" in drawn(draw_run(replace(ended, cluster="mine")))
     assert "nothing was left" not in drawn(draw_run(replace(GOOD, resumed_from="r")))
+
+
+def test_a_driver_of_ray_is_told_as_one() -> None:
+    """What it uses of the cluster is its own matter: it is not one rank on one node."""
+    driver = drawn(draw_run(replace(GOOD, mode="ray", script="mine.py")))
+    assert "\nmine.py · ray · driver on node-0 · cluster default\n" in driver
+    assert "ray · 2 nodes, 2 ranks" in drawn(draw_run(replace(GOOD, mode="ray")))
+
+
+def test_a_job_in_several_runs(tmp_path: Path) -> None:
+    first = replace(
+        GOOD,
+        run="a",
+        dir=str(tmp_path / "a"),
+        status="stopped",
+        train=replace(TRAIN, epochs=5),
+        cost_usd=0.25,
+    )
+    second = replace(first, run="b", dir=str(tmp_path / "b"), resumed_from="a", nnodes=3, world_size=3)
+    second = replace(second, train=replace(TRAIN, epochs=5, epochs_before=3, epoch_s=(1.2,)))
+    last = replace(second, run="c", dir=str(tmp_path / "c"), resumed_from="b", status="succeeded")
+    last = replace(last, train=replace(TRAIN, epochs=5, epochs_before=4, epoch_s=(1.2,)))
+    for result in (first, second, last):
+        Path(result.dir).mkdir()
+        RunFolder(Path(result.dir)).save_result(result)
+    assert drawn(run_table(last)).endswith(
+        """\
+job  status     ranks         epochs                 took   cost
+a    stopped    2 on 2 nodes  3 of 5, 1.2 s each   16.0 s  $0.25
+b    stopped    3 on 3 nodes  epoch 4 of 5, 1.2 s  16.0 s  $0.25
+c    succeeded  3 on 3 nodes  epoch 5 of 5, 1.2 s  16.0 s  $0.25
+3 runs, 48.0 s together, $0.75
+"""
+    )
+    (tmp_path / "a" / "result.json").unlink()
+    assert "2 runs" in drawn(run_table(last))
+    assert "together" not in drawn(run_table(first))
 
 
 def test_what_the_model_was_judged_by() -> None:
@@ -474,6 +523,9 @@ rank  name    state    address             gpus  id
 run 20261121-054625-3fa9 is not over
 """
     )
+    lost = drawn(machines_table(cluster | {"unheard": {"20261121-054625-3fa9": ("node-1",)}}))
+    said = "run 20261121-054625-3fa9 may be at work on node-1; gpuctl stop 20261121-054625-3fa9 ends it"
+    assert " ".join(lost.split()).endswith(said)
     paid = drawn(
         machines_table(cluster | {"region": "eu-1", "hourly_usd": 4.0, "cost_usd": 1.25, "runs": []})
     )
