@@ -192,8 +192,16 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
     table = table_of(*columns, right=("rank", "gpus"), flexible=("id",))
     for machine in machines:
         table.add_row(*(cell(machine) for cell in columns.values()))
-    unfinished = cluster.get("runs") or ()
-    return Group(head, "", table, *(Text(f"run {run} is not over", "cyan") for run in unfinished))
+    unheard = cluster.get("unheard") or {}
+    notes = [_of_run(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    return Group(head, "", table, *notes)
+
+
+def _of_run(run: str, unheard: Sequence[str]) -> Text:
+    """What there is to say of a run that is not over."""
+    if not unheard:
+        return Text(f"run {run} is not over", "cyan")
+    return Text(f"run {run} may be at work on {', '.join(unheard)}; gpuctl stop {run} ends it", "yellow")
 
 
 def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -300,8 +300,9 @@ class Watch:
             try:
                 self._nodes[name] = reconnect(self._machines[name], self._known_hosts, deadline_s=RECONNECT_S)
             except RemoteError as error:
+                said = str(why).removeprefix(f"{name}: ").removesuffix(".")
                 raise ConnectionLost(
-                    f"the node was lost ({why}) and could not be reached again within {RECONNECT_S:.0f} s: {error}"
+                    f"the node was lost ({said}) and could not be reached again within {RECONNECT_S:.0f} s: {error}"
                 ) from error
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:

@@ -148,6 +148,20 @@ def unfinished(store: Store, cluster: str) -> list[RunFolder]:
     return [folder for folder in store.runs(cluster) if _unfinished(folder)]
 
 
+def unheard(folder: RunFolder) -> tuple[str, ...]:
+    """Nodes that did not say how a run ended there which has ended elsewhere: it may be going on on them."""
+    from remote.replica import read_node_records
+
+    try:
+        run, result = folder.load_run(), folder.load_result()
+        said = {record.node for record in read_node_records(folder, run.nodes)}
+    except InventoryError:
+        return ()
+    if result is None or result.status == "running":
+        return ()
+    return tuple(part.name for part in run.nodes if part.name not in said)
+
+
 def _unfinished(folder: RunFolder) -> bool:
     try:
         return not _is_over(folder)

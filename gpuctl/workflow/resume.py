@@ -28,7 +28,10 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | No
         earlier = _latest_of_script(app, request)
     else:
         return request, None
-    return taken_over(request, earlier.run), earlier
+    completed = taken_over(request, earlier.run)
+    if completed.nodes_asked_for != request.nodes_asked_for:
+        app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {earlier.run.run} was started")
+    return completed, earlier
 
 
 def _named(app: App, run: Run) -> Earlier:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
-from gpuctl.workflow.collect import unfinished
+from gpuctl.workflow.collect import unfinished, unheard
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.up import describe, provider_name
 from inventories.errors import InventoryError
@@ -44,7 +44,7 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
 
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
-    made them.
+    made them. `unheard` has the nodes of a run that ended elsewhere which did not say how it ended there.
     """
     from provision.cloud_provider import CloudProvider
 
@@ -58,6 +58,7 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     else:
         found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
         machines = tuple(found.values())
+    runs = unfinished(app.store, folder.name)
     now = datetime.now(UTC)
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
     return describe(replace(inventory, machines=machines)) | {
@@ -65,7 +66,8 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
         "age_s": round(age_s),
         "expires_at": _expires_at(folder, inventory.provider),
         "cost_usd": _cost(inventory, machines, now),
-        "runs": [run.id for run in unfinished(app.store, folder.name)],
+        "runs": [run.id for run in runs],
+        "unheard": {run.id: nodes for run in runs if (nodes := unheard(run))},
     }
 
 

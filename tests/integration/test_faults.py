@@ -311,6 +311,7 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) ->
     assert "lost" in error["message"]
     # The node is back, and its rank still at work: the run is not over until the node says so.
     assert processes_with("steps.py")
+    assert two_hosts.ok("status", "--json").json["unheard"] == {json.loads(out)["run"]: ["default-1"]}
     assert two_hosts("down").status == 2, "a run that may be going on is asked about"
     after = two_hosts.ok("stop", "--json").json
     assert (after["status"], after["first_error"]) == ("failed", error), "what went wrong stays known"

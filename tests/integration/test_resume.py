@@ -143,6 +143,7 @@ def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl:
     moved = gpuctl.ok("train", "--resume-from", first, "--json", "my.py", str(left[-1] + 1), "0")
     assert begun(gpuctl, moved.json["run"]) == left[-1]
     assert [rank["node"] for rank in moved.json["ranks"]] == ["default-1"], "--nnodes 1 is taken over"
+    assert f"note: --nnodes 1, as run {first} was started" in moved.err
     assert "brought from default-0" in moved.err
     assert steps_on(gpuctl, "default-1", moved.json["run"]) == [*left, left[-1] + 1]
     gpuctl.ok("down", "--yes")
