@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpuctl.text import duration, shorten
+from gpuctl.text import clean, duration, shorten
 from gpuctl.workflow.tune import Tuned
 
 ERROR_WIDTH = 60
@@ -33,11 +33,13 @@ def tune_table(tuned: Tuned) -> RenderableType:
             f"{trial['status']}{error}",
             style="bold" if trial is tuned.best else None,
         )
-    run = tuned.result.run
+    run, first_error = tuned.result.run, tuned.result.first_error
+    failed = [Text(f"\n{clean(first_error.message)}", "red")] if first_error else []
     best = [Text(f"\nbest: {best_words(tuned, tuned.best['params'])}")] if tuned.best else []
     return Group(
         table,
         *best,
+        *failed,
         Text(f"run {run} {tuned.result.status}; gpuctl logs {run} has what the trials said", "dim"),
     )
 

@@ -1,5 +1,6 @@
 """What a run executes: a user's script or module, or the built-in job; and the command of one rank."""
 
+import ast
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+from inventories.suggest import did_you_mean
 from remote.errors import ScriptNotSynced
 from remote.tree import Tree, tree_of
 
@@ -53,7 +55,10 @@ def built_in_tree() -> Tree:
 
 
 def user_function(word: str, tree: Tree) -> Script:
-    """The function that a person named as `script.py:function`, checked as `user_script` checks a script."""
+    """The function that a person named as `script.py:function`, checked as `user_script` checks a script.
+
+    Raises ScriptNotSynced where the script has no such name, too.
+    """
     name, colon, function = word.rpartition(":")
     if not colon or not function.isidentifier() or not name.endswith(".py"):
         raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
@@ -63,7 +68,27 @@ def user_function(word: str, tree: Tree) -> Script:
         raise ScriptNotSynced(
             f"{path} can't be imported: its name is no module's. Rename it, with letters and _."
         )
+    names = _names_in((tree.root / path).read_bytes())
+    if names is not None and function not in names:
+        raise ScriptNotSynced(f"{path} has no {function}{did_you_mean(function, names) or '.'}")
     return Script(kind="function", target=f"{'.'.join(parts)}:{function}")
+
+
+def _names_in(source: bytes) -> set[str] | None:
+    """The names that a script gives to anything. None: not known, as with `import *` or a newer Python's syntax."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return None
+    imported = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return None if "*" in imported else imported | defined | assigned
 
 
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from remote.node.files import write_json
 
+WRONG_OPTIONS = 2
 SAVE_S = 1.0
 """At most this often what is known is written, while trials go on."""
 
@@ -32,8 +33,8 @@ def main(arguments: List[str]) -> int:
 
     search = json.loads(arguments[0])
     run_dir = Path(os.environ["GPUCTL_RUN_DIR"])
-    # Its tables of what is said here anyway.
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+    # Its tables of what is said here anyway, and its traceback about a metric, of which `Trials` says what is wrong.
+    os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers have not got this module
     ray.init(log_to_driver=False)
     trials = Trials(search, run_dir / "artifacts" / "trials.json")
@@ -52,7 +53,14 @@ def main(arguments: List[str]) -> int:
             name="tune", storage_path=str(run_dir / "ray"), verbose=0, callbacks=[callback(tune, trials)]
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except Exception:
+        if not trials.wrong_metric:
+            raise
+        trials.save()
+        print(trials.wrong_metric, file=sys.stderr)
+        return WRONG_OPTIONS
     trials.save()
     ray.shutdown()
     return 0 if any(trial["status"] == "done" for trial in trials.known.values()) else 1
@@ -88,6 +96,8 @@ class Trials:
         self._path = path
         self._saved_at = 0.0
         self.known = {}  # type: Dict[str, Dict[str, Any]]
+        self.wrong_metric = ""
+        """The sentence where a report has not got what is judged by."""
 
     def told(self, trial: Any, result: Optional[Dict[str, Any]], status: str) -> None:  # noqa: ANN401 - Ray's Trial
         """A trial began, reported or ended."""
@@ -98,10 +108,15 @@ class Trials:
             entry["metrics"] = {name: value for name, value in result.items() if name in self._names(result)}
             entry["reports"] = result.get("training_iteration", 0)
             entry["node"] = result.get("node_ip")
-        value = entry["metrics"].get(self._search["metric"])
+        metric = self._search["metric"]
+        if result and metric not in result:
+            names = ", ".join(sorted(entry["metrics"])) or "nothing that is a number"
+            self.wrong_metric = "error: --metric {}: no such thing is reported, but {}".format(metric, names)
+            raise KeyError(metric)
+        value = entry["metrics"].get(metric)
         changed = entry.get("status") != status
         entry.update(value=value, status=status, seconds=round(time.time() - entry["began_at"], 3))
-        if changed and status != "running":
+        if changed:
             self._say(entry)
         if changed or time.time() - self._saved_at > SAVE_S:
             self.save()
@@ -125,12 +140,15 @@ class Trials:
         ]
 
     def _say(self, entry: Dict[str, Any]) -> None:
-        ended = [one for one in self.known.values() if one["status"] != "running"]
-        metric, value = self._search["metric"], entry["value"]
-        shown = "no {}".format(metric) if value is None else "{} {:.4g}".format(metric, value)
+        metric, value, status = self._search["metric"], entry["value"], entry["status"]
         params = "  ".join("{} {}".format(name, _short(value)) for name, value in entry["params"].items())
-        of = "trial {} of {}".format(len(ended), self._search["trials"])
-        print("{}: {}  {}  ({})".format(of, params, shown, entry["status"]))
+        if status == "running":
+            came_to = "begins"
+        else:
+            shown = "no {}".format(metric) if value is None else "{} {:.4g}".format(metric, value)
+            ended = sum(one["status"] != "running" for one in self.known.values())
+            came_to = "{}  ({}; {} of {} over)".format(shown, status, ended, self._search["trials"])
+        print("trial {}: {}  {}".format(entry["trial"], params, came_to))
         sys.stdout.flush()
 
     def save(self) -> None:
