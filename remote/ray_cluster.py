@@ -142,6 +142,11 @@ def _check_running(node: Node) -> None:
         raise RayNotReady(f"{node.name}: Ray ended as soon as it was started: {state['said']}.")
 
 
+def runs_on(node: Node) -> bool:
+    """Whether Ray's daemons run on a node."""
+    return bool(node.ask("ray_state", {"node": node.name})["running"])
+
+
 def end(node: Node) -> bool:
     """End Ray's daemons on a node; True where there were any. Raises NodeFailed where some stay."""
     return bool(node.ask("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])

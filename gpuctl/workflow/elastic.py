@@ -47,8 +47,8 @@ class Going:
     machines: Sequence[Machine]
     """Those at work."""
     make_ready: MakeReady
-    gives_way: bool
-    """Whether the run has to end for them. False: machines that are ready take part at once."""
+    takes_part: "Callable[[Node], bool] | None"
+    """Whether a machine still does, of a run that others join while it goes on. None: it has to end for them."""
     say: Callable[[str], None]
 
 
@@ -69,6 +69,8 @@ class Growth:
         self._tries: dict[Key, tuple[int, float]] = {}
         """Machines that were of no use → how often, and the monotonic time until which they are left alone."""
         self._said: set[str] = set()
+        self._ask_at = 0.0
+        """The monotonic time from which the machines at work are asked again whether they still take part."""
         self.barred: frozenset[str] = frozenset()
         """Names of machines with which a run could not begin though they were ready: they are not tried again."""
         self.lost: dict[str, list[RunNode]] = {}
@@ -124,9 +126,8 @@ class Growth:
             except InventoryError as error:
                 self._say_once(going, f"no more machines can be looked for: {error}")
                 continue
-            if not going.gives_way:
-                there = {_key(machine) for machine in inventory.machines}
-                at_work = [machine for machine in at_work if _key(machine) in there]
+            if going.takes_part is not None:
+                at_work = self._those_left(inventory, at_work, going.takes_part)
             ready = [
                 machine
                 for machine in self._candidates(inventory, at_work)
@@ -135,7 +136,7 @@ class Growth:
             if not ready:
                 continue
             names = ", ".join(machine.name for machine in ready)
-            if not going.gives_way:
+            if going.takes_part is not None:
                 at_work += ready
                 going.say(f"{names} can be used from here on")
                 continue
@@ -144,6 +145,22 @@ class Growth:
                 self._ready = ready
                 going.watch.give_way()
             return
+
+    def _those_left(
+        self, inventory: Inventory, at_work: Sequence[Machine], takes_part: "Callable[[Node], bool]"
+    ) -> list[Machine]:
+        """Those at work that still take part, the first in any case; asked where others could, and now and then."""
+        from remote.fanout import fan_out
+
+        there = {_key(machine) for machine in inventory.machines}
+        first, *others = (machine for machine in at_work if _key(machine) in there or machine is at_work[0])
+        now = time.monotonic()
+        if others and (now >= self._ask_at or self._candidates(inventory, [first, *others])):
+            self._ask_at = now + AGAIN_S
+            with connected(self._folder, others, at_least=0) as nodes:
+                still = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value}
+            others = [machine for machine in others if machine.name in still]
+        return [first, *others]
 
     def _try(self, going: Going, at_work: Sequence[Machine], machine: Machine) -> bool:
         """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
