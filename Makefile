@@ -6,6 +6,12 @@ BIN := $(VENV)/bin
 # "compat" puts this folder on the path; the default is an import hook that costs every start 10 ms.
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable
 
+# Byte code is kept: gpuctl starts a thousand times.
+unexport PYTHONDONTWRITEBYTECODE
+
+# What needs different parts is installed and checked side by side.
+MAKEFLAGS += --jobs=2
+
 # Half of what tests do is waiting. A file's tests stay together, and long files begin in their order.
 WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -22,9 +28,8 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 test: check $(VENV)/.clients  ## style, types, layers, then the tests
 	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/pytest $(WORKERS)
 
-long: $(VENV)/.dev  ## what `make test` has samples of: a kill at every call to a cloud, many histories, slow links
-	GPUCTL_TEST_LONG=1 GPUCTL_TEST_SEQUENCES=100 $(BIN)/pytest tests/integration/test_crash_sweep.py \
-		tests/integration/test_cloud_properties.py tests/integration/test_slow_link.py
+long: $(VENV)/.dev  ## what takes hours: all of what `make test` has samples of, and what takes minutes a test
+	GPUCTL_TEST_LONG=1 GPUCTL_TEST_SEQUENCES=100 $(BIN)/pytest -m 'long or sampled'
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

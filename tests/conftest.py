@@ -1,10 +1,19 @@
 """Fixtures that all tests share: gpuctl with a home of its own, and clusters of local hosts."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from support import Gpuctl, processes_with
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Skip what takes minutes each, unless it is asked for."""
+    if os.environ.get("GPUCTL_TEST_LONG") != "1":
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="it takes minutes: make long runs it"))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """gpuctl as a person runs it, and what tests need around it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -78,6 +79,10 @@ class Gpuctl:
         path.write_text(text)
         return path
 
+    def kill_host(self, name: str) -> None:
+        """End all that runs on a local host of the default cluster, as a power cut does."""
+        kill_all(str(self.home / "clusters" / "default" / "local" / name))
+
     def run_folder(self, run: str) -> Path:
         """A run's folder on this computer."""
         return self.home / "runs" / run
@@ -115,6 +120,13 @@ def processes_with(marker: str) -> list[int]:
         if any(marker in text for text in texts):
             found.append(process.pid)
     return found
+
+
+def kill_all(marker: str) -> None:
+    """SIGKILL for the processes of `processes_with`; some may end with others."""
+    for pid in processes_with(marker):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def interrupt(process: "subprocess.Popen[str]") -> None:

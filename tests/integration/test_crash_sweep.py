@@ -23,13 +23,13 @@ from clouds import COUNT, IMPORTS, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
 from forks import Forked, forks_of
 from support import clean_env
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled, pytest.mark.timeout(1500)]
 
 SIDE_BY_SIDE = 3
 """Clouds at work at once: a kill is mostly waiting."""
 
 PHASES = ("before", "after")
-APART = 6
+APART = 9
 PRIVATE_LIST_LAG_S = 0.4
 
 
@@ -122,7 +122,7 @@ def test_a_private_cluster_with_a_nat_gateway(
 
 
 def due(points: list[Point]) -> list[Point]:
-    """All points with GPUCTL_TEST_LONG=1; else every sixth, others from day to day: six days see all of them."""
+    """All points with GPUCTL_TEST_LONG=1; else every ninth, others from day to day: nine days see all of them."""
     if os.environ.get("GPUCTL_TEST_LONG") == "1":
         return points
     return points[datetime.now(UTC).toordinal() % APART :: APART]

@@ -7,9 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from support import Gpuctl, interrupt, processes_with, wait_for
+from support import Gpuctl, interrupt, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -39,16 +38,9 @@ def mirrored(two_hosts: Gpuctl) -> "Iterator[tuple[subprocess.Popen[str], Path]]
     process.communicate(timeout=30)
 
 
-def kill_host(gpuctl: Gpuctl, name: str) -> None:
-    """End all that runs on a local host, as a power cut does."""
-    home = gpuctl.home / "clusters" / "default" / "local" / name
-    for pid in processes_with(str(home)):
-        psutil.Process(pid).kill()
-
-
 def test_a_lost_first_node(two_hosts: Gpuctl, mirrored: "tuple[subprocess.Popen[str], Path]") -> None:
     process, folder = mirrored
-    kill_host(two_hosts, "default-0")
+    two_hosts.kill_host("default-0")
     [newest] = (folder / "checkpoints").glob("step-*.pt")
 
     def again() -> Path | None:

@@ -256,6 +256,18 @@ def test_a_search_of_a_script_s_function(hosts: Gpuctl) -> None:
     assert "KeyError: 'KEY'" in shown.out
 
 
+def test_a_search_for_what_is_not_there(hosts: Gpuctl) -> None:
+    hosts.script("search.py", OBJECTIVE.replace('["KEY"] == "secret"', ""))
+    words = ["--param", "x=choice(1, 2.5)", "--metric", "scor"]
+    no_function = hosts("tune", *words, "search.py:objectiv")
+    assert no_function.status == 2
+    assert no_function.err == "error: search.py has no objectiv; did you mean 'objective'?\n"
+    no_metric = hosts("tune", *words, "search.py:objective", timeout_s=TRAIN_S)
+    assert no_metric.status == 1
+    assert "\nexit status 2: error: --metric scor: no such thing is reported, but score\n" in no_metric.out
+    assert "Traceback" not in no_metric.err
+
+
 def test_a_search_of_the_built_in_job_s_options(hosts: Gpuctl) -> None:
     words = [
         "--param",
@@ -322,6 +334,7 @@ def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -
     assert result["train"]["loss"], "what was known by then is kept"
 
 
+@pytest.mark.long
 def test_a_ray_of_somebody_else_is_left_alone(gpuctl: Gpuctl, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

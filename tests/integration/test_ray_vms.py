@@ -154,7 +154,7 @@ def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> N
 
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
-    head, worker = net.hosts
+    worker = net.hosts[1]
     up(gpuctl, net)
     process, run = start_train(gpuctl, "--max-restarts", "1")
     worker.power_off()
@@ -179,6 +179,16 @@ def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net
 
     worker.power_on()
     worker.wait_for_boot()
+    gpuctl.ok("down", "--yes")
+    for host, firewall in zip(net.hosts, before, strict=True):
+        assert_as_before(host, firewall)
+
+
+@pytest.mark.long
+def test_a_lost_head_is_named_and_the_results_so_far_are_kept(gpuctl: Gpuctl, net: Net) -> None:
+    before = [rules(host) for host in net.hosts]
+    head, _ = net.hosts
+    up(gpuctl, net)
     process, run = start_train(gpuctl)
     head.power_off()
     done = end_of(process, timeout_s=LOST_S)

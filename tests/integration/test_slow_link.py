@@ -1,6 +1,5 @@
 """Two hosts on links of 100 Mbit/s: what the table says of the network is what the limit implies."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(420),
     pytest.mark.skipif(lacking() is not None, reason=lacking() or ""),
-    pytest.mark.skipif(
-        os.environ.get("GPUCTL_TEST_LONG") != "1", reason="it takes minutes: make long runs it"
-    ),
+    pytest.mark.long,
 ]
 
 MBIT_PER_S = 100

@@ -63,6 +63,16 @@ def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, r
         same(fast, plain, rel=tolerance)
 
 
+def test_half_precision_is_near(run, tmp_path):
+    exact, near = (
+        run(*SMALL, "--model", "mlp", "--precision", precision, run_dir=tmp_path / precision)
+        for precision in ("fp32", "bf16")
+    )
+    assert (exact.status, near.status) == (0, 0), exact.err + near.err
+    same(losses(near.run_dir), losses(exact.run_dir), rel=0.03)
+    assert losses(near.run_dir) != losses(exact.run_dir), "it was computed in half precision"
+
+
 COMPILED = (
     *(*SMALL, "--model", "mlp", "--batch-size", "40", "--accumulate", "3", "--clip", "0.5", "--lr", "0.01"),
     *("--label-smoothing", "0.1", "--schedule", "cosine"),
@@ -72,7 +82,8 @@ COMPILED = (
 COUNTED = (
     "import train.loop\nrun = train.loop.run\ndef counted(options):\n    run(options)\n"
     "    from torch._dynamo.utils import counters\n"
-    "    print('graphs:', counters['stats']['unique_graphs'], flush=True)\n"
+    # In one piece: another rank writes to the same pipe.
+    "    print(f\"graphs: {counters['stats']['unique_graphs']}\\n\", end='', flush=True)\n"
     "train.loop.run = counted"
 )
 
@@ -318,7 +329,7 @@ def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):
     again = run(*SMALL, run_dir=tmp_path)
     assert again.status == 0, again.err
     assert "going on from step-000010.pt: the end of epoch 2, step 10" in again.out
-    assert "nothing is left to train of --epochs 2: a larger number goes on" in again.out
+    assert "nothing is left to train of --epochs 2, as 2 were taken: a larger number goes on" in again.out
     assert all(torch.equal(before[name], tensor) for name, tensor in model(tmp_path).items())
     more = run(*SMALL, "--epochs", "3", run_dir=tmp_path)
     assert more.status == 0, more.err
