@@ -11,6 +11,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What needs different parts is installed and checked side by side.
 MAKEFLAGS += --jobs=2
+ifneq ($(word 2,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
 
 # Half of what tests do is waiting. A file's tests stay together, and long files begin in their order.
 WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder

@@ -237,7 +237,7 @@ def _phases(seconds: Seconds) -> RenderableType:
 def _job(runs: Sequence[Result]) -> RenderableType:
     """A line a run of a job that took several, and what they come to."""
     columns: dict[str, Callable[[Result], str | Text]] = {
-        "job": lambda run: run.run,
+        "run": lambda run: run.run,
         "status": lambda run: Text(run.status, STATUS_STYLES[run.status]),
         "ranks": lambda run: f"{run.world_size} on {text.plural(run.nnodes, 'node')}",
         "epochs": epochs_text,
@@ -253,16 +253,24 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         table.add_row(*(cell(run) for cell in columns.values()))
     took = _sum(run.seconds.total for run in runs)
     cost = _sum(run.cost_usd for run in runs)
-    together = f"{text.plural(len(runs), 'run')}, {text.duration(took)} together"
+    together = f"the job's {text.plural(len(runs), 'run')}, {text.duration(took)} together"
     if cost:
         together += f", {text.dollars(cost)}"
+    if len(runs) > RUNS_SHOWN:
+        together += f"; the latest {RUNS_SHOWN} are shown"
+    if runs[0].resumed_from:
+        together += f"; the result of {runs[0].resumed_from}, before them, can't be read"
     return Group(table, Text(together, "dim"))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Of numbers that are all known."""
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
+    """The sum, where all are known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def _tail(result: Result, artifacts: Sequence[str]) -> Table:

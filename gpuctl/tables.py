@@ -193,11 +193,11 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
     for machine in machines:
         table.add_row(*(cell(machine) for cell in columns.values()))
     unheard = cluster.get("unheard") or {}
-    notes = [_of_run(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    notes = [_unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
     return Group(head, "", table, *notes)
 
 
-def _of_run(run: str, unheard: Sequence[str]) -> Text:
+def _unfinished_note(run: str, unheard: Sequence[str]) -> Text:
     """What there is to say of a run that is not over."""
     if not unheard:
         return Text(f"run {run} is not over", "cyan")

@@ -5,7 +5,6 @@ command that made it.
 """
 
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -178,7 +177,7 @@ class LocalProvider:
         self, planned: PlannedMachine, spec: Spec, authorized_key: str, journal: Journal
     ) -> local_start.Launch:
         folder = self._host_folder(planned.name)
-        host_id = f"local-{secrets.token_hex(8)}"
+        host_id = local_state.new_id()
         journal.append("local host starts", id=host_id, name=planned.name, replaces=planned.replaces)
         files.private_dir(folder.home)
         record = HostRecord(
@@ -201,7 +200,10 @@ class LocalProvider:
             host.folder.give_gpus(local_state.share(self._devices, rank=host.record.rank, count=count))
 
     def _clear(self, kept: set[str]) -> tuple[Leftover, ...]:
-        """End and remove all of the cluster but the hosts `kept`."""
+        """End and remove all of the cluster but the hosts `kept`.
+
+        Their folders come last, and stay where something else is left: they tell the next command what is ours.
+        """
         ids = {path: self._recorded_id(path) for path in self._host_paths()}
         ended = {host for host in ids.values() if host is not None} - kept
 
@@ -212,13 +214,12 @@ class LocalProvider:
 
         leftovers = local_processes.end(select)
         if leftovers:
-            # With a process left, the folders stay: they tell the next command what is ours.
             return leftovers
         folders = [path for path, host in ids.items() if host not in kept]
         leftovers = tuple(
             left for host in ended for left in local_state.remove_temp_dir(local_state.temp_dir_of(host))
         )
-        return leftovers + tuple(left for path in folders for left in local_state.remove_tree(path))
+        return leftovers or tuple(left for path in folders for left in local_state.remove_tree(path))
 
     def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
         """The processes of all hosts of the cluster but those `kept`."""

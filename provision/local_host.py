@@ -370,6 +370,12 @@ async def serve(config: Config) -> None:
     await acceptor.wait_closed()
 
 
+def _hold_temp_dir() -> None:
+    """Lock the host's folder for temporary files, which tells those that tidy up (systemd-tmpfiles) to leave it."""
+    if folder := os.environ.get("TMPDIR"):
+        fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)  # until this process ends
+
+
 def main(config_path: str) -> None:
     """Become nobody's child, and serve."""
     config = Config(**json.loads(Path(config_path).read_text()))
@@ -377,6 +383,7 @@ def main(config_path: str) -> None:
         os._exit(0)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     os.chdir(config.home)
+    _hold_temp_dir()
     _adopt_orphans()
     try:
         asyncio.run(serve(config))

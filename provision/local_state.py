@@ -9,6 +9,7 @@ began and was not finished.
 
 import os
 import pwd
+import secrets
 import shutil
 import site
 import subprocess
@@ -93,6 +94,14 @@ def remove_tree(path: Path) -> tuple[Leftover, ...]:
     return ()
 
 
+def new_id() -> str:
+    """An id for a host that no other had, and whose folder for temporary files is not there."""
+    while True:
+        host_id = f"local-{secrets.token_hex(8)}"
+        if not os.path.lexists(temp_dir_of(host_id)):
+            return host_id
+
+
 def temp_dir_of(host_id: str) -> Path:
     """A host's folder for temporary files. Short, as paths of sockets in there may have 103 characters."""
     return Path("/tmp", f"gpuctl-{host_id[-6:]}")  # noqa: S108 - nobody knows the name before it is made
@@ -100,24 +109,45 @@ def temp_dir_of(host_id: str) -> Path:
 
 def make_temp_dir(path: Path, environ: Mapping[str, str]) -> None:
     """Make that folder, new. Where the user has another place for temporary files, it links to one in there."""
-    usual = os.path.realpath(path.parent)
-    real = Path(os.path.realpath(environ.get("TMPDIR") or usual), path.name)
-    if real != Path(usual, path.name):
-        path.symlink_to(real)
+    parent = Path(os.path.realpath(path.parent))
+    wished = Path(os.path.realpath(environ.get("TMPDIR") or parent))
+    if wished == parent or not (wished.is_dir() and os.access(wished, os.W_OK | os.X_OK)):
+        path.mkdir(mode=0o700)
+        return
+    real = wished / path.name
     real.mkdir(mode=0o700)
+    try:
+        path.symlink_to(real)
+    except OSError:
+        real.rmdir()
+        raise
 
 
 def remove_temp_dir(path: Path) -> tuple[Leftover, ...]:
-    """Remove that folder, if it is there and ours: anybody may take its name once it is gone, as after a boot."""
-    try:
-        if path.lstat().st_uid != os.getuid():
-            return ()
-    except FileNotFoundError:
+    """Remove that folder, where it is there and ours.
+
+    Once it is gone, as after a boot, anybody may take its name, here and where it linked to. Nothing of theirs is
+    removed, and no other folder of ours to which they have made a link.
+    """
+    if not _is_ours(path):
         return ()
-    leftovers = remove_tree(Path(os.path.realpath(path)))
+    if not path.is_symlink():
+        return remove_tree(path)
+    real = path.readlink()
+    leftovers = (
+        remove_tree(real) if _is_ours(real) and not real.is_symlink() and real.name == path.name else ()
+    )
     if not leftovers:
-        path.unlink(missing_ok=True)  # a link
+        path.unlink()
     return leftovers
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is something by that name, and we made it."""
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 def current_user() -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -75,20 +76,24 @@ def user_function(word: str, tree: Tree) -> Script:
 
 
 def _names_in(source: bytes) -> set[str] | None:
-    """The names that a script gives to anything. None: not known, as with `import *` or a newer Python's syntax."""
+    """The names that a script gives to anything, wherever in it.
+
+    None: not known, as with `import *`, names that are made as it runs, or a newer Python's syntax.
+    """
     try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
-    imported = {
-        alias.asname or alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return None if "*" in imported else imported | defined | assigned
+    named = [node for node in nodes if isinstance(node, ast.Name)]
+    assigned = {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    found = imported | defined | assigned
+    unknown = {"*", "__getattr__"} & found or "globals" in {node.id for node in named}
+    return None if unknown else found
 
 
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:

@@ -1,11 +1,23 @@
 """Fixtures that all tests share: gpuctl with a home of its own, and clusters of local hosts."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from support import Gpuctl, processes_with
+
+BEGAN = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is slow once the tests have taken GPUCTL_TEST_MINUTES, so that on a slow machine all else is run."""
+    minutes = float(os.environ.get("GPUCTL_TEST_MINUTES", "inf"))
+    if item.get_closest_marker("slow") and time.monotonic() - BEGAN > minutes * 60:
+        pytest.skip(
+            f"the tests have taken the {minutes:g} minutes that they were given (GPUCTL_TEST_MINUTES)"
+        )
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

@@ -149,7 +149,7 @@ def unfinished(store: Store, cluster: str) -> list[RunFolder]:
 
 
 def unheard(folder: RunFolder) -> tuple[str, ...]:
-    """Nodes that did not say how a run ended there which has ended elsewhere: it may be going on on them."""
+    """Nodes of a run with a result that never said how it ended on them: it may be going on there."""
     from remote.replica import read_node_records
 
     try:

@@ -26,6 +26,8 @@ LOOK_S = 2.0
 AGAIN_S = 60.0
 """A machine that did not answer, or could not be made ready, is tried again after so long, then after twice that."""
 AGAIN_AT_MOST_S = 900.0
+ASK_S = 60.0
+"""Between two looks whether the machines at work still are, where others join while the run goes on."""
 SETTLE_S = 30.0
 """A script that always writes to its checkpoints is stopped all the same, so long after the first that is new."""
 
@@ -48,7 +50,7 @@ class Going:
     """Those at work."""
     make_ready: MakeReady
     takes_part: "Callable[[Node], bool] | None"
-    """Whether a machine still does, of a run that others join while it goes on. None: it has to end for them."""
+    """Tells whether a machine at work still is, where others join while the run goes on. None: it ends for them."""
     say: Callable[[str], None]
 
 
@@ -70,7 +72,7 @@ class Growth:
         """Machines that were of no use → how often, and the monotonic time until which they are left alone."""
         self._said: set[str] = set()
         self._ask_at = 0.0
-        """The monotonic time from which the machines at work are asked again whether they still take part."""
+        """The monotonic time from which the machines at work are asked again whether they still are."""
         self.barred: frozenset[str] = frozenset()
         """Names of machines with which a run could not begin though they were ready: they are not tried again."""
         self.lost: dict[str, list[RunNode]] = {}
@@ -93,7 +95,7 @@ class Growth:
     def during(self, going: Going) -> Iterator[None]:
         """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
         self._over.clear()
-        self._going, self._ready = going, ()
+        self._going, self._ready, self._ask_at = going, (), time.monotonic() + ASK_S
         self._thread = Thread(
             target=self._work, args=(going,), daemon=True, name=f"growth of {going.run.run}"
         )
@@ -123,11 +125,11 @@ class Growth:
         while not self._over.wait(LOOK_S):
             try:
                 inventory = self._folder.load()
-            except InventoryError as error:
+                if going.takes_part is not None:
+                    at_work = self._those_left(inventory, at_work, going.takes_part)
+            except (InventoryError, OSError) as error:
                 self._say_once(going, f"no more machines can be looked for: {error}")
                 continue
-            if going.takes_part is not None:
-                at_work = self._those_left(inventory, at_work, going.takes_part)
             ready = [
                 machine
                 for machine in self._candidates(inventory, at_work)
@@ -149,17 +151,19 @@ class Growth:
     def _those_left(
         self, inventory: Inventory, at_work: Sequence[Machine], takes_part: "Callable[[Node], bool]"
     ) -> list[Machine]:
-        """Those at work that still take part, the first in any case; asked where others could, and now and then."""
+        """Those at work but for the ones that are gone, and now and then those that say they are not any more.
+
+        One that does not answer may be at work.
+        """
         from remote.fanout import fan_out
 
         there = {_key(machine) for machine in inventory.machines}
         first, *others = (machine for machine in at_work if _key(machine) in there or machine is at_work[0])
-        now = time.monotonic()
-        if others and (now >= self._ask_at or self._candidates(inventory, [first, *others])):
-            self._ask_at = now + AGAIN_S
+        if others and time.monotonic() >= self._ask_at:
             with connected(self._folder, others, at_least=0) as nodes:
-                still = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value}
-            others = [machine for machine in others if machine.name in still]
+                idle = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value is False}
+            others = [machine for machine in others if machine.name not in idle]
+            self._ask_at = time.monotonic() + ASK_S
         return [first, *others]
 
     def _try(self, going: Going, at_work: Sequence[Machine], machine: Machine) -> bool:
@@ -171,7 +175,8 @@ class Growth:
         try:
             with (
                 connected(self._folder, [machine]) as alone,
-                connected(self._folder, at_work) as others,
+                # One that was lost does not keep others out where the run goes on without it.
+                connected(self._folder, at_work, at_least=None if going.takes_part is None else 1) as others,
                 self._folder.lock("train"),
             ):
                 all_there, self._at_it = True, machine.name

@@ -39,7 +39,7 @@ def train_to_the_end(app: App, request: TrainRequest) -> tuple[Result, bool]:
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
-    growth = _growth(app, request)
+    growth = _lookout(app, request)
     result, interrupted = train(app, request, earlier, growth)
     job = _Job(app, request, growth)
     while not interrupted and job.vain_starts < STARTS:
@@ -111,7 +111,7 @@ class _Job:
             return None
         if end.lost:
             return f"{end.failed}; "
-        if not self._may_restart():
+        if not self._count_restart():
             return None
         return f"restart {self._restarts} of {self._request.max_restarts}: {end.failed}; "
 
@@ -143,8 +143,8 @@ class _Job:
         self.vain_starts, self._without = 0, frozenset()
         return following, interrupted
 
-    def _may_restart(self) -> bool:
-        """Whether one more restart is within what was asked for; it is counted."""
+    def _count_restart(self) -> bool:
+        """Count one more restart; False where as many as were asked for have been."""
         if self._restarts == self._request.max_restarts:
             return False
         self._restarts += 1
@@ -164,7 +164,7 @@ class _Job:
         answered_all = left.answering.issuperset(_took_part(result))
         # Where the machine is there, what failed on it may fail again, without end.
         still_there = growth is not None and end.lost and not growth.lost_one and answered_all
-        if still_there and not self._may_restart():
+        if still_there and not self._count_restart():
             return None
         if not end.joining and self._before is not None and in_vain(*self._before, result, left):
             self._app.output.say(
@@ -191,7 +191,7 @@ class _Job:
             self._without |= error.nodes
 
 
-def _growth(app: App, request: TrainRequest) -> Growth | None:
+def _lookout(app: App, request: TrainRequest) -> Growth | None:
     """What looks out for more machines; None where no more may take part."""
     if request.min_nodes is None or request.nnodes is None:
         return None

@@ -44,7 +44,8 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
 
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
-    made them. `unheard` has the nodes of a run that ended elsewhere which did not say how it ended there.
+    made them. `unheard` has the nodes of a run with a result that never said how it
+    ended on them.
     """
     from provision.cloud_provider import CloudProvider
 

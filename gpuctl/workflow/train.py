@@ -73,7 +73,7 @@ def train(
             )
             try:
                 if earlier is not None:
-                    run = _go_on(app, view, nodes, earlier, run)
+                    run = _go_on(app, view, folder, nodes, earlier, run)
                 if request.answering is not None and earlier is not None:
                     check_not_stopped(app, earlier.run.run)
                 return see_through(
@@ -120,8 +120,9 @@ class _Ready:
 
 def _project(app: App, request: TrainRequest, inventory: Inventory) -> _Project:
     """What was asked for, looked at before anything is done. Raises Usage and the like."""
+    machines = machines_of(inventory, request)
     script, tree, destination = what_to_run(app, request, inventory)
-    wanted = what_to_install(request, tree, machines_of(inventory, request), app.output.say)
+    wanted = what_to_install(request, tree, machines, app.output.say)
     return _Project(script=script, tree=tree, destination=destination, wanted=wanted)
 
 
@@ -135,8 +136,6 @@ def _get_ready(
     seconds: dict[str, float],
 ) -> _Ready:
     """Prepare the nodes, check them, and have Ray on them where it starts the ranks. `seconds` gets the phases'."""
-    from remote import ray_cluster
-
     master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     with _taking(seconds, "prepare"):
         view.phase("prepare", "facts, firewalls, environment, code")
@@ -154,6 +153,8 @@ def _get_ready(
         )
     if request.mode != "ray":
         return _Ready(prepared=prepared, head=None)
+    from remote import ray_cluster
+
     with _taking(seconds, "prepare"):
         view.phase("ray", "a head on the first node, workers on the others")
         head = ray_cluster.bring_up(
@@ -170,11 +171,13 @@ def _taking(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] = seconds.get(phase, 0.0) + time.monotonic() - mark
 
 
-def _go_on(app: App, view: View, nodes: "Mapping[str, Node]", earlier: Earlier, run: Run) -> Run:
+def _go_on(
+    app: App, view: View, folder: ClusterFolder, nodes: "Mapping[str, Node]", earlier: Earlier, run: Run
+) -> Run:
     """Place the earlier run's checkpoints for the run; its record, which tells of it."""
     seconds = dict(run.seconds)
     with _taking(seconds, "prepare"):
-        place(view, app.store, app.store.cluster(run.cluster), nodes, earlier, run)
+        place(view, app.store, folder, nodes, earlier, run)
     rounded = {name: round(value, 3) for name, value in seconds.items()}
     return replace(run, resumed_from=earlier.run.run, seconds=rounded)
 

@@ -90,7 +90,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
         MARK: str(run_dir),
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         # Ray's dashboard leaves a folder there.
-        "TMPDIR": os.environ.get("TMPDIR", temporary),
+        "TMPDIR": temporary if parent == usual else usual,
     }
     # Ray lets everybody write into its folder and its sockets' one; into the one around it nobody else gets.
     words = {"temp_dir": os.path.join(temporary, "r"), "start": known["start"], **ports}

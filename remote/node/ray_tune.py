@@ -58,7 +58,7 @@ def main(arguments: List[str]) -> int:
     except Exception:
         if not trials.wrong_metric:
             raise
-        trials.save()
+        trials.stopped()
         print(trials.wrong_metric, file=sys.stderr)
         return WRONG_OPTIONS
     trials.save()
@@ -104,6 +104,7 @@ class Trials:
         number = list(self.known).index(trial.trial_id) if trial.trial_id in self.known else len(self.known)
         new = {"trial": number, "params": trial.config, "metrics": {}, "reports": 0, "error": None}
         entry = self.known.setdefault(trial.trial_id, dict(new, began_at=time.time()))
+        result = flat(result or {})
         if result:
             entry["metrics"] = {name: value for name, value in result.items() if name in self._names(result)}
             entry["reports"] = result.get("training_iteration", 0)
@@ -130,9 +131,16 @@ class Trials:
             self.known[trial.trial_id]["error"] = lines[-1] if lines else None
         self.save()
 
+    def stopped(self) -> None:
+        """The search has ended, and with it the trials that were going on."""
+        for entry in self.known.values():
+            if entry["status"] == "running":
+                entry["status"] = "stopped"
+        self.save()
+
     def _names(self, result: Dict[str, Any]) -> List[str]:
         """Those of a report that are the function's own: Ray adds many, of its clock and its names."""
-        own = set(result) - RAYS_OWN
+        own = [name for name in result if name.split("/")[0] not in RAYS_OWN]
         return [
             name
             for name in own
@@ -168,6 +176,14 @@ RAYS_OWN = {
     "hostname", "node_ip", "config", "time_since_restore", "iterations_since_restore", "checkpoint_dir_name",
     "should_checkpoint", "experiment_tag",
 }  # fmt: skip
+
+
+def flat(result: Dict[str, Any], before: str = "") -> Dict[str, Any]:
+    """A report with the names of what is nested in it as Ray Tune knows them: `eval/accuracy`."""
+    named = {}  # type: Dict[str, Any]
+    for name, value in result.items():
+        named.update(flat(value, before + name + "/") if isinstance(value, dict) else {before + name: value})
+    return named
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of a JSON document

@@ -291,15 +291,22 @@ def test_a_job_in_several_runs(tmp_path: Path) -> None:
         RunFolder(Path(result.dir)).save_result(result)
     assert drawn(run_table(last)).endswith(
         """\
-job  status     ranks         epochs                 took   cost
+run  status     ranks         epochs                 took   cost
 a    stopped    2 on 2 nodes  3 of 5, 1.2 s each   16.0 s  $0.25
 b    stopped    3 on 3 nodes  epoch 4 of 5, 1.2 s  16.0 s  $0.25
 c    succeeded  3 on 3 nodes  epoch 5 of 5, 1.2 s  16.0 s  $0.25
-3 runs, 48.0 s together, $0.75
+the job's 3 runs, 48.0 s together, $0.75
 """
     )
     (tmp_path / "a" / "result.json").unlink()
-    assert "2 runs" in drawn(run_table(last))
+    cut = " ".join(drawn(run_table(last)).split())
+    assert cut.endswith(
+        "the job's 2 runs, 32.0 s together, $0.50; the result of a, before them, can't be read"
+    )
+    unknown = replace(first, resumed_from=None, seconds=Seconds(), cost_usd=None)
+    many = drawn(draw_run(last, earlier=[unknown, *[first] * 9]))
+    assert many.count("\na ") == 7
+    assert many.endswith("the job's 11 runs, - together; the latest 8 are shown\n")
     assert "together" not in drawn(run_table(first))
 
 

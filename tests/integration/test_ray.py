@@ -251,7 +251,8 @@ def test_a_search_of_a_script_s_function(hosts: Gpuctl) -> None:
         assert trial["value"] == pytest.approx(1 - (trial["params"]["x"] - 3) ** 2)
         assert trial["status"] == ("failed" if trial["params"]["x"] > 3 else "done")
         assert trial["error"] == ("ValueError: too large" if trial["params"]["x"] > 3 else None)
-    shown = hosts("tune", *words, "search.py:objective", timeout_s=TRAIN_S)
+    few = ["--param", "x=choice(1)", "--trials", "1", "--metric", "score"]
+    shown = hosts("tune", *few, "search.py:objective", timeout_s=TRAIN_S)
     assert shown.status == 1, "every trial of it fails, for want of KEY"
     assert "KeyError: 'KEY'" in shown.out
 

@@ -152,6 +152,7 @@ def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> N
     )
 
 
+@pytest.mark.long
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     worker = net.hosts[1]

@@ -189,12 +189,10 @@ class TestDown:
         assert not (cluster.folder.path / "local").exists()
         assert cluster.provider.find() == ()
 
-    @pytest.mark.parametrize("records", ["there", "torn", "gone"])
+    @pytest.mark.parametrize("state", ["running", "killed", "torn record", "no files"])
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["in /tmp", "in $TMPDIR"])
-    def test_leaves_no_temporary_file(self, cluster, ssh_to, monkeypatch, tmp_path, elsewhere, records):
-        monkeypatch.setenv("TMPDIR", str(tmp_path)) if elsewhere else monkeypatch.delenv(
-            "TMPDIR", raising=False
-        )
+    def test_leaves_no_temporary_file(self, cluster, ssh_to, monkeypatch, tmp_path, elsewhere, state):
+        monkeypatch.setenv("TMPDIR", str(tmp_path) if elsewhere else "/tmp")
         first, second = cluster.up(2)
         folders = [
             Path(ssh_to(one).run("echo $TMPDIR; mktemp -d").stdout.decode().split()[0])
@@ -208,12 +206,37 @@ class TestDown:
             assert len(list(folder.iterdir())) == 1
         before = [*folders, *(folder.resolve() for folder in folders)]
         record = cluster.folder.path / "local" / "default-1" / "host.json"
-        if records == "torn":
+        if state == "killed":
+            kill(cluster.server_pid(second))
+        elif state == "torn record":
             record.write_bytes(record.read_bytes()[:30])
-        elif records == "gone":
+        elif state == "no files":
             shutil.rmtree(cluster.folder.path)
         assert cluster.provider.destroy() == ()
         assert not any(os.path.lexists(folder) for folder in before)
+
+    def test_leaves_a_folder_to_which_somebody_else_has_led_its_temporary_files(
+        self, cluster, ssh_to, monkeypatch, tmp_path
+    ):
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        (tmp_path / "mine").mkdir()
+        (machine,) = cluster.up(1)
+        folder = Path(ssh_to(machine).run("echo $TMPDIR").stdout.decode().strip())
+        real = folder.readlink()
+        real.rmdir()
+        real.symlink_to(tmp_path / "mine")
+        assert cluster.provider.destroy() == ()
+        assert (tmp_path / "mine").exists()
+        assert not os.path.lexists(folder)
+
+    @pytest.mark.parametrize("folder", ["missing", "a file"])
+    def test_a_place_for_temporary_files_that_is_none_is_passed_over(
+        self, cluster, ssh_to, monkeypatch, tmp_path, folder
+    ):
+        (tmp_path / "a file").touch()
+        monkeypatch.setenv("TMPDIR", str(tmp_path / folder))
+        (machine,) = cluster.up(1)
+        assert ssh_to(machine).run('test -d "$TMPDIR" && test ! -L "$TMPDIR"').returncode == 0
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
     def test_leaves_what_somebody_else_has_put_where_its_temporary_files_were(
@@ -305,14 +328,35 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
         cluster.up(1)
         local = cluster.folder.path / "local"
 
+        remove = shutil.rmtree
+
         def refuse(path: Path) -> None:
+            if not Path(path).is_relative_to(os.path.realpath(local)):
+                return remove(path)
             raise OSError(30, "Read-only file system", str(path))
 
         monkeypatch.setattr(shutil, "rmtree", refuse)  # a read-only disk, which no test can make without root
-        leftovers = cluster.provider.destroy()
-        assert {left.kind for left in leftovers} == {"folder"}
-        assert os.path.realpath(local / "default-0") in {left.id for left in leftovers}
-        assert all(isinstance(left, Leftover) and "Read-only" in left.reason for left in leftovers)
+        (left,) = cluster.provider.destroy()
+        assert (left.kind, left.id) == ("folder", os.path.realpath(local / "default-0"))
+        assert isinstance(left, Leftover)
+        assert "Read-only" in left.reason
+
+    def test_temporary_files_that_can_not_be_removed_are_not_forgotten(
+        self, cluster, ssh_to, monkeypatch, tmp_path
+    ):
+        (machine,) = cluster.up(1)
+        folder = Path(ssh_to(machine).run("echo $TMPDIR").stdout.decode().strip())
+        remove = shutil.rmtree
+
+        def refuse(path: Path) -> None:
+            raise OSError(16, "Device or resource busy", str(path))
+
+        monkeypatch.setattr(shutil, "rmtree", refuse)  # something is mounted in there, which only root can do
+        (left,) = cluster.provider.destroy()
+        assert left.id == str(folder)
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        assert cluster.provider.destroy() == ()
+        assert not folder.exists()
 
 
 class TestDeadHosts:
