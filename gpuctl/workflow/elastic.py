@@ -26,7 +26,7 @@ LOOK_S = 2.0
 AGAIN_S = 60.0
 """A machine that did not answer, or could not be made ready, is tried again after so long, then after twice that."""
 AGAIN_AT_MOST_S = 900.0
-ASK_S = 60.0
+ASK_S = 20.0
 """Between two looks whether the machines at work still are, where others join while the run goes on."""
 SETTLE_S = 30.0
 """A script that always writes to its checkpoints is stopped all the same, so long after the first that is new."""

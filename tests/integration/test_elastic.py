@@ -154,7 +154,7 @@ def test_a_driver_of_ray_gets_the_machines_that_come(two_hosts: Gpuctl, tmp_path
     )
     kill_all(ray["run_dir"])
     at = wait_for(ranks(2, at), what="2 ranks at work again", deadline_s=180)
-    wait_for(ranks(3, at), what="3 ranks at work again", deadline_s=180)
+    wait_for(ranks(3, at), what="3 ranks at work again", deadline_s=300)
     (storage / "over").touch()
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
