@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from gpuctl import text
 from gpuctl.bottleneck import bottleneck, doubts
+from gpuctl.fitted import Fitted
 from gpuctl.forecast import Forecast, Outlook, Range
-from gpuctl.run_table import table_of
 from gpuctl.scaling import Measured
 
 Row = TypeVar("Row")
@@ -26,7 +25,7 @@ PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data
 
 def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) -> RenderableType:
     """All of a bench; `measured` has at least one layout."""
-    parts: list[RenderableType] = [layouts_table(measured), "", picture(measured)]
+    parts: list[RenderableType] = [layouts_table(measured), "", Picture(measured)]
     if outlooks:
         parts += ["", forecast_table(outlooks), *(Text(note, "dim") for note in forecast_notes(outlooks))]
     found = bottleneck(measured)
@@ -51,7 +50,9 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
         "comm.": lambda one: _share(one.share.communication),
         "$/epoch": lambda one: usd(one.epoch_usd),
     }
-    table = _table(columns, measured)
+    table = _table(
+        columns, measured, least=("spread", "data", "compute", "samples/s", "comm.", "$/epoch", "efficiency")
+    )
     job = first.job
     about = " on ".join(text.clean(part, 40) for part in (job.model, job.dataset) if part)
     counts = sorted({len(one.repetitions) for one in measured})
@@ -69,37 +70,48 @@ def batch_of(measured: Sequence[Measured]) -> str:
     return f", batch {size} a rank"
 
 
-def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Table:
+def _table(
+    columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], least: Sequence[str]
+) -> RenderableType:
     """A line a row, 80 characters wide at most; columns of which nothing is known are left out."""
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     known = {name: column for name, column in cells.items() if set(column) != {text.UNKNOWN}}
-    table = table_of(*known, right=[name for name in known if name not in ("layout", "forecast", "overlap")])
-    table.padding = (0, 1, 0, 0)
-    for line in zip(*known.values(), strict=True):
-        table.add_row(*line)
-    return table
+    left = ("layout", "forecast", "overlap")
+    return Fitted(
+        known,
+        zip(*known.values(), strict=True),
+        right=[name for name in known if name not in left],
+        least=least,
+        gap=1,
+    )
 
 
 def _share(fraction: float | None) -> str:
     return text.UNKNOWN if fraction is None else f"{fraction:.0%}".replace("%", " %")
 
 
-def picture(measured: Sequence[Measured]) -> Text:
-    """A bar a layout: its time an epoch, split into what it goes into."""
-    longest = max(one.epoch_s for one in measured)
-    width = max(len(one.layout.name) for one in measured)
-    shown = Text()
-    for one in measured:
-        shown.append(f"{one.layout.name:>{width}}  ")
-        for character, style, count in bar_of(one, round(PICTURE_WIDTH * one.epoch_s / longest)):
-            shown.append(character * count, style)
-        shown.append(f" {text.duration(one.epoch_s)}\n")
-    shown.append(" " * (width + 2))
-    for name, character, style in PARTS:
-        shown.append(f"{character} ", style)
-        shown.append(f"{name}   ", "dim")
-    shown.rstrip()
-    return shown
+class Picture:
+    """A bar a layout: its time an epoch, split into what it goes into. The longest takes the room there is."""
+
+    def __init__(self, measured: Sequence[Measured]) -> None:
+        self.measured = measured
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        longest = max(one.epoch_s for one in self.measured)
+        label = max(len(one.layout.name) for one in self.measured)
+        times = max(len(text.duration(one.epoch_s)) for one in self.measured)
+        width = max(min(PICTURE_WIDTH, options.max_width - label - times - 3), 1)
+        for one in self.measured:
+            line = Text(f"{one.layout.name:>{label}}  ")
+            for character, style, count in bar_of(one, round(width * one.epoch_s / longest)):
+                line.append(character * count, style)
+            yield line.append(f" {text.duration(one.epoch_s)}")
+        legend = Text(" " * (label + 2))
+        for name, character, style in PARTS:
+            legend.append(f"{character} ", style)
+            legend.append(f"{name}   ", "dim")
+        legend.rstrip()
+        yield legend
 
 
 def bar_of(one: Measured, width: int) -> list[tuple[str, str, int]]:
@@ -132,7 +144,8 @@ def forecast_table(outlooks: Sequence[Outlook]) -> RenderableType:
         ),
     }
     ends = [_End(of=one, full=full) for one in outlooks if one.forecast for full in (True, False)]
-    return _table(columns, ends) if ends else Text("no forecast")
+    least = ("step", "samples/s", "measured", "efficiency", "$/epoch")
+    return _table(columns, ends, least) if ends else Text("no forecast")
 
 
 @dataclass(frozen=True, kw_only=True)

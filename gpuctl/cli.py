@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gpuctl import overview
+from gpuctl.errors import Declined
 from gpuctl.options import App, global_options
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
@@ -187,7 +188,10 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
         import traceback
 
         output.say("".join(traceback.format_exception(error)).rstrip(), "dim")
-    output.error(message)
+    if isinstance(error, Declined):
+        output.say(message)
+    else:
+        output.error(message)
     if app.options.json and not output.printed_document:
         output.json({"error": {"type": kind, "message": message, "exit_status": status}})
     return status

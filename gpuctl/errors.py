@@ -4,6 +4,7 @@ GpuctlError
 ├── Usage               what was typed can't be done like that; exit status 2
 ├── Failed              it was tried and did not work; exit status 1
 │   └── JobStopped      a person stopped the job between two of its runs
+├── Declined            a person answered a question with no; exit status 1, and told as no error
 └── Attention           partly done, and something needs a person; exit status 4
 """
 
@@ -18,6 +19,10 @@ class Usage(GpuctlError):
 
 class Failed(GpuctlError):
     """It was tried and did not work."""
+
+
+class Declined(GpuctlError):
+    """A person was asked, and said no: nothing was done, as wished."""
 
 
 class JobStopped(Failed):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuctl import overview
+from gpuctl import completions, overview
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
@@ -124,37 +124,30 @@ def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def global_options() -> list[click.Option]:
     """The global options as click wants them, in the overview's order."""
     return [
-        click.Option(names, metavar=value, help=help_line, shell_complete=_cluster_names)
+        click.Option(names, metavar=value, help=help_line, shell_complete=completions.clusters)
         if value
         else click.Option(names, is_flag=True, help=help_line)
         for names, value, help_line in overview.GLOBAL_OPTIONS
     ]
 
 
-def _cluster_names(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The clusters there are, for the shell's completion."""
-    from inventories.store import Store
-
-    return [folder.name for folder in Store.default().clusters() if folder.name.startswith(incomplete)]
-
-
 class ScriptCommand(click.Command):
     """A command that runs a script: what follows its name, or `-m MODULE`, is the script's.
 
     As with Python itself, `-m MODULE` ends the options. Use it with `context_settings=TAIL`, an option `-m`
-    and an argument that takes the rest.
+    and an argument that takes the rest. `tail_hint`: where options go that are not gpuctl's, with an example.
     """
+
+    def __init__(self, *args: Any, tail_hint: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **kwargs)
+        self.tail_hint = tail_hint
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """End the options after `-m MODULE`, then parse as usual."""
         try:
             return super().parse_args(ctx, _end_options_after_module(args, self.params))
         except click.NoSuchOption as error:
-            hint = (
-                " Options of your script go after the script, those of the built-in job after --: "
-                "gpuctl train my.py --lr 0.1, gpuctl train -- --epochs 3."
-            )
-            raise click.UsageError(error.format_message() + hint, ctx) from error
+            raise click.UsageError(f"{error.format_message()} {self.tail_hint}".rstrip(), ctx) from error
 
 
 def _end_options_after_module(args: list[str], params: list[click.Parameter]) -> list[str]:

@@ -23,6 +23,8 @@ class State:
     """Of the whole run."""
     loss: float | None = None
     accuracy: float | None = None
+    judged_after: int | None = None
+    """The epoch after which the accuracy was measured. None: just now, or not known."""
     samples_per_s: float | None = None
     """Of all ranks that report."""
     left_s: float | None = None
@@ -40,12 +42,13 @@ class State:
         return [part for part in parts if part]
 
     def how(self) -> list[str]:
-        """What is known of how it goes: `loss 0.312`, `accuracy 95.1 %`, `8,412 samples/s`."""
+        """What is known of how it goes: `loss 0.312`, `accuracy 95.1 % after epoch 2`, `8,412 samples/s`."""
         parts = []
         if self.loss is not None:
             parts.append(f"loss {text.loss(self.loss)}")
         if self.accuracy is not None:
-            parts.append(f"accuracy {text.percent(self.accuracy)}")
+            after = f" after epoch {self.judged_after}" if self.judged_after is not None else ""
+            parts.append(f"accuracy {text.percent(self.accuracy)}{after}")
         if self.samples_per_s is not None:
             parts.append(f"{text.count(self.samples_per_s)} samples/s")
         return parts
@@ -57,6 +60,8 @@ class Progress:
     def __init__(self) -> None:
         self._start: Mapping[str, Any] = {}
         self._epoch_line: Mapping[str, Any] = {}
+        self._epoch_is_over = False
+        """Whether the epoch's line is the last that the first rank told."""
         self._steps: dict[int, deque[tuple[float, float]]] = {}
         self._samples: dict[int, deque[tuple[float, float]]] = {}
         self._last: dict[int, Mapping[str, Any]] = {}
@@ -70,6 +75,10 @@ class Progress:
             return False
         if event == "epoch":
             self._epoch_line = line
+            self._epoch_is_over = True
+            # What comes next, such as the validation, is no step: the speed is that of one epoch's steps.
+            for marks in self._samples.values():
+                marks.clear()
             return True
         step = number(line.get("step"))
         if event is not None or step is None:
@@ -77,6 +86,7 @@ class Progress:
         at = number(line.get("time"))
         at = now_s if at is None else at
         self._last[rank] = line
+        self._epoch_is_over = self._epoch_is_over and rank != min(self._last)
         self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
         samples = number(line.get("samples"))
         if samples is not None:
@@ -95,23 +105,40 @@ class Progress:
         if steps and done and per_epoch and told is not None and told != (done - 1) // per_epoch + 1:
             # It goes on from a run of another number of ranks, whose epochs had other steps.
             steps = None
+        over = whole(self._epoch_line.get("epoch"))
+        if self._epoch_is_over and over is not None and steps and per_epoch:
+            done = max(done or 0, over * per_epoch)
         steps_per_s = _speed(self._steps[leader]) if leader is not None else None
-        speeds = [speed for marks in self._samples.values() if (speed := _speed(marks)) is not None]
-        loss = loss_of(line)
+        losses = [loss_of(line), loss_of(self._epoch_line)]
+        loss = next(
+            (loss for loss in (losses[::-1] if self._epoch_is_over else losses) if loss is not None), None
+        )
         return State(
             epoch=(done - 1) // per_epoch + 1 if told is None and steps and done and per_epoch else told,
             epochs=epochs,
             step=done,
             steps=steps,
-            loss=loss if loss is not None else loss_of(self._epoch_line),
+            loss=loss,
             accuracy=number(self._epoch_line.get("accuracy")),
-            samples_per_s=sum(speeds) if speeds else None,
+            judged_after=None if self._epoch_is_over else over,
+            samples_per_s=self._samples_per_s(),
             left_s=max(steps - done, 0) / steps_per_s if steps and done is not None and steps_per_s else None,
         )
+
+    def _samples_per_s(self) -> float | None:
+        """Of the steps of the epoch that is under way; before they tell, of the epoch before as it told itself."""
+        speeds = [_speed(marks) for marks in self._samples.values()]
+        known = [speed for speed in speeds if speed is not None]
+        whole_epoch = number(self._epoch_line.get("samples_per_s"))
+        if whole_epoch is not None and len(known) < len(speeds):
+            return whole_epoch
+        return sum(known) if known else whole_epoch
 
 
 def _speed(marks: deque[tuple[float, float]]) -> float | None:
     """Units a second over the marks, (seconds, units); None where they don't tell."""
+    if not marks:
+        return None
     (began, first), (ended, last) = marks[0], marks[-1]
     return (last - first) / (ended - began) if ended > began and last > first else None
 

@@ -8,19 +8,23 @@ import statistics
 from collections.abc import Sequence
 
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 
 from gpuctl import text
+from gpuctl.fitted import GAP
 from gpuctl.results import nothing_was_left
 from inventories.run import Result
 
 LABEL_WIDTH = 10
+VALUE_WIDTH = 22
+"""Of a value, where there is room: so the columns of most runs stand alike."""
 METRIC_NAME_WIDTH = 20
 """Of a metric's name, characters in a table."""
 
 
-def facts_table(result: Result) -> Table:
-    """What was trained, and how well and fast, in two columns; what is not known is left out."""
+def facts_table(result: Result) -> RenderableType | None:
+    """What was trained, and how well and fast, in two columns; what is not known is left out. None: nothing is."""
     train, step = result.train, result.train.step_ms
     strategy = ", ".join(part for part in (train.strategy, train.device) if part)
     left = [
@@ -43,10 +47,32 @@ def facts_table(result: Result) -> Table:
     ]
     known = [[(name, value) for name, value in column if value != text.UNKNOWN] for column in (left, right)]
     columns = [column for column in known if column]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for column in columns:
-        grid.add_column(style="dim", width=max(LABEL_WIDTH, *(cell_len(name) for name, _ in column)))
-        grid.add_column(min_width=22)
+    return _Facts(columns) if columns else None
+
+
+class _Facts:
+    """Names and values, a column beside the other; one below the other where the terminal is too narrow."""
+
+    def __init__(self, columns: Sequence[Sequence[tuple[str, str]]]) -> None:
+        self.columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [max(LABEL_WIDTH, *(cell_len(name) for name, _ in column)) for column in self.columns]
+        values = [max(cell_len(value) for _, value in column) for column in self.columns]
+        wide, close = [max(VALUE_WIDTH, width) for width in values], values
+        for widths in (wide, close):
+            if sum(names) + sum(widths) + GAP * (2 * len(names) - 1) <= options.max_width:
+                yield _grid(self.columns, names, widths)
+                return
+        yield _grid([list(itertools.chain.from_iterable(self.columns))], [max(names)], [0])
+
+
+def _grid(columns: Sequence[Sequence[tuple[str, str]]], names: Sequence[int], values: Sequence[int]) -> Table:
+    """The columns side by side: the width of the names, and at least that of the values."""
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    for name, value in zip(names, values, strict=True):
+        grid.add_column(style="dim", width=name)
+        grid.add_column(min_width=value, overflow="fold")
     for row in itertools.zip_longest(*columns, fillvalue=("", "")):
         grid.add_row(*itertools.chain.from_iterable(row))
     return grid

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.failures import signal_name
+from gpuctl.fitted import GAP, Fitted, table_of
 from gpuctl.results import args_of, earlier_of, nothing_was_left
 from gpuctl.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.utilisation import use_lines
@@ -82,8 +83,7 @@ def draw_run(
     if result.first_error:
         parts += [_first_error(result, log_tail), ""]
     parts += [_Head(result, args), ""]
-    facts = facts_table(result)
-    if facts.row_count:
+    if facts := facts_table(result):
         parts += [facts, ""]
     if nothing_was_left(result):
         advice = (
@@ -92,7 +92,7 @@ def draw_run(
         )
         parts += [Text(text.for_cluster(advice, result.cluster)), ""]
     if result.train.share.known:
-        parts += [_share(result.train.share), ""]
+        parts += [_Share(result.train.share), ""]
     if result.usage and (lines := use_lines(result.usage)):
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(style="dim", width=LABEL_WIDTH)
@@ -101,7 +101,7 @@ def draw_run(
             grid.add_row(*line)
         parts += [grid, ""]
     failed = result.first_error.rank if result.first_error else None
-    parts += [_ranks(result.ranks, failed), "", _phases(result.seconds), "", _tail(result, artifacts)]
+    parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
     if earlier:
         parts += ["", _job([*earlier, result])]
     return Group(*parts)
@@ -152,26 +152,35 @@ class _Log:
                 yield Text.assemble((bar, "red"), part, no_wrap=True, overflow="ignore")
 
 
-def _share(share: Share) -> Text:
-    """One bar: what a step's time goes into."""
-    parts = (
-        ("compute", share.compute or 0.0, "█", "green"),
-        ("communication", share.communication or 0.0, "▓", "yellow"),
-        ("data", share.data or 0.0, "░", "cyan"),
-    )
-    shown = Text("step time".ljust(LABEL_WIDTH + 2), "dim")
-    drawn, so_far = 0, 0.0
-    for _, fraction, character, style in parts:
-        so_far += max(fraction, 0.0)
-        upto = min(round(so_far * SHARE_WIDTH), SHARE_WIDTH)
-        shown.append(character * (upto - drawn), style)
-        drawn = max(upto, drawn)
-    shown.append("\n" + " " * (LABEL_WIDTH + 2))
-    for name, fraction, character, style in parts:
-        shown.append(f"{character} ", style)
-        shown.append(f"{name} {text.percent(fraction)}   ", "")
-    shown.rstrip()
-    return shown
+class _Share:
+    """One bar: what a step's time goes into, and below it what its parts are."""
+
+    def __init__(self, share: Share) -> None:
+        self.parts = (
+            ("compute", share.compute or 0.0, "█", "green"),
+            ("communication", share.communication or 0.0, "▓", "yellow"),
+            ("data", share.data or 0.0, "░", "cyan"),
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        indent = LABEL_WIDTH + 2
+        width = max(min(SHARE_WIDTH, options.max_width - indent), 1)
+        shown = Text("step time".ljust(indent), "dim")
+        drawn, so_far = 0, 0.0
+        for _, fraction, character, style in self.parts:
+            so_far += max(fraction, 0.0)
+            upto = min(round(so_far * width), width)
+            shown.append(character * (upto - drawn), style)
+            drawn = max(upto, drawn)
+        yield shown
+        lines: list[Text] = []
+        for name, fraction, character, style in self.parts:
+            part = Text.assemble((f"{character} ", style), f"{name} {text.percent(fraction)}")
+            if lines and lines[-1].cell_len + 3 + part.cell_len <= options.max_width:
+                lines[-1] = lines[-1] + "   " + part
+            else:
+                lines.append(Text(" " * indent) + part)
+        yield from lines
 
 
 def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
@@ -191,12 +200,19 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
         del columns["device"]
     if not times:
         del columns["step p50"]
-    table = table_of(*columns, "", right=("rank", "exit", "step p50"))
+    rows: list[list[str | Text]] = []
     for rank in sorted(shown, key=lambda rank: rank.rank):
         remark = Text("failed first" if rank.rank == failed_first else "", "red")
         if rank.rank in slow:
             remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
-        table.add_row(*(cell(rank) for cell in columns.values()), remark)
+        rows.append([*(cell(rank) for cell in columns.values()), remark])
+    table = Fitted(
+        [*columns, ""],
+        rows,
+        right=("rank", "exit", "step p50"),
+        folded=("",),
+        least=("device", "step p50"),
+    )
     left_out = len(ranks) - len(shown)
     if not left_out:
         return table
@@ -226,12 +242,28 @@ def _exit(code: int | None) -> Text:
     return Text(signal_name(-code) if code < 0 else str(code), "red" if code else "")
 
 
-def _phases(seconds: Seconds) -> RenderableType:
-    """A column a phase, with how long it took."""
-    known = [name for name in PHASES if getattr(seconds, name) is not None]
-    table = table_of("time".ljust(LABEL_WIDTH), *known, right=known)
-    table.add_row("", *(text.duration(getattr(seconds, name)) for name in known))
-    return table
+class _Phases:
+    """A column a phase, with how long it took; in blocks where the terminal is too narrow."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self.took = {
+            name: text.duration(getattr(seconds, name))
+            for name in PHASES
+            if getattr(seconds, name) is not None
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label, names = "time", list(self.took)
+        while names or label:
+            room = itertools.accumulate(
+                (GAP + max(len(name), len(self.took[name])) for name in names), initial=LABEL_WIDTH
+            )
+            fit = sum(width <= options.max_width for width in room) - 1
+            block, names = names[: max(fit, 1)], names[max(fit, 1) :]
+            table = table_of(label.ljust(LABEL_WIDTH), *block, right=block)
+            table.add_row("", *(self.took[name] for name in block))
+            yield table
+            label = ""
 
 
 def _job(runs: Sequence[Result]) -> RenderableType:
@@ -248,9 +280,12 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         del columns["epochs"]
     if not any(run.cost_usd for run in runs):
         del columns["cost"]
-    table = table_of(*columns, right=("took", "cost"))
-    for run in runs[-RUNS_SHOWN:]:
-        table.add_row(*(cell(run) for cell in columns.values()))
+    table = Fitted(
+        columns,
+        [[cell(run) for cell in columns.values()] for run in runs[-RUNS_SHOWN:]],
+        right=("took", "cost"),
+        least=("ranks", "cost", "took"),
+    )
     took = _sum(run.seconds.total for run in runs)
     cost = _sum(run.cost_usd for run in runs)
     together = f"the job's {text.plural(len(runs), 'run')}, {text.duration(took)} together"
@@ -287,16 +322,3 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
         more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""
         grid.add_row("artifacts", ", ".join(names) + more)
     return grid
-
-
-def table_of(*columns: str, right: Sequence[str] = (), flexible: Sequence[str] = ()) -> Table:
-    """An empty table in the style of all of them: no lines, a dim head. Only `flexible` columns are folded."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            overflow="fold" if column in flexible else "ellipsis",
-            no_wrap=column not in flexible,
-        )
-    return table

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
+from gpuctl.fitted import Fitted, table_of
 from gpuctl.results import args_of, job_of
 from gpuctl.run_facts import METRIC_NAME_WIDTH, accuracy_text, epochs_text, metric_names, metric_text
-from gpuctl.run_table import STATUS_STYLES, run_table, table_of
+from gpuctl.run_table import STATUS_STYLES, run_table
 from inventories.run import Result
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
@@ -143,9 +144,9 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -
     """
     columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
         "run": lambda row: row["run"],
-        "status": lambda row: Text(row["status"], STATUS_STYLES[row["status"]]),
-        "ranks": lambda row: str(row["world_size"]),
-        "began": lambda row: text.age(row["started_at"], now),
+        "status": lambda row: Text(row["status"], STATUS_STYLES.get(row["status"], "yellow")),
+        "ranks": lambda row: str(row["world_size"] or text.UNKNOWN),
+        "began": lambda row: text.age(row["started_at"] or "", now),
         "took": lambda row: text.duration(row["seconds"]),
     }
     if any(row["accuracy"] is not None for row in rows):
@@ -153,12 +154,15 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -
     if any(row["cost_usd"] for row in rows):
         columns["cost"] = lambda row: text.dollars(row["cost_usd"])
     columns["script"] = lambda row: text.shorten(
-        text.command(row["script"], row.get("args") or ()), ARGS_SHOWN
+        text.command(row["script"] or text.UNKNOWN, row.get("args") or ()), ARGS_SHOWN
     )
-    table = table_of(*columns, right=("ranks",), flexible=("script",))
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table
+    return Fitted(
+        columns,
+        [[cell(row) for cell in columns.values()] for row in rows],
+        right=("ranks",),
+        folded=("script",),
+        least=("ranks", "took", "began", "cost", "accuracy"),
+    )
 
 
 def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
@@ -189,18 +193,22 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
     }
     if all(machine["private_ip"] == machine["host"] for machine in machines):
         del columns["private"]
-    table = table_of(*columns, right=("rank", "gpus"), flexible=("id",))
-    for machine in machines:
-        table.add_row(*(cell(machine) for cell in columns.values()))
+    table = Fitted(
+        columns,
+        [[cell(machine) for cell in columns.values()] for machine in machines],
+        right=("rank", "gpus"),
+        folded=("id",),
+        least=("private", "id", "gpus", "address"),
+    )
     unheard = cluster.get("unheard") or {}
     notes = [_unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
     return Group(head, "", table, *notes)
 
 
 def _unfinished_note(run: str, unheard: Sequence[str]) -> Text:
-    """What there is to say of a run that is not over."""
+    """What there is to say of a run that has not ended."""
     if not unheard:
-        return Text(f"run {run} is not over", "cyan")
+        return Text(f"run {run} is running", "cyan")
     return Text(f"run {run} may be at work on {', '.join(unheard)}; gpuctl stop {run} ends it", "yellow")
 
 
@@ -223,13 +231,13 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
     }
     if all(found["left_s"] is None for found in clusters):
         del columns["ends in"]
-    folded = ("cluster", "owner", "where", "id")
-    table = table_of(*columns, right=("an hour", "so far"), flexible=folded)
-    for column in table.columns:
-        column.min_width = 5 if column.header in folded else None
-    for found in clusters:
-        table.add_row(*(cell(found) for cell in columns.values()))
-    return table
+    return Fitted(
+        columns,
+        [[cell(found) for cell in columns.values()] for found in clusters],
+        right=("an hour", "so far"),
+        folded=("cluster", "owner", "where", "id"),
+        least=("so far", "age", "ends in", "what", "an hour", "owner"),
+    )
 
 
 def _so_far(usd: float | None) -> str:
@@ -249,9 +257,12 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         "$/h": lambda shape: _usd(shape["usd_per_hour"]),
         "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),
     }
-    table = table_of(*columns, right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"), flexible=("shape",))
-    for shape in shapes:
-        table.add_row(*(cell(shape) for cell in columns.values()))
+    table = Fitted(
+        columns,
+        [[cell(shape) for cell in columns.values()] for shape in shapes],
+        right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),
+        least=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
+    )
     priced: dict[tuple[str, str], dict[str, None]] = {}
     for shape in shapes:
         if shape["priced_at"] is not None:

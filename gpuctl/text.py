@@ -119,14 +119,14 @@ def plural(number: int, noun: str) -> str:
 
 
 def age(iso: str, now: datetime | None = None) -> str:
-    """How long ago an ISO 8601 time was, roughly: `now`, `3 min ago`, `2 h ago`, `5 d ago`."""
+    """How long ago an ISO 8601 time was, roughly: `now`, `20 s ago`, `3 min ago`, `2 h ago`, `5 d ago`."""
     try:
         began = datetime.fromisoformat(iso)
     except ValueError:
         return UNKNOWN
     began = began if began.tzinfo else began.replace(tzinfo=UTC)
     passed_s = ((now or datetime.now(UTC)) - began).total_seconds()
-    for unit_s, unit in ((86_400 * 2, "d"), (3600, "h"), (60, "min")):
+    for unit_s, unit in ((86_400 * 2, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if passed_s >= unit_s:
             return f"{passed_s // min(unit_s, 86_400):.0f} {unit} ago"
     return "now"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_table import table_of
+from gpuctl.fitted import Fitted
 from remote.tree import human_bytes
 
 if TYPE_CHECKING:
@@ -64,13 +64,18 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         "disk free": lambda usage: _bytes(usage.disk_free_bytes),
     }
     all_well = all(reading.state == "ok" and not silent[reading.node] for reading in readings)
-    table = table_of("rank", "node", *columns, *(() if all_well else ("state",)), right=("rank", *columns))
+    rows: list[list[str | Text]] = []
     for reading in readings:
         usage = reading.usage
         cells = [cell(usage) if usage else text.UNKNOWN for cell in columns.values()]
         state = [] if all_well else [_state(reading, silent[reading.node])]
-        table.add_row(str(reading.rank), reading.node, *cells, *state)
-    return table
+        rows.append([str(reading.rank), reading.node, *cells, *state])
+    return Fitted(
+        ["rank", "node", *columns, *(() if all_well else ("state",))],
+        rows,
+        right=("rank", *columns),
+        least=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
+    )
 
 
 def _state(reading: "Reading", silent_s: float) -> Text:
@@ -89,11 +94,17 @@ def _gpus(readings: "Sequence[Reading]") -> RenderableType:
         "temp": lambda gpu: text.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C",
         "power": lambda gpu: text.UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W",
     }
-    table = table_of("rank", "node", *columns, right=("rank", "GPU", "use", "memory", "temp", "power"))
-    for reading in readings:
-        for gpu in (reading.usage.gpus if reading.usage else None) or ():
-            table.add_row(str(reading.rank), reading.node, *(cell(gpu) for cell in columns.values()))
-    return table
+    rows = [
+        [str(reading.rank), reading.node, *(cell(gpu) for cell in columns.values())]
+        for reading in readings
+        for gpu in (reading.usage.gpus if reading.usage else None) or ()
+    ]
+    return Fitted(
+        ["rank", "node", *columns],
+        rows,
+        right=("rank", "GPU", "use", "memory", "temp", "power"),
+        least=("name", "power", "temp", "memory"),
+    )
 
 
 def share(fraction: float | None) -> Text:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from gpuctl.fitted import Fitted
 from gpuctl.text import clean, duration, shorten
 from gpuctl.workflow.tune import Tuned
 
@@ -19,20 +19,22 @@ def tune_table(tuned: Tuned) -> RenderableType:
     if not tuned.trials:
         return Text(f"run {tuned.result.run} {tuned.result.status}: no trial had begun", "yellow")
     names = list(tuned.trials[0]["params"])
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("trial", *names, tuned.metric, "reports", "time", "status"):
-        table.add_column(title, justify="left" if title == "status" else "right")
+    numbers = ["trial", *names, tuned.metric, "reports", "time"]
+    rows = []
     for trial in tuned.trials:
         error = f": {shorten(trial['error'], ERROR_WIDTH)}" if trial.get("error") else ""
-        table.add_row(
+        cells = (
             str(trial["trial"]),
             *(_shown(trial["params"].get(name)) for name in names),
             _shown(trial["value"]),
             str(trial["reports"]),
             duration(trial["seconds"]),
             f"{trial['status']}{error}",
-            style="bold" if trial is tuned.best else None,
         )
+        rows.append([Text(cell, "bold" if trial is tuned.best else "") for cell in cells])
+    table = Fitted(
+        [*numbers, "status"], rows, right=numbers, folded=(*names, "status"), least=("reports", "time")
+    )
     run, first_error = tuned.result.run, tuned.result.first_error
     failed = [Text(f"\n{clean(first_error.message)}", "red")] if first_error else []
     best = [Text(f"\nbest: {best_words(tuned, tuned.best['params'])}")] if tuned.best else []

@@ -198,8 +198,9 @@ def _text(value: object) -> str:
 
 def _word(value: object) -> str:
     text = _text(value)
-    if " " in text or text.startswith("-"):
-        raise _Wrong("one word that does not begin with '-'")
+    # It is written into an ssh configuration, which has no way to escape a double quote for every version of ssh.
+    if " " in text or '"' in text or text.startswith("-"):
+        raise _Wrong("one word without a double quote that does not begin with '-'")
     return text
 
 

@@ -20,6 +20,8 @@ class RunNode:
     """Global rank of its local rank 0."""
     run_dir: str
     """Absolute path of the run's folder on the node."""
+    host_key: str | None = None
+    """The machine's pinned key, which tells it from a later one of its name. None: not known."""
     clock_offset_s: float = 0.0
     """The node's clock minus this computer's, seconds."""
 

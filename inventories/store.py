@@ -2,6 +2,7 @@
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/  known_hosts  ssh_config
     runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
+                       lock
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
 gpuctl is refused with the way to rebuild it.

@@ -38,6 +38,11 @@ def check_count(count: object) -> int:
     """A number of machines."""
     if isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= MAX_COUNT:
         return count
+    if isinstance(count, str) and count.strip().isdecimal():
+        raise InvalidInput(
+            f"Count {shown(count)} can't be used: in quotes it is text. Write it without them, as a whole number "
+            f"from 1 to {MAX_COUNT}."
+        )
     ending = " `gpuctl down` removes a cluster." if count == 0 and count is not False else ""
     raise InvalidInput(
         f"Count {shown(count)} can't be used: a count of machines is a whole number "

@@ -53,6 +53,6 @@ def _module(name: str) -> ModuleType:
     if not installed(name):
         raise UnknownProvider(
             f"Provider {name} needs the Python package '{sdk}'. Install it beside gpuctl: "
-            f"`pip install {sdk}`."
+            f"`pip install '.[{name}]'` in gpuctl's folder, or `pip install {sdk}`."
         )
     return importlib.import_module(module)

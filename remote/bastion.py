@@ -117,13 +117,9 @@ def _lookup(host: str, config: Path) -> Mapping[str, str]:
 
 def _trusted_keys(way: Way, where: str) -> dict[str, paramiko.PKey]:
     """The host's keys in the user's files, the kind first that is to be asked for."""
-    for path in way.known_hosts:
-        file = path.expanduser()
-        if not file.is_file():
-            continue
-        found = known_hosts.find_keys(file.read_text(errors="replace"), way.key_name)
-        if found:
-            return dict(sorted(found.items(), key=lambda item: item[0] != "ssh-ed25519"))
+    found = known_hosts.find_keys(known_hosts.read(way.known_hosts), way.key_name)
+    if found:
+        return dict(sorted(found.items(), key=lambda item: item[0] != "ssh-ed25519"))
     files = ", ".join(map(str, way.known_hosts))
     port = "" if way.port == 22 else f"-p {way.port} "
     raise HostKeyRejected(

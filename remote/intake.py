@@ -4,6 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from remote.errors import BadAnswer
@@ -11,13 +12,20 @@ from remote.errors import BadAnswer
 MAX_DEPTH = 32
 
 
-def plain_parts(path: str) -> list[str]:
+def plain_parts(path: object) -> list[str]:
     """The components of a relative path that a node sent. Raises BadAnswer for anything but plain names."""
-    parts = path.split("/")
-    bad = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > 255 for part in parts)
-    if bad or len(parts) > MAX_DEPTH:
+    parts = path.split("/") if isinstance(path, str) else []
+    if not 0 < len(parts) <= MAX_DEPTH or not all(map(_is_plain, parts)):
         raise BadAnswer(f"the name {path!r} is not a plain relative path")
     return parts
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold and no file's name can
+        return False
+    return name not in ("", ".", "..") and "\0" not in name and size <= 255
 
 
 @dataclass
@@ -33,46 +41,65 @@ class _Arriving:
 class Intake:
     """Files that come in chunks: each is written beside its place and renamed when it is whole.
 
-    A file that can't be taken (a hostile name, damage) is refused by itself, and named in `refused`.
+    A file that can't be taken (a hostile name, damage) is refused by itself, and named in `refused`. So is what goes
+    over `max_bytes`, whatever the node was asked for: what lies here of all that came stays within them, twice over
+    while files replace others.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, max_bytes: int | None = None) -> None:
         self.root = root
+        self.max_bytes = max_bytes
         self.files = 0
         self.bytes = 0
         self.refused: dict[str, str] = {}
         """Name as the node sent it → why it was not taken."""
         self._arriving: dict[str, _Arriving] = {}
+        self._whole: dict[str, int] = {}
+        """Name → bytes of what is in its place, also from before a connection was lost."""
+        self._counted = 0
+        """Of `max_bytes`: of each file what is in its place, or what has come to replace it if that is more."""
+        self._begun = 0
+        self._closed = False
+        self._lock = Lock()
 
     def chunk(self, path: str, offset: int, body: bytes) -> None:
         """Take a chunk; chunks of one file come in order."""
-        file = self._file(path)
-        if file is None:
-            return
-        if offset != file.size:
-            self._refuse(path, "it came out of order")
-            return
-        with file.temporary.open("ab") as stream:
-            stream.write(body)
-        file.digest.update(body)
-        file.size += len(body)
+        with self._lock:
+            file = self._file(path)
+            if file is None:
+                return
+            if offset != file.size:
+                self._refuse(path, "it came out of order")
+                return
+            before = self._count(path)
+            file.size += len(body)
+            self._counted += self._count(path) - before
+            if self.max_bytes is not None and self._counted > self.max_bytes:
+                self._refuse(path, f"over the limit of {self.max_bytes} bytes")
+                return
+            with file.temporary.open("ab") as stream:
+                stream.write(body)
+            file.digest.update(body)
 
     def complete(self, path: str, expected_bytes: int, sha256: str, mode: int) -> None:
         """The file is whole: check it and put it in its place."""
-        file = self._file(path)
-        if file is None:
-            return
-        if file.size != expected_bytes or file.digest.hexdigest() != sha256:
-            self._refuse(path, "it arrived damaged")
-            return
-        if file.target.is_dir():
-            self._refuse(path, "it has the name of a folder")
-            return
-        file.temporary.chmod(0o700 if mode & 0o100 else 0o600)
-        file.temporary.replace(file.target)
-        del self._arriving[path]
-        self.files += 1
-        self.bytes += file.size
+        with self._lock:
+            file = self._file(path)
+            if file is None:
+                return
+            if file.size != expected_bytes or file.digest.hexdigest() != sha256:
+                self._refuse(path, "it arrived damaged")
+                return
+            if file.target.is_dir():
+                self._refuse(path, "it has the name of a folder")
+                return
+            file.temporary.chmod(0o700 if mode & 0o100 else 0o600)
+            file.temporary.replace(file.target)
+            self._counted += file.size - self._count(path)
+            self._whole[path] = file.size
+            del self._arriving[path]
+            self.files += 1
+            self.bytes += file.size
 
     def begin_again(self) -> None:
         """Forget what was refused or cut off: after a lost connection everything is sent once more."""
@@ -82,19 +109,32 @@ class Intake:
 
     def discard(self) -> None:
         """Remove what never became whole."""
-        for file in self._arriving.values():
-            file.temporary.unlink(missing_ok=True)
-        self._arriving.clear()
+        with self._lock:
+            for path in list(self._arriving):
+                self._drop(path)
+
+    def close(self) -> None:
+        """Remove what never became whole, and take nothing more: what another thread still brings is ignored."""
+        self._closed = True
+        self.discard()
 
     def _refuse(self, path: str, why: str) -> None:
         self.refused[path] = why
-        file = self._arriving.pop(path, None)
-        if file is not None:
-            file.temporary.unlink(missing_ok=True)
+        if path in self._arriving:
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        before = self._count(path)
+        self._arriving.pop(path).temporary.unlink(missing_ok=True)
+        self._counted += self._count(path) - before
+
+    def _count(self, path: str) -> int:
+        arriving = self._arriving[path].size if path in self._arriving else 0
+        return max(arriving, self._whole.get(path, 0))
 
     def _file(self, path: str) -> _Arriving | None:
-        """The file on its way, begun if it is new; None where it is refused."""
-        if path in self.refused:
+        """The file on its way, begun if it is new; None where it is refused, or nothing is taken any more."""
+        if self._closed or path in self.refused:
             return None
         if path not in self._arriving:
             try:
@@ -113,7 +153,8 @@ class Intake:
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 raise BadAnswer("its path goes through something that is no folder")
             folder.mkdir(mode=0o700, exist_ok=True)
-        temporary = folder / f".incoming-{os.getpid()}-{len(self._arriving)}"
+        self._begun += 1
+        temporary = folder / f".incoming-{os.getpid()}-{self._begun}"
         temporary.unlink(missing_ok=True)
         temporary.touch(mode=0o600)
         return _Arriving(temporary=temporary, target=folder / parts[-1], digest=hashlib.sha256())

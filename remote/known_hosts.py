@@ -1,10 +1,11 @@
 """Pinned host keys: where they come from, and the known_hosts file that holds a cluster's."""
 
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 USER_CONFIG = Path("~/.ssh/config")
 USER_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 ASK_S = 10.0
+
+_By = Literal["name", "wildcard"]
+"""How a line stands for a host: it names it, or means many."""
 
 
 def host_pattern(host: str, port: int) -> str:
@@ -29,58 +33,117 @@ def render(machines: Sequence[Machine]) -> str:
 
 
 def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine:
-    """The machine with its host key: as it stands, from the first file that has one, or asked of the host.
+    """The machine with its host key: as it stands, from the files that are there, or asked of the host.
 
     A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
-    Raises HostKeyRejected where no key is known, Unreachable where the host does not answer.
+    Raises HostKeyRejected where no key is known or the key is revoked, Unreachable where the host does not answer.
     """
-    if machine.host_key:
-        return machine
-    for path in files:
-        file = path.expanduser()
-        if not file.exists():
-            continue
-        keys = find(file.read_text(errors="replace"), host_pattern(machine.host, machine.port))
-        if keys:
-            # ed25519 first: the others may be offered by older clients only.
-            name = "ssh-ed25519" if "ssh-ed25519" in keys else next(iter(keys))
-            return replace(machine, host_key=f"{name} {keys[name]}")
-    if not accept_new:
-        where = ", ".join(str(path) for path in files)
+    text, host = read(files), host_pattern(machine.host, machine.port)
+    key = machine.host_key or _known(text, host) or (_ask(machine) if accept_new else None)
+    where = ", ".join(str(path) for path in files)
+    if key is None:
         raise HostKeyRejected(
-            f"{machine.name}: no host key of {host_pattern(machine.host, machine.port)} is known ({where}). "
+            f"{machine.name}: no host key of {host} is known ({where}). "
             "Give a file that has it with --known-hosts FILE, or trust the key that the host shows now "
             "with --accept-new-host-keys."
         )
-    return replace(machine, host_key=_ask(machine))
+    if key in _revoked(text, host):
+        raise HostKeyRejected(
+            f"{machine.name}: the host key of {host} is marked @revoked ({where}): somebody else may have it, "
+            "and answer in the machine's place. Nothing was sent. Give the machine a new host key, and put that into "
+            "the file."
+        )
+    return replace(machine, host_key=key)
 
 
-def find(text: str, pattern: str) -> dict[str, str]:
-    """The keys that a known_hosts file's text has for a host, hashed names included: type → Base64.
+def read(files: Sequence[Path]) -> str:
+    """What the files that are there say: to OpenSSH, too, they are one."""
+    there = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
+    return "\n".join(file.read_text(errors="replace") for file in there)
 
-    As in OpenSSH, a line that can't be read is passed over. So are `@revoked` and `@cert-authority` lines:
-    they name no host's own key.
+
+def find(text: str, host: str) -> dict[str, str]:
+    """The keys that a known_hosts file's text has for a host, as `host_pattern` writes it: type → Base64."""
+    return {name: key.get_base64() for name, key in find_keys(text, host).items()}
+
+
+def find_keys(text: str, host: str) -> "dict[str, paramiko.PKey]":
+    """What `find` finds, as keys: the first of each type that is not revoked.
+
+    As in OpenSSH, names may be hashed or have wildcards, `!` excepts a host from its line, and a line that can't be
+    read is passed over, as is an `@cert-authority` line: it names no host's own key. OpenSSH takes any key that
+    fits; one alone can be pinned, so wildcards count only where no line names the host itself.
     """
-    return {name: key.get_base64() for name, key in find_keys(text, pattern).items()}
-
-
-def find_keys(text: str, pattern: str) -> "dict[str, paramiko.PKey]":
-    """What `find` finds, as keys."""
+    revoked = _revoked(text, host)
+    good = [(by, key) for by, key in _lines(text, host) if _written(key) not in revoked]
     keys: dict[str, paramiko.PKey] = {}
-    for line in text.splitlines():
-        key = _key_for(line.strip(), pattern)
-        if key is not None:
-            keys.setdefault(key.get_name(), key)
+    for key in [key for by, key in good if by == "name"] or [key for _, key in good]:
+        keys.setdefault(key.get_name(), key)
     return keys
 
 
-def _key_for(line: str, pattern: str) -> "paramiko.PKey | None":
-    """The key of one line, if it is a host's; None for any other line."""
-    if not line or line.startswith(("#", "@")):
+def _known(text: str, host: str) -> str | None:
+    """The key to pin: a revoked one where the host has no other, as none that it shows may take its place."""
+    keys = find_keys(text, host) or {key.get_name(): key for _, key in _lines(text, host)}
+    # ed25519 first: the others may be offered by older clients only.
+    key = keys.get("ssh-ed25519") or next(iter(keys.values()), None)
+    return None if key is None else _written(key)
+
+
+def _revoked(text: str, host: str) -> set[str]:
+    """The keys that a host must not show."""
+    return {_written(key) for _, key in _lines(text, host, mark="@revoked")}
+
+
+def _written(key: "paramiko.PKey") -> str:
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def _lines(text: str, host: str, *, mark: str | None = None) -> "Iterator[tuple[_By, paramiko.PKey]]":
+    """The keys of the lines about a host that have this mark before the names, or none; and how each names it."""
+    host = host.lower()
+    for line in text.splitlines():
+        words = line.split()
+        if mark is not None:
+            words = words[1:] if words[:1] == [mark] else []
+        if words and not words[0].startswith(("#", "@")):
+            by = _match(words[0], host)
+            if by is not None and (key := _key(words)) is not None:
+                yield by, key
+
+
+def _match(names: str, host: str) -> "_By | None":
+    """How a line's names stand for a lower-case host; None where they do not."""
+    if names.startswith("|1|"):
+        return "name" if _is_hash_of(names, host) else None
+    listed = names.lower().split(",")
+    if any(name.startswith("!") and _fits(name[1:], host) for name in listed):
         return None
-    words = line.split()
-    if not any(_is_name_of(name, pattern) for name in words[0].split(",")):
-        return None
+    if host in listed:
+        return "name"
+    return "wildcard" if any(_fits(name, host) for name in listed) else None
+
+
+def _fits(pattern: str, host: str) -> bool:
+    """Whether a host is meant by a pattern: `*` stands for any text, `?` for a character, brackets for themselves."""
+    if not ("*" in pattern or "?" in pattern):
+        return pattern == host
+    parts = re.split(r"\*+", pattern)
+    texts = ("".join("." if one == "?" else re.escape(one) for one in part) for part in parts)
+    return re.fullmatch(".*".join(texts), host, re.DOTALL) is not None
+
+
+def _is_hash_of(name: str, host: str) -> bool:
+    import paramiko
+
+    try:
+        return bool(paramiko.HostKeys.hash_host(host, name) == name)
+    except (ValueError, AssertionError):
+        return False  # a damaged hash
+
+
+def _key(words: list[str]) -> "paramiko.PKey | None":
+    """The key of a line without its mark; None where it can't be read."""
     import paramiko
     from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
@@ -89,17 +152,6 @@ def _key_for(line: str, pattern: str) -> "paramiko.PKey | None":
     except (InvalidHostKey, paramiko.SSHException, ValueError, IndexError, struct.error):
         return None
     return None if entry is None else entry.key
-
-
-def _is_name_of(name: str, pattern: str) -> bool:
-    if not name.startswith("|1|"):
-        return name == pattern
-    import paramiko
-
-    try:
-        return bool(paramiko.HostKeys.hash_host(pattern, name) == name)
-    except (ValueError, AssertionError):
-        return False  # a damaged hash
 
 
 def _ask(machine: Machine) -> str:

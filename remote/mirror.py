@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, Thread
 
+from inventories.errors import InventoryError
 from inventories.run import Run
 from inventories.store import RunFolder
 from remote import checkpoints
@@ -16,7 +17,7 @@ from remote.checkpoints import Checkpoints
 from remote.errors import BadAnswer, RemoteError
 from remote.intake import Intake
 from remote.observer import Observer
-from remote.replica import incoming, keep_checkpoints, mirrored_path
+from remote.replica import incoming, keep_checkpoints
 from remote.session import Node
 
 MAX_MIRROR_BYTES = 256 * 1000**2
@@ -86,13 +87,13 @@ class Mirror:
             self._bring(node, found, passing)
         except _Closed:
             pass
-        except (RemoteError, OSError) as error:
+        except (RemoteError, InventoryError, OSError) as error:
             self._note("failed", not_brought(node.name, error))
         finally:
             shutil.rmtree(passing, ignore_errors=True)
 
     def _bring(self, node: Node, found: Checkpoints, passing: Path) -> None:
-        """Bring the set and put it in place. Raises RemoteError or OSError where it is not whole, and _Closed."""
+        """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
         intake = _Abandonable(passing, self._check)
         checkpoints.bring(node, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
         # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
@@ -101,8 +102,7 @@ class Mirror:
             raise BadAnswer(f"{node.name}: they changed while they were brought.")
         with self._lock:
             self._check()
-            mirrored_path(self._folder).touch(mode=0o600)
-            keep_checkpoints(self._folder, passing)
+            keep_checkpoints(self._folder, passing, final=False)
         self._here = found
 
     def _check(self) -> None:
@@ -120,7 +120,7 @@ class _Abandonable(Intake):
     """Takes files in for as long as `check` does not raise."""
 
     def __init__(self, root: Path, check: Callable[[], None]) -> None:
-        super().__init__(root)
+        super().__init__(root, max_bytes=MAX_MIRROR_BYTES)
         self._check = check
 
     def chunk(self, path: str, offset: int, body: bytes) -> None:

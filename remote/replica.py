@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from inventories import lock
 from inventories.codec import dump, from_json, load
 from inventories.errors import CorruptFile
 from inventories.files import write_atomic
@@ -41,13 +42,21 @@ def mirrored_path(folder: RunFolder) -> Path:
     return folder.path / "mirrored"
 
 
-def keep_checkpoints(folder: RunFolder, brought: Path) -> None:
-    """Put a folder of checkpoints, whole, in place of those that are here."""
-    old = brought.with_name(".replaced")
+def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
+    """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
+
+    Two commands may do so at once: the later one's stay. Raises InventoryError where the folder can't be locked.
+    """
+    old, mark = brought.with_name(".replaced"), mirrored_path(folder)
     shutil.rmtree(old, ignore_errors=True)
-    if folder.checkpoints_path.exists():
-        folder.checkpoints_path.rename(old)
-    brought.rename(folder.checkpoints_path)
+    with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
+        if not final:
+            mark.touch(mode=0o600)
+        if folder.checkpoints_path.exists():
+            folder.checkpoints_path.rename(old)
+        brought.rename(folder.checkpoints_path)
+        if final:
+            mark.unlink(missing_ok=True)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -63,7 +72,9 @@ class Replica:
         self._growing |= {f"metrics/rank-{rank}.jsonl" for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {f"ranks/rank-{rank}.json": rank for rank in ranks}
-        self.intake = Intake(incoming(folder) / node.name)
+        self.intake = Intake(
+            incoming(folder) / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES
+        )
 
     def offsets(self) -> dict[str, int]:
         """The node's growing files, each with the number of its bytes that are here already."""
@@ -81,8 +92,7 @@ class Replica:
         brought = self.intake.root / "checkpoints"
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
         if whole and brought.is_dir():
-            keep_checkpoints(self._folder, brought)
-            mirrored_path(self._folder).unlink(missing_ok=True)
+            keep_checkpoints(self._folder, brought, final=True)
 
     def _size(self, path: str) -> int:
         target = self._folder.path / path

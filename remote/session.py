@@ -59,25 +59,30 @@ class Node:
     def run(self, command: str, on_line: Callable[[str, bytes], None] | None = None) -> Completed:
         """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks.
 
-        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads.
+        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. What it
+        raises is raised here, and nothing more of the command is heard.
         """
         channel = self._open(command)
+        listener = _Listener(on_line, channel.close) if on_line else None
         stderr: list[bytes] = []
-        errors = Thread(target=_read, args=(channel.recv_stderr, stderr, "stderr", on_line), daemon=True)
+        errors = Thread(target=_read, args=(channel.recv_stderr, stderr, "stderr", listener), daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
             channel.shutdown_write()
-            _read(channel.recv, stdout, "stdout", on_line)
+            _read(channel.recv, stdout, "stdout", listener)
             errors.join()
             told = channel.status_event.wait(STATUS_TIMEOUT_S)
             code = channel.recv_exit_status() if told else NO_STATUS
-            if not told or (code == NO_STATUS and not channel.get_transport().is_active()):
-                raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
+            broken = not told or (code == NO_STATUS and not channel.get_transport().is_active())
         except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
             channel.close()
+        if listener and listener.error:
+            raise listener.error
+        if broken:
+            raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def ask(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
@@ -151,6 +156,10 @@ class Conversation:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
+    def wait_up_to(self, timeout_s: float) -> None:
+        """From now on the command may be silent for so long."""
+        self._channel.settimeout(timeout_s)
+
     def send_bytes(self, data: bytes) -> None:
         """Send bytes to the command's standard input."""
         try:
@@ -217,6 +226,24 @@ class Conversation:
             )
         said_why = code == FAILED
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
+
+
+class _Listener:
+    """Passes lines on. At the first that can't be, `end` is called, and those that still come are dropped."""
+
+    def __init__(self, on_line: Callable[[str, bytes], None], end: Callable[[], None]) -> None:
+        self._on_line = on_line
+        self._end = end
+        self.error: Exception | None = None
+
+    def __call__(self, stream: str, line: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._on_line(stream, line)
+        except Exception as error:  # noqa: BLE001 - raised again by `Node.run`, in the caller's thread
+            self.error = error
+            self._end()
 
 
 def _read(

@@ -23,9 +23,10 @@ def render(machines: Sequence[Machine], known_hosts: Path) -> str:
 def _host(machine: Machine, known_hosts: Path) -> str:
     lines = [
         f"Host {machine.name}",
-        f"    HostName {machine.host}",
+        # An IPv6 zone begins with what ssh takes for a token.
+        f"    HostName {_word(machine.host.replace('%', '%%'))}",
         f"    Port {machine.port}",
-        f"    User {machine.user}",
+        f"    User {_word(machine.user)}",
         f'    UserKnownHostsFile "{_escaped(known_hosts)}"',
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
@@ -54,6 +55,13 @@ def _jump_host(host: str) -> str:
         f"    UserKnownHostsFile {files}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _word(text: str) -> str:
+    """A word without double quotes, in them where ssh would take it for something else."""
+    if "'" not in text and not text.startswith(("#", "=")):
+        return text
+    return '"' + text.replace("\\", "\\\\") + '"'
 
 
 def _escaped(path: Path) -> str:

@@ -7,12 +7,13 @@ from remote.intake import Intake
 from remote.session import Node
 
 
-def receive(node: Node, source: str, intake: Intake, *, max_bytes: int) -> list[str]:
-    """Bring `source` into the intake's folder; returns what was left out, with the reason.
+def receive(node: Node, source: str, intake: Intake) -> list[str]:
+    """Bring `source` into the intake's folder, which has a limit; returns what was left out, with the reason.
 
     Raises NodeFailed where there is no such file.
     """
-    return take_in(node, "send", {"path": source, "max_bytes": max_bytes}, intake)
+    assert intake.max_bytes is not None, "a node sends a folder up to a limit"
+    return take_in(node, "send", {"path": source, "max_bytes": intake.max_bytes}, intake)
 
 
 def take_in(
@@ -36,7 +37,7 @@ def take_in(
                     done = True
                 else:
                     raise BadAnswer(f"{node.name}: sent {kind!r}, which is not part of a file.")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadAnswer(f"{node.name}: sent something that can't be understood: {error!r}.") from error
     finally:
         intake.discard()

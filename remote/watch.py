@@ -12,23 +12,26 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Literal
 
+from inventories.codec import from_json
+from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import NodeRecord, RankRecord, Run, RunNode
+from inventories.run import NodeRecord, RankRecord, Run
 from inventories.store import RunFolder
 from remote import checkpoints
 from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
-from remote.fanout import fan_out
 from remote.mirror import Mirror
 from remote.observer import Lines, Observer
 from remote.replica import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
+from remote.run_state import stop_on_node
 from remote.session import Node
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
 RECONNECT_S = 25.0
-"""Silence and reconnecting together stay under a minute."""
-STOP_DEADLINE_S = 25.0
+"""Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
+LATEST_CLOCK_S = 2.0**33
+"""No node's clock is later, unix time: in the year 2242."""
 STOP_RETRY_S = 2.0
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
@@ -90,6 +93,8 @@ class Watch:
         self._asking: dict[str, tuple[Thread, float]] = {}
         """Nodes that are being told to stop → who does it, since when (monotonic)."""
         self._locks = {name: Lock() for name in self._parts}
+        self._heard_s: dict[str, float] = {}
+        """Nodes that are followed → when they last said something, or else when that began (monotonic)."""
         self.records: dict[str, NodeRecord] = {}
         self.started_s: dict[str, float] = {}
         """Nodes whose launcher is under way → monotonic time of it."""
@@ -197,14 +202,19 @@ class Watch:
 
     def _interrupted(self) -> None:
         self._interrupts_handled += 1
-        waiting = set(self._parts) - set(self.records) - self._told
+        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._told))
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
             self._stop_all()
-        elif waiting:
-            self._observer.note(f"telling {', '.join(sorted(waiting))} to stop; one moment")
+        elif waiting and self._interrupts_handled == 2:
+            self._observer.note(f"telling {waiting} to stop, one moment; Ctrl-C again: without that")
         else:
-            self._observer.note("every node was told to stop; not waiting for the end")
+            told = (
+                f"not told to stop, so the run may go on there: {waiting}"
+                if waiting
+                else "every node was told to stop"
+            )
+            self._observer.note(f"{told}; not waiting for the end")
             self._open.clear()
             self._asking.clear()
 
@@ -249,6 +259,8 @@ class Watch:
     def _ask_to_stop(self, name: str) -> None:
         try:
             stop_on_node(self._node(name), self._parts[name], on_told=lambda: self._told.add(name))
+        except NodeFailed as error:
+            self._observer.note(str(error))
         except RemoteError as error:
             if name not in self._told:
                 self._observer.note(f"{name} could not be told to stop: {error}")
@@ -261,12 +273,14 @@ class Watch:
 
     def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
+        self._heard_s[name] = time.monotonic()
         try:
             while True:
                 try:
                     self._follow_once(name, launch if name not in self.started_s else None, wait)
                     return
                 except ConnectionLost as error:
+                    self._give_up_if_silent(name, error)
                     self._observer.node(name, "connection lost, reconnecting")
                     self._reconnect(name, error)
         except NodeFailed as error:
@@ -275,7 +289,7 @@ class Watch:
         except BadAnswer as error:
             self._stop_unwatched(name)
             self._lose(name, str(error), lost=True)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             self._stop_unwatched(name)
             self._lose(name, f"the node sent something that can't be understood: {error!r}", lost=True)
         except RemoteError as error:
@@ -292,17 +306,27 @@ class Watch:
         if self._gang:
             self._ask_to_stop(name)
 
+    def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
+        """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
+        silent_s = time.monotonic() - self._heard_s[name]
+        if silent_s > SILENCE_S + RECONNECT_S:
+            raise ConnectionLost(
+                f"the node was lost: it can be logged in to, but has said nothing for {silent_s:.0f} s. Its disk may "
+                "hang, its memory be used up, or large packets be lost on the way."
+            ) from why
+
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
         with self._locks[name]:
             broken = self._nodes.pop(name, None)
+            self._given.discard(name)
             if broken is not None:
                 broken.close()
             try:
                 self._nodes[name] = reconnect(self._machines[name], self._known_hosts, deadline_s=RECONNECT_S)
             except RemoteError as error:
-                said = str(why).removeprefix(f"{name}: ").removesuffix(".")
                 raise ConnectionLost(
-                    f"the node was lost ({said}) and could not be reached again within {RECONNECT_S:.0f} s: {error}"
+                    f"the node was lost ({_said(name, why)}) and could not be reached again within "
+                    f"{RECONNECT_S:.0f} s: {error}"
                 ) from error
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
@@ -328,6 +352,7 @@ class Watch:
         done = ended = False
         with node.converse("follow", request, timeout_s=SILENCE_S) as talk:
             for header, body in talk.frames():
+                self._heard_s[name] = time.monotonic()
                 kind = header.get("t")
                 if kind == "started":
                     self._events.put(_Event(kind="started", node=name))
@@ -368,40 +393,25 @@ class Watch:
         """What the node says of the run's end; False where it goes on."""
         if state["running"]:
             return False
-        record = NodeRecord(
-            node=name,
-            launcher=self._run.mode,
-            exit_code=state.get("exit_code"),
-            ended_at=state.get("ended_at"),
-            stopped=bool(state.get("stopped")),
-            stopped_at=state.get("stopped_at"),
-            failure=state.get("failure"),
-        )
+        record = record_of_end(name, self._run.mode, state)
         self._events.put(_Event(kind="ended", node=name, record=record))
         return True
 
 
-def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:
-    """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows."""
-    request = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}
-    with node.converse("stop", request, timeout_s=STOP_DEADLINE_S + 15) as talk:
-        for header, _ in talk.frames():
-            if header.get("t") == "told":
-                on_told()
+def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
+    """What the node says of the run's end, as it is kept. Raises BadAnswer."""
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "failure")
+    said = {key: state[key] for key in keys if key in state}
+    try:
+        record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
+    except CorruptFile as error:
+        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
+    for when in (record.ended_at, record.stopped_at):
+        if when is not None and not 0 <= when <= LATEST_CLOCK_S:
+            raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
+    return record
 
 
-def stop_everywhere(
-    run: Run, machines: Mapping[str, Machine], known_hosts: Path
-) -> dict[str, RemoteError | None]:
-    """End a run on all its nodes at once; every node's error, or None."""
-
-    def one(part: RunNode) -> bool:
-        node = connect(machines[part.name], known_hosts)
-        try:
-            stop_on_node(node, part)
-        finally:
-            node.close()
-        return True
-
-    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
-    return {outcome.node: outcome.error for outcome in outcomes}
+def _said(name: str, error: RemoteError) -> str:
+    """An error's sentence as a part of another that names the node."""
+    return str(error).removeprefix(f"{name}: ").removesuffix(".")

@@ -7,7 +7,11 @@ import click
 from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
 
 
-@click.command(cls=ScriptCommand, context_settings=TAIL)
+@click.command(
+    cls=ScriptCommand,
+    context_settings=TAIL,
+    tail_hint="Options of the built-in job go after --: gpuctl bench --layouts 1x1,1x2 -- --epochs 3.",
+)
 @common_options
 @click.option(
     "--layouts",

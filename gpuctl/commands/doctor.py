@@ -5,14 +5,25 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gpuctl import completions
 from gpuctl.errors import Usage
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.option("--provider", metavar="P", help="oci or aws. Default: told by --shape, or the cluster's.")
-@click.option("--shape", metavar="S", help="The machines that you want, as for `up`.")
+@click.option(
+    "--provider",
+    metavar="P",
+    help="oci or aws. Default: told by --shape, or the cluster's.",
+    shell_complete=completions.clouds,
+)
+@click.option(
+    "--shape",
+    metavar="S",
+    help="The machines that you want, as for `up`.",
+    shell_complete=completions.shapes,
+)
 @click.option("--count", type=int, metavar="N", help="How many of them (default: 1).")
 @click.option("--region", metavar="R", help="The provider's region.")
 @click.option("--image", metavar="I", help="Image name or id.")

@@ -2,12 +2,15 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import TAIL, App, common_options
 
 
 @click.command(context_settings=TAIL)
 @common_options
-@click.option("--rank", metavar="R", help="Only on this node, by rank or name.")
+@click.option(
+    "--rank", metavar="R", help="Only on this node, by rank or name.", shell_complete=completions.nodes
+)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD [ARGS]...")
 def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
     """Run a command on every node at once, or on one.

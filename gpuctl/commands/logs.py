@@ -2,12 +2,13 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completions.runs)
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; Ctrl-C leaves it alone.")
 @click.option("--rank", type=int, metavar="R", help="Only this rank.")
 def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:

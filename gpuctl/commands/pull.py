@@ -4,12 +4,15 @@ from pathlib import Path
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.option("--rank", metavar="R", help="Only from this node, by rank or name.")
+@click.option(
+    "--rank", metavar="R", help="Only from this node, by rank or name.", shell_complete=completions.nodes
+)
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path), default=".")
 def command(app: App, rank: str | None, source: str, destination: Path) -> None:

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.option("--rank", metavar="R", help="Only to this node, by rank or name.")
+@click.option(
+    "--rank", metavar="R", help="Only to this node, by rank or name.", shell_complete=completions.nodes
+)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", default="~")
 def command(app: App, rank: str | None, source: Path, destination: str) -> None:

@@ -2,6 +2,7 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
@@ -9,7 +10,12 @@ from gpuctl.options import App, common_options
 @common_options
 @click.argument("names", nargs=-1, metavar="[NAME|ID]...")
 @click.option(
-    "--provider", "providers", multiple=True, metavar="P", help="oci or aws (default: those set up here)."
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="P",
+    help="oci or aws (default: those set up here).",
+    shell_complete=completions.clouds,
 )
 @click.option(
     "--region", "regions", multiple=True, metavar="R", help="Where to look (default: the configured one)."

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completions.runs)
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
 @click.option("--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table, a row a run.")
 def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None) -> None:

@@ -2,12 +2,13 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import TAIL, App, common_options
 
 
 @click.command(context_settings=TAIL)
 @common_options
-@click.argument("rank", default="0")
+@click.argument("rank", default="0", shell_complete=completions.nodes)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[CMD]...")
 def command(app: App, rank: str, words: tuple[str, ...]) -> None:
     """Open a shell on a node, by rank or name (rank 0 unless named), or run a command there, with the system's ssh.

@@ -2,12 +2,13 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completions.runs)
 def command(app: App, run: str | None) -> int:
     """Stop a run on every node and bring its results back; the latest run unless named."""
     from gpuctl.workflow.stop import stop
@@ -16,7 +17,8 @@ def command(app: App, run: str | None) -> int:
     if app.options.json:
         app.output.json(result)
     else:
-        app.output.say(f"run {result.run} is over: {result.status}")
+        over = "may be going on" if result.status == "running" else f"is over: {result.status}"
+        app.output.say(f"run {result.run} {over}")
     for error in errors:
         app.output.error(error)
-    return 4 if errors else 0
+    return 4 if errors or result.status == "running" else 0

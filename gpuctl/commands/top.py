@@ -2,12 +2,15 @@
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
-@click.option("--rank", metavar="R", help="Only this node, by rank or name.")
+@click.option(
+    "--rank", metavar="R", help="Only this node, by rank or name.", shell_complete=completions.nodes
+)
 @click.option(
     "--every",
     "every_s",

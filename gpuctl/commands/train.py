@@ -6,6 +6,7 @@ from typing import Literal
 import click
 from click.shell_completion import CompletionItem
 
+from gpuctl import completions
 from gpuctl.errors import Usage
 from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
 from gpuctl.variables import variable
@@ -17,7 +18,12 @@ OURS = frozenset({
 """Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 
 
-@click.command(cls=ScriptCommand, context_settings=TAIL)
+@click.command(
+    cls=ScriptCommand,
+    context_settings=TAIL,
+    tail_hint="Options of your script go after the script, those of the built-in job after --: "
+    "gpuctl train my.py --lr 0.1, gpuctl train -- --epochs 3.",
+)
 @common_options
 @click.option(
     "--mode",
@@ -46,7 +52,10 @@ OURS = frozenset({
     help="Go on from the checkpoints of the script that ran last, or that follows.",
 )
 @click.option(
-    "--resume-from", metavar="RUN", help="Go on from this run's checkpoints (its first letters are enough)."
+    "--resume-from",
+    metavar="RUN",
+    help="Go on from this run's checkpoints (its first letters are enough).",
+    shell_complete=completions.runs,
 )
 @click.option(
     "--max-restarts",
@@ -113,10 +122,10 @@ def command(
     those that are left where a node is lost, and where `gpuctl up --count` has added some, or one has come back, ends
     at its next checkpoint and goes on with them. With --mode ray and a driver, nodes join its Ray instead.
 
-    Ctrl-C stops the run on every node; a second one leaves it to itself.
+    Ctrl-C stops the run on every node; a second one does not wait for its end.
     """
     from gpuctl.workflow import dry_run as dry
-    from gpuctl.workflow.request import TrainRequest, built_in_help
+    from gpuctl.workflow.request import TrainRequest, built_in_help, why_missing
     from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
     from gpuctl.workflow.resume import way_on
 
@@ -155,18 +164,29 @@ def command(
     if app.options.json:
         app.output.json(result)
     elif result.status == "running":
-        app.output.say(f"run {result.run} goes on; gpuctl logs -f {result.run} follows it")
+        app.output.say(left_behind(result.run, interrupted=interrupted))
     else:
         from gpuctl.tables import run_table
 
         app.output.table(run_table(result))
-        if way := way_on(app, result):
-            app.output.say(way)
+        for advice in (why_missing(app, result), way_on(app, result)):
+            if advice:
+                app.output.say(advice)
     if interrupted:
         return 130
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
         return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
+
+
+def left_behind(run: str, *, interrupted: bool) -> str:
+    """The line on a run that has not ended: it was detached, or a person did not wait until it had stopped."""
+    if interrupted:
+        return (
+            f"the end of run {run} was not waited for: gpuctl results {run} shows it; where it goes on all the same, "
+            f"gpuctl stop {run} ends it"
+        )
+    return f"run {run} goes on; gpuctl logs -f {run} follows it"
 
 
 def _nnodes(text: str | None) -> tuple[int | None, int | None]:

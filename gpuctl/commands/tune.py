@@ -8,7 +8,11 @@ import click
 from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
 
 
-@click.command(cls=ScriptCommand, context_settings=TAIL)
+@click.command(
+    cls=ScriptCommand,
+    context_settings=TAIL,
+    tail_hint="Options of the built-in job go after --: gpuctl tune --param 'lr=uniform(0.01,0.2)' -- --epochs 5.",
+)
 @common_options
 @click.option(
     "--param",

@@ -5,15 +5,24 @@ from pathlib import Path
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 
 @click.command()
 @common_options
 @click.option(
-    "--provider", metavar="P", help="local, hosts, oci or aws. Default: told by --shape or --hosts."
+    "--provider",
+    metavar="P",
+    help="local, hosts, oci or aws. Default: told by --shape or --hosts.",
+    shell_complete=completions.providers,
 )
-@click.option("--shape", metavar="S", help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).")
+@click.option(
+    "--shape",
+    metavar="S",
+    help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).",
+    shell_complete=completions.shapes,
+)
 @click.option("--count", type=int, metavar="N", help="Machines (default: as many as there are, or 1).")
 @click.option("--region", metavar="R", help="The provider's region. (clouds)")
 @click.option("--compartment", metavar="OCID", help="Where the machines belong. (oci)")

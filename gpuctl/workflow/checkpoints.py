@@ -151,7 +151,7 @@ def survey(
     from remote.connection import connect
     from remote.fanout import fan_out
     from remote.replica import mirrored_path
-    from remote.watch import stop_on_node
+    from remote.run_state import stop_on_node
 
     places = [Place(cluster=own, machine=machine) for machine in load_inventory(own).machines]
     places += _of_other_clusters(store, own, runs)

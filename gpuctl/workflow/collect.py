@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gpuctl.results import summarise
 from gpuctl.utilisation import use_of_run
-from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
@@ -118,12 +117,12 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
     if known is not None:
         return known
     run = folder.load_run()
-    machines = _machines_of(store, run)
+    machines = machines_of(store, run)
     said = {record.node for record in read_node_records(folder, run.nodes)}
     unknown = tuple(part for part in run.nodes if part.name not in said)
     for part in unknown:
         if part.name not in machines:
-            gone = "the machine was removed before the run's end could be brought back"
+            gone = "the machine was removed or replaced before the run's end could be brought back"
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
     watch = Watch(there, folder, machines, store.cluster(run.cluster).known_hosts_path, observer, gang=False)
@@ -134,36 +133,14 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
     return conclude(run, folder, watch)
 
 
-def _machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
-    """The run's machines that the cluster still has."""
+def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
+    """The run's machines that the cluster still has, by name. Another host key means another machine."""
     cluster = store.cluster(run.cluster)
     if not cluster.exists():
         return {}
-    names = {part.name for part in run.nodes}
-    return {machine.name: machine for machine in cluster.load().machines if machine.name in names}
-
-
-def unfinished(store: Store, cluster: str) -> list[RunFolder]:
-    """Runs of a cluster that are not known to be over, oldest first: they may be going on."""
-    return [folder for folder in store.runs(cluster) if _unfinished(folder)]
-
-
-def unheard(folder: RunFolder) -> tuple[str, ...]:
-    """Nodes of a run with a result that never said how it ended on them: it may be going on there."""
-    from remote.replica import read_node_records
-
-    try:
-        run, result = folder.load_run(), folder.load_result()
-        said = {record.node for record in read_node_records(folder, run.nodes)}
-    except InventoryError:
-        return ()
-    if result is None or result.status == "running":
-        return ()
-    return tuple(part.name for part in run.nodes if part.name not in said)
-
-
-def _unfinished(folder: RunFolder) -> bool:
-    try:
-        return not _is_over(folder)
-    except InventoryError:
-        return True  # not known; whoever needs to know asks the nodes
+    keys = {part.name: part.host_key for part in run.nodes}
+    return {
+        machine.name: machine
+        for machine in cluster.load().machines
+        if machine.name in keys and keys[machine.name] in (None, machine.host_key)
+    }

@@ -99,7 +99,8 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
         if isinstance(provider, CloudProvider):
             yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:
-        yield Finding(what="cloud", ok=False, detail=type(error).__name__, fix=str(error))
+        what, _, fix = str(error).partition(". ")
+        yield Finding(what="cloud", ok=False, detail=what.rstrip("."), fix=fix)
 
 
 def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:

@@ -1,21 +1,22 @@
 """`down`: this cluster to nothing."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.errors import Usage
+from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural, spent
-from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.firewall import restore_firewalls
+from gpuctl.workflow.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
 from gpuctl.workflow.up import provider_name
+from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
-from inventories.store import ClusterFolder, RunFolder
+from inventories.store import ClusterFolder
 from provision.provider import Leftover
 
 
@@ -36,15 +37,24 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
 
     with folder.lock("down", on_wait=app.output.say):
         provider = load(name, folder)
-        machines = provider.find()
-        # They have no end here yet; whether they really go on is known by the nodes alone.
-        runs = unfinished(app.store, folder.name)
+        try:
+            machines = provider.find()
+        except (CorruptFile, NewerFormat) as error:  # to remove them, or to forget them, it is not needed
+            app.output.say(f"note: {error}")
+            machines = ()
+        runs = open_runs(app, folder.name)
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
-        _stop_runs(app, runs)
+        problems = _stop_runs(app, runs)
         count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC))
         forgets = name == "hosts"  # machines that a person brought stay as they are
-        opened = [*_end_ray(folder, machines), *restore_firewalls(app, folder)] if forgets else []
+        opened = []
+        if forgets:
+            opened = [
+                *_left_at_work(runs, problems),
+                *_end_ray(folder, machines),
+                *restore_firewalls(app, folder),
+            ]
         if opened and forget:
             for one in opened:
                 app.output.error(f"{one.id}: forgotten, though {one.reason}")
@@ -91,23 +101,34 @@ def _end_ray(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftove
     ]
 
 
-def _ask(app: App, folder: ClusterFolder, runs: Sequence[RunFolder], *, billed: bool, machines: int) -> None:
+def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, billed: bool, machines: int) -> None:
     if runs:
-        question = f"The run {runs[-1].id} is still going on. Stop it and remove the cluster {folder.name}?"
+        question = f"{how_it_stands(runs[-1])} Stop it and remove the cluster {folder.name}?"
     elif billed and machines:
         question = f"Remove {plural(machines, 'machine')} of the cluster {folder.name}?"
     else:
         return
     if not app.output.confirm(question):
-        raise Usage("Nothing was removed, as you said no.")
+        raise Declined("Nothing was removed, as you said no.")
 
 
-def _stop_runs(app: App, runs: Sequence[RunFolder]) -> None:
-    """End the runs and bring their results back; whatever goes wrong there does not keep the machines alive."""
+def _stop_runs(app: App, runs: Sequence[OpenRun]) -> dict[str, list[str]]:
+    """End the runs and bring their results back. By id, what went wrong, which keeps no rented machine alive."""
+    problems: dict[str, list[str]] = {}
     for run in runs:
         try:
-            _, problems = stop_run(app, run)
+            _, problems[run.id] = stop_run(app, run.folder)
         except Exception as error:  # noqa: BLE001 - told, and the machines are removed all the same
-            problems = [str(error) or repr(error)]
-        for problem in problems:
+            problems[run.id] = [str(error) or repr(error)]
+        for problem in problems[run.id]:
             app.output.say(f"run {run.id}: {problem}")
+    return problems
+
+
+def _left_at_work(runs: Sequence[OpenRun], problems: Mapping[str, Sequence[str]]) -> list[Leftover]:
+    """The runs that may go on, on machines that stay."""
+    return [
+        Leftover(kind="run", id=run.id, reason=f"it may be at work: {'; '.join(problems[run.id])}")
+        for run in runs
+        if problems[run.id]
+    ]

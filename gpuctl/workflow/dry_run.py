@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
+RANK = "RANK"
+"""Stands for each rank's own number."""
 
 
 def train(app: App, request: TrainRequest) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     daemons = daemons_of(machines, found) if request.mode == "ray" else {}
     head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0) if daemons else None
     launches = launches_of(run, script, prepared, request.env, head)
+    environments = {name: environment_of(launch) for name, launch in launches.items()}
     problems = preflight.findings(
         found, master=machines[0], mode=run.mode, installed=wanted is None, wished=request.env
     )
@@ -65,9 +68,10 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         say(f"  {shlex.join(argv)}")
     for name, launch in launches.items():
         say(f"\n{name}:")
-        for key, value in sorted(launch["env"].items()):
+        for key, value in sorted(environments[name].items()):
             # A wished value may be a secret; its name is enough to know that it is set.
-            say(f"  {key}={'…' if key in request.env else shlex.quote(value)}")
+            shown = value if key == "PATH" else shlex.quote(value)  # it has $PATH in it
+            say(f"  {key}={'…' if key in request.env else shown}")
         say(f"  {shlex.join(launch['argv'])}")
     for finding in problems:
         say(f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}.")
@@ -85,7 +89,9 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
             {
                 "node": name,
                 "argv": launch["argv"],
-                "env": {key: None if key in request.env else value for key, value in launch["env"].items()},
+                "env": {
+                    key: None if key in request.env else value for key, value in environments[name].items()
+                },
                 "cwd": code[name],
             }
             for name, launch in launches.items()
@@ -95,6 +101,15 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
             for finding in problems
         ],
     }
+
+
+def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:
+    """What a node's ranks find set, with what is added where they are started, but for torchrun's own (RANK, …)."""
+    environment: dict[str, str] = {
+        **launch["env"],
+        "GPUCTL_METRICS": f"{launch['run_dir']}/metrics/rank-{RANK}.jsonl",
+    }
+    return environment | {"PATH": f"{launch['path_prefix']}:{environment.get('PATH', '$PATH')}"}
 
 
 def daemons_of(machines: Sequence[Machine], found: "Mapping[str, Facts]") -> dict[str, list[str]]:

@@ -169,7 +169,7 @@ class Growth:
     def _try(self, going: Going, at_work: Sequence[Machine], machine: Machine) -> bool:
         """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
         from remote.errors import RemoteError
-        from remote.watch import stop_on_node
+        from remote.run_state import stop_on_node
 
         all_there = False
         try:

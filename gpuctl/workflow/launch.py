@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuctl.errors import Failed
 from gpuctl.text import plural
 from gpuctl.workflow.collect import conclude
+from inventories.errors import InventoryError
 from inventories.run import Result, Run
 from inventories.store import ClusterFolder, RunFolder
 from remote.observer import Observer
@@ -97,9 +98,10 @@ def _launch(
         if not detach:
             view.phase("collect", "bringing the results back")
         result = conclude(run, folder, watch, launched=launched, began=began)
-    except OSError as error:
+    except (OSError, InventoryError) as error:
+        why = str(error).removesuffix(".")
         raise Failed(
-            f"Run {run.run} can no longer be watched from here: {error}. It goes on by itself: mend that, then "
+            f"Run {run.run} can no longer be watched from here: {why}. It goes on by itself: mend that, then "
             f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
         ) from error
     finally:

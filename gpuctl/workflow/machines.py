@@ -174,12 +174,24 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dic
             f"Nothing can be brought to '{destination}': {error.strerror}. Name a folder that can be made."
         ) from error
 
-    def one(node: "Node") -> tuple[Intake, list[str]]:
-        intake = Intake(destination if rank is not None else destination / node.name)
-        return intake, receive(node, path_there(source), intake, max_bytes=MAX_PULL_BYTES)
+    machines = _chosen(app, rank)
+    intakes = {
+        machine.name: Intake(
+            destination if rank is not None else destination / machine.name, max_bytes=MAX_PULL_BYTES
+        )
+        for machine in machines
+    }
 
-    with connected(folder, _chosen(app, rank)) as nodes:
-        done = values(fan_out(one, nodes))
+    def one(node: "Node") -> tuple[Intake, list[str]]:
+        return intakes[node.name], receive(node, path_there(source), intakes[node.name])
+
+    with connected(folder, machines) as nodes:
+        try:
+            done = values(fan_out(one, nodes))
+        finally:
+            # After an interrupt threads are at work still, and end with the process, wherever they are.
+            for intake in intakes.values():
+                intake.close()
     for name, (intake, skipped) in done.items():
         app.output.say(
             f"{name}: {plural(intake.files, 'file')}, {human_bytes(intake.bytes)}, in {intake.root}"

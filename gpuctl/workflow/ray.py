@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.options import App
-from gpuctl.workflow.collect import unfinished
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.stop import stop_run
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
@@ -42,14 +42,12 @@ def stop(app: App) -> dict[str, Any]:
     """End Ray on every machine; the document of `ray stop --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    going_on = [run for run in unfinished(app.store, folder.name) if run.load_run().mode == "ray"]
-    if going_on and not app.output.confirm(
-        f"The run {going_on[-1].id} is still going on. End Ray, and the run with it?"
-    ):
-        raise Usage("Ray was not ended, as you said no.")
+    going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == "ray"]
+    if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
+        raise Declined("Ray was not ended, as you said no.")
     with folder.lock("ray stop", on_wait=app.output.say):
         for run in going_on:
-            for problem in stop_run(app, run)[1]:
+            for problem in stop_run(app, run.folder)[1]:
                 app.output.say(f"run {run.id}: {problem}")
         errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
         if not any(errors.values()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.errors import Attention, Usage
+from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
 from inventories.errors import InventoryError
@@ -203,7 +203,7 @@ def _ask(app: App, chosen: Sequence[Chosen]) -> None:
     what = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
     question = f"Remove {what}?" if clusters else "Remove the shared network, which no cluster uses?"
     if not app.output.confirm(question):
-        raise Usage("Nothing was removed, as you said no.")
+        raise Declined("Nothing was removed, as you said no.")
 
 
 def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:

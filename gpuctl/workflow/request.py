@@ -14,7 +14,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.firewall import owner_of
 from inventories.machine import Inventory, Machine
-from inventories.run import Mode, RunOptions
+from inventories.run import Mode, Result, RunOptions
 
 if TYPE_CHECKING:
     from remote.python_env.requirements import Wanted
@@ -174,12 +174,8 @@ def what_to_install(
         )
     own = [machine for machine in machines if machine.python]
     if not named and own:
-        listed = None if request.built_in or request.python else wanted(tree.root)
-        if listed is not None:
-            say(
-                f"{listed.source} is not installed: {own[0].name} uses {own[0].python} as it is. `--requirements "
-                f"{listed.source}` builds an environment with what it lists."
-            )
+        if not request.built_in and not request.python and (note := _not_installed(tree.root, own[0])):
+            say(note)
         return None
     return wanted(
         tree.root,
@@ -189,6 +185,34 @@ def what_to_install(
         built_in=request.built_in,
         always=LAUNCHERS[request.mode],
     )
+
+
+def _not_installed(project: Path, machine: Machine) -> str:
+    """The sentence on what a project lists where a machine's own Python is used; empty where it lists nothing."""
+    from remote.python_env.requirements import wanted
+
+    listed = wanted(project)
+    if listed is None:
+        return ""
+    return (
+        f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
+        f"{listed.source}` builds an environment with what it lists."
+    )
+
+
+def why_missing(app: App, result: Result) -> str:
+    """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
+    error = result.first_error
+    if error is None or "ModuleNotFoundError" not in error.message:
+        return ""
+    options = app.store.run(result.run).load_run().options
+    cluster = app.store.cluster(result.cluster)
+    if options is None or options.project is None or options.python or not cluster.exists():
+        return ""
+    if options.pip or options.requirements or options.wheels:
+        return ""
+    own = [machine for machine in cluster.load().machines if machine.python]
+    return _not_installed(Path(options.project), own[0]) if own else ""
 
 
 def check_built_in(words: Sequence[str]) -> None:

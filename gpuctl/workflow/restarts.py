@@ -104,10 +104,11 @@ class _Job:
         if end.result.status != "failed":
             return None
         if end.result.exit_code == WRONG_OPTIONS:
-            self._app.output.say(
-                f"{end.failed} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and "
-                "another would be given the same. Put them right, then start it again."
-            )
+            if self._request.max_restarts or self._request.elastic:
+                self._app.output.say(
+                    f"{end.failed} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and "
+                    "another would be given the same. Put them right, then start it again."
+                )
             return None
         if end.lost:
             return f"{end.failed}; "

@@ -47,6 +47,7 @@ def plan_run(
                 first_rank=first_rank,
                 # A home may be shared by all nodes.
                 run_dir=f"{fact.home}/.gpuctl-node/runs/{run_id}/{machine.name}",
+                host_key=machine.host_key,
                 clock_offset_s=round(fact.clock_offset_s, 3),
             )
         )

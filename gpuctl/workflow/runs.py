@@ -1,45 +1,59 @@
 """`runs` and `results`: what was run, and what came of it."""
 
+from contextlib import suppress
 from typing import Any
 
 from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.collect import attach, final_result
+from gpuctl.workflow.open_runs import open_runs
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result
-from inventories.store import RunFolder, Store
+from inventories.store import RunFolder
 
 
 def latest(app: App, named: str | None) -> RunFolder:
     """The run of that name (its first letters are enough), or the cluster's latest."""
     if named is not None:
         return app.store.run(named)
-    folders = app.store.runs(app.options.cluster)
+    folders = [folder for folder in app.store.runs(app.options.cluster) if _readable(app, folder)]
     if not folders:
         raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
     return folders[-1]
 
 
-def overview(store: Store, cluster: str | None) -> list[dict[str, Any]]:
-    """A row a run from what is on this computer; no node is asked."""
-    return [_row(folder) for folder in store.runs(cluster)]
+def _readable(app: App, folder: RunFolder) -> bool:
+    """Whether the run's record can be read. One that can't may be of any cluster."""
+    try:
+        folder.load_run()
+    except InventoryError as error:
+        app.output.say(f"note: passed over: {error}")
+        return False
+    return True
+
+
+def overview(app: App, cluster: str | None) -> list[dict[str, Any]]:
+    """A row a run; what has ended since a command watched it is brought here first."""
+    open_runs(app, cluster)
+    return [_row(folder) for folder in app.store.runs(cluster)]
 
 
 def _row(folder: RunFolder) -> dict[str, Any]:
-    run, result, unreadable = folder.load_run(), None, False
-    try:
+    run = result = None
+    status = "unreadable"
+    with suppress(InventoryError):
+        run = folder.load_run()
         result = folder.load_result()
-    except InventoryError:
-        unreadable = True
+        status = result.status if result else "running"
     return {
-        "run": run.run,
-        "cluster": run.cluster,
-        "mode": run.mode,
-        "script": run.script,
-        "args": list(run.args),
-        "status": "unreadable" if unreadable else result.status if result else "running",
-        "world_size": run.world_size,
-        "started_at": run.started_at,
+        "run": folder.id,
+        "cluster": run.cluster if run else None,
+        "mode": run.mode if run else None,
+        "script": run.script if run else None,
+        "args": list(run.args) if run else [],
+        "status": status,
+        "world_size": run.world_size if run else None,
+        "started_at": run.started_at if run else None,
         "seconds": result.seconds.total if result else None,
         "accuracy": result.train.accuracy if result else None,
         "cost_usd": result.cost_usd if result else None,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
-from gpuctl.workflow.collect import unfinished, unheard
 from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.up import describe, provider_name
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
@@ -44,8 +44,8 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
 
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
-    made them. `unheard` has the nodes of a run with a result that never said how it
-    ended on them.
+    made them. `unheard` has the nodes that never said how a run ended on them, where no other
+    says that it goes on.
     """
     from provision.cloud_provider import CloudProvider
 
@@ -59,7 +59,7 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     else:
         found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
         machines = tuple(found.values())
-    runs = unfinished(app.store, folder.name)
+    runs = open_runs(app, folder.name)
     now = datetime.now(UTC)
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
     return describe(replace(inventory, machines=machines)) | {
@@ -68,7 +68,7 @@ def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
         "expires_at": _expires_at(folder, inventory.provider),
         "cost_usd": _cost(inventory, machines, now),
         "runs": [run.id for run in runs],
-        "unheard": {run.id: nodes for run in runs if (nodes := unheard(run))},
+        "unheard": {run.id: run.unheard for run in runs if run.unheard},
     }
 
 

@@ -2,7 +2,7 @@
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.collect import attach, final_result
+from gpuctl.workflow.collect import attach, final_result, machines_of
 from gpuctl.workflow.runs import latest
 from inventories.run import Result
 from inventories.store import RunFolder
@@ -15,7 +15,7 @@ def stop(app: App, named: str | None) -> tuple[Result, list[str]]:
 
 def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     """End this run; one that is over is left as it is."""
-    from remote.watch import stop_everywhere
+    from remote.run_state import stop_everywhere
 
     # Before the nodes know, and also where it is over: whoever follows the run is not to start another.
     folder.stopped_path.touch(mode=0o600)
@@ -23,10 +23,9 @@ def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     if known is not None:
         return known, []
     run = folder.load_run()
-    cluster = app.store.cluster(run.cluster)
-    machines = {machine.name: machine for machine in cluster.load().machines} if cluster.exists() else {}
+    machines, known_hosts = machines_of(app.store, run), app.store.cluster(run.cluster).known_hosts_path
     with open_view(app.output, logs=False) as view:
         view.phase("stop", f"stopping run {run.run}")
-        errors = stop_everywhere(run, machines, cluster.known_hosts_path)
+        errors = stop_everywhere(run, machines, known_hosts)
         result = attach(app.store, folder, view, wait=False)
     return result, [str(error) for error in errors.values() if error is not None]

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.firewall import let_go
+from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, reach
 from inventories.errors import InvalidInput, InventoryError
@@ -138,7 +140,7 @@ def _ask(app: App, plan: Plan) -> None:
         if not app.output.confirm(
             f"Create {plural(len(plan.create), 'machine')}{end}, all of them {_price(plan)}?"
         ):
-            raise RefusedPlan("Nothing was created, as you said no.")
+            raise Declined("Nothing was created, as you said no.")
 
 
 def _price(plan: Plan) -> str:
@@ -242,10 +244,28 @@ def _keep(
     if inventory != before:
         if before is not None:
             if not ended:
+                _tell_of_runs_that_leave(app, folder, before, inventory)
                 _end_ray_where_it_leaves(app, folder, before, inventory)
             let_go(app, folder, before, inventory, ended=ended)
         _save(folder, inventory)
     return inventory
+
+
+def _tell_of_runs_that_leave(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
+) -> None:
+    """Say which runs may be at work on machines that stay with their owner, where nobody finds them any more."""
+    stay = {(machine.host, machine.port) for machine in inventory.machines}
+    leave = {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+    if before.provider != "hosts" or not leave:
+        return
+    for run in open_runs(app, folder.name):
+        for part in run.folder.load_run().nodes:
+            if machine := leave.get(part.name):
+                app.output.say(
+                    f"note: run {run.id} may be at work on {part.name} ({machine.host}:{machine.port}), which leaves "
+                    "the cluster: gpuctl can't end it any more, but with the former file."
+                )
 
 
 def _end_ray_where_it_leaves(
@@ -262,7 +282,7 @@ def _end_ray_where_it_leaves(
 def pin_all(machines: Sequence[Machine], before: Inventory | None, host_keys: HostKeys) -> list[Machine]:
     """The machines with their host keys. A key that the cluster has pinned stays, by address.
 
-    Raises HostKeyRejected where no key is known, or where the known_hosts files have another one.
+    Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
     """
     from remote import known_hosts
     from remote.errors import HostKeyRejected
@@ -274,28 +294,17 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, host_keys: Ho
         if key is None:
             pinned.append(known_hosts.pin(machine, host_keys.files, accept_new=host_keys.accept_new))
             continue
-        stated = _stated_key(machine, host_keys.files)
+        pattern = known_hosts.host_pattern(machine.host, machine.port)
+        kind, data = key.split()[:2]
         # A host has keys of several kinds: only another one of the same kind contradicts.
-        if stated is not None and stated != key and stated.split()[0] == key.split()[0]:
-            pattern = known_hosts.host_pattern(machine.host, machine.port)
+        if known_hosts.find(known_hosts.read(host_keys.files), pattern).get(kind, data) != data:
             raise HostKeyRejected(
                 f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
                 "pinned. Nothing was sent. If the machine was made anew, `gpuctl down` forgets the pinned key, "
                 f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
             )
-        pinned.append(replace(machine, host_key=key))
+        pinned.append(known_hosts.pin(replace(machine, host_key=key), host_keys.files, accept_new=False))
     return pinned
-
-
-def _stated_key(machine: Machine, files: Sequence[Path]) -> str | None:
-    """The machine's key in the known_hosts files; None where they have none."""
-    from remote import known_hosts
-    from remote.errors import HostKeyRejected
-
-    try:
-        return known_hosts.pin(machine, files, accept_new=False).host_key
-    except HostKeyRejected:
-        return None
 
 
 def _save(folder: ClusterFolder, inventory: Inventory) -> None:

@@ -17,6 +17,7 @@ ANSWERING = {
     "firewall": "firewall",
     "ready": "ready",
     "stop": "runner",
+    "run_state": "runner",
     "follow": "follow",
     "send": "sending",
     "usage": "usage",

@@ -45,7 +45,7 @@ def decode(readline: Callable[[int], bytes], read: Callable[[int], bytes]) -> It
         try:
             header = json.loads(line)
             size = int(header.get("size", 0))
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError, OverflowError) as error:
             raise BadFrame("expected a frame, got {!r}".format(line[:200])) from error
         if not 0 <= size <= MAX_BODY_BYTES:
             raise BadFrame("a frame is too large: {!r}".format(line[:200]))

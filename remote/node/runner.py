@@ -104,7 +104,9 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     """The runner itself: start the launcher, wait, clean up, write the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _raise_stopped)
+    # Kept in mind until it is said that the run is under way: who stops it sooner has not made its start fail.
+    early: List[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: early.append(number))
     exit_code, stopped, not_ours = None, False, False
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -135,7 +137,8 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
             return
         os.write(answers, b"ok")
         os.close(answers)
-        if (run_dir / "stop").exists():
+        signal.signal(signal.SIGTERM, _raise_stopped)
+        if early or (run_dir / "stop").exists():
             raise Stopped
         exit_code = launcher.wait()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -291,3 +294,8 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     tell_to_stop(run_dir)
     frames.write(output, {"t": "told"})
     frames.write(output, {"t": "stopped", "state": wait_for_end(run_dir, float(request["deadline_s"]))})
+
+
+def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`run_state`: whether the run is `running` here."""
+    frames.write(output, {"t": "state", "running": state(Path(request["run_dir"]))["running"]})

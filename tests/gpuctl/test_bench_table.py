@@ -98,6 +98,18 @@ def test_the_seeds_table() -> None:
     assert max(map(len, lines[:17])) <= 80, "it fits a terminal of the usual width"
 
 
+@pytest.mark.parametrize("width", [50, 60, 72])
+def test_where_there_is_little_room_the_layouts_stay(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = shown(bench_table(SEED))
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert [line.split()[0] for line in lines[2:5]] == ["1x1", "1x2", "2x2"]
+    assert "speed-up" in lines[1]
+    assert "no room for spread" in "\n".join(lines)
+    assert any(line.startswith("1x1  █") and line.endswith(" 16.4 s") for line in lines)
+
+
 def test_what_is_not_known_is_left_out() -> None:
     layout = parse_layouts("1x8", "--forecast")[0]
     one = measured(1, 1, 4.0, communication=None)

@@ -7,12 +7,14 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
 from gpuctl import cli, errors, overview
+from gpuctl.commands.train import left_behind
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
@@ -192,6 +194,54 @@ def test_each_error_has_its_status_and_is_one_sentence(
         "error": {"type": type(error).__name__, "message": "Sentence.", "exit_status": status}
     }
     assert err == "error: Sentence.\n"
+
+
+def test_a_question_answered_with_no_is_no_error(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(raising(errors.Declined("Nothing was removed, as you said no.")))
+    assert cli.main(["probe"]) == 1
+    assert capsys.readouterr() == ("", "Nothing was removed, as you said no.\n")
+    assert cli.main(["probe", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "Declined"
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("train", "gpuctl train my.py --lr 0.1"),
+        ("bench", "gpuctl bench --layouts 1x1,1x2 -- --epochs 3"),
+        ("tune", "gpuctl tune --param 'lr=uniform(0.01,0.2)' -- --epochs 5"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_commands_own_example(
+    command: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, "--epochs", "3"]) == 2
+    err = capsys.readouterr().err
+    assert example in err
+    assert command == "train" or "gpuctl train" not in err
+
+
+def test_doctor_says_that_the_clouds_sdk_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "oci", None)  # Python's own way to say that there is none
+    assert cli.main(["doctor", "--shape", "VM.GPU.A10.2"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "✗ cloud: Provider oci needs the Python package 'oci'\n"
+        "  Install it beside gpuctl: `pip install '.[oci]'` in gpuctl's folder, or `pip install oci`.\n"
+    )
+
+
+def test_a_run_that_is_left_is_told_for_what_it_is() -> None:
+    assert left_behind("R", interrupted=False) == "run R goes on; gpuctl logs -f R follows it"
+    told = left_behind("R", interrupted=True)
+    assert told == (
+        "the end of run R was not waited for: gpuctl results R shows it; where it goes on all the same, "
+        "gpuctl stop R ends it"
+    )
 
 
 def test_every_error_class_with_a_status_exists() -> None:

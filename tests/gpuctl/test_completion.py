@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from terminal import ROOT
 from gpuctl import overview
 from gpuctl.cli import group
 from gpuctl.commands.completion import script_for
-from inventories.machine import Inventory
+from inventories.machine import Inventory, Machine
 from inventories.store import Store
 
 
@@ -36,7 +37,7 @@ def complete(line: str, home: Path) -> tuple[list[str], str]:
         text=True,
         timeout=60,
     )
-    return [word.partition(",")[2] for word in done.stdout.splitlines()], done.stderr
+    return [word.partition(",")[2] for word in done.stdout.splitlines() if word], done.stderr
 
 
 def test_commands_are_offered_without_importing_them(tmp_path: Path) -> None:
@@ -60,6 +61,71 @@ def test_clusters_are_offered(tmp_path: Path) -> None:
         )
     assert complete("gpuctl down --cluster bl", tmp_path)[0] == ["black", "blue"]
     assert complete("gpuctl --cluster r", tmp_path)[0] == ["red"]
+
+
+def test_runs_are_offered_the_latest_first(tmp_path: Path) -> None:
+    runs = ["20261121-054625-3fa9", "20261121-054627-1c22", "20261122-010000-9bfd"]
+    for run in runs:
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        (tmp_path / "runs" / run / "run.json").touch()
+    (tmp_path / "runs" / "20261122-020000-0000").mkdir()  # it was never launched
+    for line in ("logs ", "stop ", "results ", f"results {runs[0]} ", "train --resume-from "):
+        offered, modules = complete(f"gpuctl {line}", tmp_path)
+        assert offered == runs[::-1], line
+        assert not {"rich", "paramiko", "gpuctl.workflow.runs", "inventories.run"} & set(modules.split())
+    assert complete("gpuctl results 20261121", tmp_path)[0] == runs[1::-1]
+
+
+def test_nodes_are_offered(tmp_path: Path) -> None:
+    for cluster in ("default", "red"):
+        machine = Machine(
+            name=f"{cluster}-0",
+            rank=0,
+            state="running",
+            host="127.0.0.1",
+            user="me",
+            private_ip="127.0.0.1",
+            gpus=0,
+            id="i",
+        )
+        Store(tmp_path).cluster(cluster).save(
+            Inventory(
+                cluster=cluster,
+                provider="hosts",
+                created_at="2026-11-21T05:46:25+00:00",
+                machines=(machine, replace(machine, name=f"{cluster}-1", rank=1, port=23)),
+            )
+        )
+    offered, modules = complete("gpuctl ssh ", tmp_path)
+    assert offered == ["default-0", "default-1"]
+    assert not {"rich", "paramiko"} & set(modules.split())
+    for command in ("exec", "push", "pull", "top"):
+        assert complete(f"gpuctl {command} --cluster red --rank ", tmp_path)[0] == ["red-0", "red-1"]
+    assert complete("gpuctl --cluster red ssh red-1", tmp_path)[0] == ["red-1"]
+
+
+def test_providers_and_shapes_are_offered(tmp_path: Path) -> None:
+    offered, modules = complete("gpuctl up --provider ", tmp_path)
+    assert offered == ["local", "hosts", "oci", "aws"]
+    for command in ("doctor", "reap"):
+        assert complete(f"gpuctl {command} --provider ", tmp_path)[0] == ["oci", "aws"]
+    shapes, more = complete("gpuctl up --shape VM.GPU.A10", tmp_path)
+    assert shapes == ["VM.GPU.A10.1", "VM.GPU.A10.2"]
+    assert complete("gpuctl doctor --shape p3.2", tmp_path)[0] == ["p3.2xlarge"]
+    assert complete("gpuctl up --provider oci --shape p3", tmp_path)[0] == []
+    heavy = {"rich", "paramiko", "oci", "boto3", "gpuctl.workflow.up", "provision.cloud_provider"}
+    assert not heavy & set(f"{modules} {more}".split())
+
+
+def test_what_cannot_be_read_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
+    assert complete("gpuctl ssh ", tmp_path)[0] == []
+    cluster = Store(tmp_path).cluster("default")
+    cluster.make()
+    cluster.inventory_path.write_text("all: [")
+    offered, said = complete("gpuctl ssh ", tmp_path)
+    assert offered == []
+    assert said.startswith("sys ")
+    assert complete("gpuctl ssh --cluster ../x ", tmp_path)[0] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

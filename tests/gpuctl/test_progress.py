@@ -59,6 +59,35 @@ def test_an_epochs_accuracy() -> None:
     assert state.how() == ["accuracy 95.1 %"]
 
 
+def test_the_end_of_an_epoch_is_told_by_its_own_line() -> None:
+    epoch = {"event": "epoch", "epoch": 1, "loss": 1.9, "accuracy": 0.5, "samples_per_s": 6000.0}
+    lines = [(0, START, 0.0), (0, {"step": 30, "epoch": 1, "loss": 1.2}, 1.0), (0, epoch, 2.0)]
+    state = after(*lines)
+    assert (state.where()[:2], state.how()) == (
+        ["epoch 1/3", "step 40/120"],
+        ["loss 1.900", "accuracy 50.0 %", "6,000 samples/s"],
+    )
+    late = after(*lines, (1, {"step": 30, "epoch": 1, "loss": 1.3}, 2.1))
+    assert late.how()[:2] == state.how()[:2], "another rank's line of the same epoch came later"
+    on = after(*lines, (0, {"step": 50, "epoch": 2, "loss": 0.8}, 3.0))
+    assert (on.where()[:2], on.how()[:2]) == (
+        ["epoch 2/3", "step 50/120"],
+        ["loss 0.800", "accuracy 50.0 % after epoch 1"],
+    )
+
+
+def test_the_speed_is_that_of_steps_not_of_what_is_between_epochs() -> None:
+    epoch = {"event": "epoch", "epoch": 1}
+    first = [(0, {"step": 10, "samples": 100}, 0.0), (0, {"step": 20, "samples": 200}, 1.0), (0, epoch, 2.0)]
+    assert after(*first[:2]).samples_per_s == pytest.approx(100)
+    assert after(*first).samples_per_s is None
+    second = [(0, {"step": 30, "samples": 300}, 60.0), (0, {"step": 40, "samples": 400}, 61.0)]
+    assert after(*first, second[0]).samples_per_s is None
+    assert after(*first, *second).samples_per_s == pytest.approx(100)
+    told = [*first[:2], (0, epoch | {"samples_per_s": 90.0}, 2.0), (1, {"step": 30, "samples": 300}, 60.0)]
+    assert after(*told, *second).samples_per_s == pytest.approx(90), "until every rank has told"
+
+
 def test_more_steps_than_were_announced() -> None:
     state = after((0, START, 0.0), (0, {"step": 100}, 0.0), (0, {"step": 200}, 1.0))
     assert (state.fraction, state.left_s) == (1.0, 0.0)

@@ -496,6 +496,52 @@ run                   status     ranks  began       took    accuracy  script
 """
     )
     assert "$1.50" in drawn(runs_table([row(GOOD, cost_usd=1.5)], now))
+    unreadable = {"status": "unreadable", "world_size": None, "started_at": None, "seconds": None}
+    assert drawn(runs_table([row(GOOD), row(GOOD, script=None, accuracy=None, **unreadable)], now)).endswith(
+        "\n20261121-054625-3fa9  unreadable      -  -           -       -         -\n"
+    )
+
+
+def test_runs_where_there_is_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    asked = row(GOOD, script="train.py", args=["--lr", "0.1", "--epochs", "10"])
+    assert drawn(runs_table([asked])).splitlines()[1:] == [
+        "20261121-054625-3fa9  succeeded  97.2 %    train.py --lr 0.1",
+        "                                           --epochs 10",
+        "no room for ranks, took, began",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 72, 80, 120])
+def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    machine = {
+        "name": "default-0",
+        "rank": 0,
+        "state": "running",
+        "host": "129.146.10.200",
+        "port": 22,
+        "user": "ubuntu",
+        "private_ip": "10.0.0.17",
+        "gpus": 8,
+        "id": "ocid1.instance.oc1.phx." + "a" * 60,
+    }
+    cluster = {"cluster": "default", "provider": "oci", "region": "us-phoenix-1", "hourly_usd": 4.0}
+    judged = replace(GOOD, train=replace(TRAIN, metrics={"accuracy": 0.972}, judged_on="validation"))
+    for table, keys in (
+        (runs_table([row(GOOD, cost_usd=1.5)]), [GOOD.run]),
+        (machines_table(cluster | {"machines": [machine]}), ["default-0", "running"]),
+        (
+            draw_run(judged),
+            [GOOD.run, "node-1", "preflight", "(validation)", "0.120", "data 9.0 %", "16.0 s"],
+        ),
+        (draw_run(GOOD, earlier=[GOOD]), [GOOD.run]),
+    ):
+        lines = drawn(table).splitlines()
+        assert max(map(len, lines)) <= width
+        assert "…" not in "".join(lines)
+        for key in keys:
+            assert width < 50 or any(key in line for line in lines), key
 
 
 def test_the_machines_of_a_cluster() -> None:
@@ -527,7 +573,7 @@ default  local · 2 machines · free · up 5 min 0 s
 rank  name    state    address             gpus  id
    0  node-0  running  me@127.0.0.1:40001     0  4711
    1  node-1  gone     me@127.0.0.1:40001     -  4711
-run 20261121-054625-3fa9 is not over
+run 20261121-054625-3fa9 is running
 """
     )
     lost = drawn(machines_table(cluster | {"unheard": {"20261121-054625-3fa9": ("node-1",)}}))

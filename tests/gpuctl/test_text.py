@@ -67,6 +67,7 @@ def test_plurals() -> None:
 def test_ages() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert text.age("2026-11-21T11:57:00+00:00", now) == "3 min ago"
+    assert text.age("2026-11-21T11:59:40+00:00", now) == "20 s ago"
     assert text.age("2026-11-21T09:57:00", now) == "2 h ago"
     assert text.age("2026-11-11T12:00:00+00:00", now) == "10 d ago"
     assert text.age("2026-11-22T12:00:00+00:00", now) == "now"

@@ -120,3 +120,20 @@ def test_what_a_node_says_cannot_steer_the_terminal() -> None:
     text = drawn(top_table([replace(ZERO, usage=evil)]))
     assert "\x1b" not in text
     assert "[bold]A10" in text
+
+
+def test_where_there_is_little_room_the_nodes_and_the_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert drawn(top_table([ONE, ZERO], now_s=101.0)) == (
+        """\
+rank  node     CPU           memory    in/s  out/s
+   0  node-0  12 %  3.1 of 257.0 GB  1.2 MB  340 B
+   1  node-1  12 %  3.1 of 257.0 GB  1.2 MB  340 B
+no room for disk free, load
+
+rank  node    GPU   use           memory  temp
+   0  node-0    0  87 %  21.3 of 85.1 GB  61 C
+   0  node-0    1     -                -     -
+no room for name, power
+"""
+    )

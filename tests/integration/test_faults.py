@@ -132,6 +132,7 @@ def test_two_interrupts_at_once_stop_every_node_all_the_same(two_hosts: Gpuctl) 
     interrupt(process)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
+    assert "gpuctl logs -f" not in err
     wait_for(lambda: not processes_with("steps.py"), what="the end of all ranks", deadline_s=20)
     assert two_hosts.ok("results", run, "--json").json["runs"][0]["status"] == "stopped"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import paramiko
 import psutil
 import pytest
 from support import Gpuctl, wait_for
@@ -18,6 +19,7 @@ from support import Gpuctl, wait_for
 from inventories.machine import Machine
 from remote.connection import connect
 from remote.errors import AuthenticationFailed, HostKeyRejected
+from remote.known_hosts import pin, render
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -130,6 +132,92 @@ def test_host_keys_are_never_taken_on_trust_unless_asked(
     changed = gpuctl("up", "--hosts", hosts, "--known-hosts", str(wrong), "--accept-new-host-keys")
     assert changed.status == 1
     assert "host key has changed" in changed.err
+
+
+KNOWN = {
+    "nothing": "",
+    "another machine": "other.invalid {other}",
+    "another port": "127.0.0.1 {other}",
+    "its key": "{host} {shown}",
+    "another key": "{host} {other}",
+    "its key for many": "[127.0.0.*]:{port} {shown}",
+    "another key for many": "[127.0.0.*]:{port} {other}",
+    "another key for some": "[127.0.0.?]:{port} {other}",
+    "another key for all": "* {other}",
+    "another key for all, and its own": "* {other}\n{host} {shown}",
+    "its own, and another key for all": "{host} {shown}\n* {other}",
+    "another key for all but it": "*,!{host} {other}",
+    "another key for all but it, said first": "!{host},* {other}",
+    "another key for all but its like": "*,![127.*]:* {other}",
+    "its key, revoked": "{host} {shown}\n@revoked {host} {shown}",
+    "revoked first": "@revoked {host} {shown}\n{host} {shown}",
+    "only revoked": "@revoked {host} {shown}",
+    "revoked for all": "@revoked * {shown}",
+    "revoked for all but it": "@revoked *,!{host} {shown}",
+    "revoked by its hash": "@revoked {hash} {shown}",
+    "another, revoked": "@revoked {host} {other}",
+    "another is its only one, and revoked": "{host} {other}\n@revoked * {other}",
+    "its earlier one was revoked": "{host} {other}\n{host} {shown}\n@revoked * {other}",
+    "its hash": "{hash} {shown}",
+    "another key by its hash": "{hash} {other}",
+    "an authority": "@cert-authority * {other}",
+    "a mark that nobody knows": "@unheard-of {host} {other}",
+    "two marks": "@revoked @revoked {host} {shown}",
+}
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH's client")
+def test_known_hosts_are_read_as_openssh_reads_them(server: Server, tmp_path: Path) -> None:
+    """Whom `ssh -o StrictHostKeyChecking=accept-new` logs in to, gpuctl does, and nobody else."""
+    host = f"[127.0.0.1]:{server.port}"
+    words = {
+        "host": host,
+        "port": server.port,
+        "shown": server.host_key,
+        "other": make_key(tmp_path / "other"),
+        "hash": paramiko.HostKeys.hash_host(host),
+    }
+    said = {name: text.format(**words) + "\n" for name, text in KNOWN.items()}
+    ours = {name: _we_log_in(server, tmp_path, text) for name, text in said.items()}
+    assert ours == {name: _ssh_logs_in(server, tmp_path, text) for name, text in said.items()}
+
+
+def _we_log_in(server: Server, folder: Path, known: str) -> bool:
+    (folder / "known").write_text(known)
+    machine = Machine(
+        name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
+        private_ip="127.0.0.1", gpus=None, id="box", key_file=server.key,
+    )  # fmt: skip
+    try:
+        (folder / "pinned").write_text(render([pin(machine, [folder / "known"], accept_new=True)]))
+        connect(machine, folder / "pinned").close()
+    except HostKeyRejected:
+        return False
+    return True
+
+
+def _ssh_logs_in(server: Server, folder: Path, known: str) -> bool:
+    (folder / "known").write_text(known)
+    options = (
+        "StrictHostKeyChecking=accept-new", "GlobalKnownHostsFile=/dev/null", "BatchMode=yes", "IdentityAgent=none",
+        f"UserKnownHostsFile={folder / 'known'}", "IdentitiesOnly=yes",
+    )  # fmt: skip
+    argv = [
+        "ssh",
+        "-F",
+        "none",
+        "-i",
+        str(server.key),
+        "-p",
+        str(server.port),
+        f"{getpass.getuser()}@127.0.0.1",
+    ]
+    done = subprocess.run(
+        [*argv, *(word for option in options for word in ("-o", option)), "true"],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 or "Host key" in done.stderr or "host key" in done.stderr, done.stderr
+    return done.returncode == 0
 
 
 def test_a_pinned_key_stays_pinned(gpuctl: Gpuctl, server: Server, node_home: object) -> None:

@@ -301,6 +301,13 @@ def test_a_failure_that_would_be_repeated_is_not(two_hosts: Gpuctl, status: int,
     assert [line for line in done.err.splitlines() if why in line]
 
 
+def test_of_restarts_that_nobody_asked_for_nothing_is_said(two_hosts: Gpuctl) -> None:
+    two_hosts.script("fails.py", "import sys; sys.exit(2)\n")
+    done = two_hosts("train", "--json", "fails.py")
+    assert (done.status, done.json["exit_code"]) == (1, 2)
+    assert "restarted" not in done.err
+
+
 def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("my.py", SCRIPT)

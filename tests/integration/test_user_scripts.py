@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import Gpuctl
+from support import Gpuctl, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -215,6 +215,30 @@ def test_dry_run_shows_what_a_run_executes(cluster: Gpuctl) -> None:
     assert plan["nodes"][0]["env"]["GLOO_SOCKET_IFNAME"] == ("lo" if sys.platform == "linux" else "lo0")
     assert secret not in done.out + done.err
     assert plan["findings"] == []
+    cluster.script("my.py", "import json, os\nprint(json.dumps(dict(os.environ)))\n")
+    run = cluster.ok("train", "--json", "--env", f"TOKEN={secret}", "my.py").json["run"]
+    for rank, planned in enumerate(plan["nodes"]):
+        found = json.loads(cluster.ok("logs", run, "--rank", str(rank)).out)
+        assert planned["env"].pop("TOKEN") is None
+        prefix, _, rest = planned["env"].pop("PATH").partition(":")
+        assert (found["PATH"].split(":")[0], rest) == (prefix, "$PATH")
+        assert planned["env"]["GPUCTL_METRICS"].endswith("/metrics/rank-RANK.jsonl")
+        for name, value in planned["env"].items():
+            assert found[name] == value.replace("RUN", run).replace("-RANK.", f"-{rank}."), name
+
+
+def test_a_module_that_the_project_lists_and_nobody_installed_is_told_last(cluster: Gpuctl) -> None:
+    cluster.script("needs.py", "import no_such_module_here\n")
+    plain = cluster("train", "--nnodes", "1", "needs.py")
+    assert plain.status == 1
+    assert "is not installed" not in plain.err
+    cluster.script("requirements.txt", "no-such-module-here\n")
+    listed = cluster("train", "--nnodes", "1", "needs.py")
+    (cluster.cwd / "requirements.txt").unlink()
+    said = listed.err.splitlines()
+    assert "ModuleNotFoundError" in listed.out
+    assert said[-1].startswith("requirements.txt is not installed: default-0 uses ")
+    assert "`--requirements requirements.txt` builds an environment" in said[-1]
 
 
 def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
@@ -228,6 +252,21 @@ def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
     result = cluster.ok("results", "--json").json["runs"][0]
     assert result["status"] == "succeeded"
     assert [row["run"] for row in cluster.ok("runs", "--json").json["runs"]][-1] == began["run"]
+
+
+def test_a_line_that_is_followed_from_its_middle_is_one(cluster: Gpuctl) -> None:
+    script = (
+        "import os, sys, time\n"
+        "os.write(1, 'caf\u00e9'.encode()[:-1])\n"
+        "while not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n"
+        "os.write(1, 'caf\u00e9'.encode()[-1:] + b' au lait\\n')\n"
+    )
+    cluster.script("halves.py", script)
+    go = cluster.cwd / "go"
+    cluster.ok("train", "--detach", "--nproc-per-node", "1", "halves.py", str(go))
+    wait_for(lambda: "caf" in cluster.ok("logs", "--rank", "0").out, what="half a line", deadline_s=40)
+    go.touch()
+    assert cluster.ok("logs", "-f", "--rank", "0").out == "café au lait\n"
 
 
 def test_the_example_tells_its_metrics_and_goes_on_from_its_checkpoint(cluster: Gpuctl) -> None:

@@ -79,10 +79,11 @@ all:
 ...
 """  # noqa: E501
 
-words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1).filter(
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1).filter(
     lambda text: not text.startswith("-") and "{{" not in text and "{%" not in text
 )
-lines = words | st.lists(words, min_size=1).map(" ".join)
+words = texts.filter(lambda text: '"' not in text)
+lines = texts | st.lists(texts, min_size=1).map(" ".join)
 
 
 @st.composite

@@ -327,8 +327,9 @@ def test_other_variables_are_ansible_s_business(write):
                 "5: ansible_user should be text (put it in quotes if it is), but is 7.",
                 "6: gpus should be a whole number from 0, but is -1.",
                 "7: rank should be a whole number from 0, but is '0'.",
-                "8: ansible_host should be one word that does not begin with '-', but is '-oProxyCommand=x'.",
-                "9: private_ip should be one word that does not begin with '-', but is 'a b'.",
+                "8: ansible_host should be one word without a double quote that does not begin with '-', but is "
+                "'-oProxyCommand=x'.",
+                "9: private_ip should be one word without a double quote that does not begin with '-', but is 'a b'.",
                 "10: state should be one of pending, running, stopped, gone, unknown, but is 'up'.",
                 "11: host_key should be a public key as in 'ssh-ed25519 AAAA…', but is 'x'.",
                 "12: id should be text (put it in quotes if it is), but is ''.",
@@ -336,6 +337,11 @@ def test_other_variables_are_ansible_s_business(write):
                 "14: ansible_python_interpreter should be an absolute path, the name of a command, or 'auto', "
                 "but is '~/python'.",
             ],
+        ),
+        (
+            "all:\n  hosts:\n    a:\n      ansible_user: 'o\"neil'\n",
+            ["4: ansible_user should be one word without a double quote that does not begin with '-', but is "
+             "'o\"neil'."],
         ),
         (
             "all:\n  hosts:\n    a: {ansible_host: '{{ inventory_hostname }}.example.com'}\n",

@@ -72,7 +72,11 @@ def test_counts(count):
         (0, f"Count 0 {COUNT} `gpuctl down` removes a cluster."),
         (10**6, f"Count 1000000 {COUNT}"),
         (-1, f"Count -1 {COUNT}"),
-        ("2", f"Count '2' {COUNT}"),
+        (
+            "2",
+            "Count '2' can't be used: in quotes it is text. Write it without them, as a whole number from 1 to 1000.",
+        ),
+        ("two", f"Count 'two' {COUNT}"),
         (2.0, f"Count 2.0 {COUNT}"),
         (False, f"Count false {COUNT}"),
         (None, f"Count null {COUNT}"),

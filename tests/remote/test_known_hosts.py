@@ -1,17 +1,45 @@
 """Host keys found in files that people and OpenSSH wrote."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from remote.known_hosts import find
+from inventories.machine import Machine
+from remote.errors import HostKeyRejected
+from remote.known_hosts import find, pin
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
-    return " ".join((tmp_path / "key.pub").read_text().split()[:2])
+    return make_key(tmp_path / "key")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    return make_key(tmp_path / "other")
+
+
+@pytest.fixture
+def box() -> Machine:
+    """A machine that nobody answers for: who asks it for its key fails."""
+    return Machine(
+        name="box",
+        rank=0,
+        state="unknown",
+        host="box.invalid",
+        port=22,
+        user="u",
+        private_ip="",
+        gpus=None,
+        id="box",
+    )
 
 
 def test_lines_that_cannot_be_read_are_passed_over(key: str) -> None:
@@ -35,7 +63,7 @@ def test_lines_that_cannot_be_read_are_passed_over(key: str) -> None:
     assert find(text, "h") == {kind: data}
 
 
-@pytest.mark.parametrize("mark", ["@revoked", "@cert-authority"])
+@pytest.mark.parametrize("mark", ["@revoked", "@cert-authority", "@unheard-of", "@revoked @revoked"])
 def test_marked_lines_are_no_host_keys(key: str, mark: str) -> None:
     assert find(f"{mark} h {key}\n", "h") == {}
 
@@ -54,3 +82,68 @@ def test_the_first_line_of_a_type_counts(key: str) -> None:
     kind, data = key.split()
     other = data[:-4] + "AAAA"
     assert find(f"h {key}\nh {kind} {other}\n", "h") == {kind: data}
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ("node-?.Example", True),
+        ("*.example", True),
+        ("*", True),
+        ("n*d*1**example", True),
+        ("NODE-1.example", True),
+        ("node-?", False),
+        ("*.example?", False),
+        ("node-[1].example", False),
+        ("*.example,!node-1.example", False),
+        ("!node-?.example,node-1.example", False),
+        ("*.example,!node-2.example", True),
+        ("!node-2.example", False),
+    ],
+)
+def test_names_have_wildcards_and_exceptions(key: str, names: str, found: bool) -> None:
+    assert find(f"{names} {key}\n", "node-1.example") == (dict([key.split()]) if found else {})
+
+
+def test_brackets_stand_for_themselves(key: str) -> None:
+    assert find(f"[10.0.0.*]:2222 {key}\n", "[10.0.0.7]:2222") == dict([key.split()])
+    assert find(f"[10.0.0.*]:2222 {key}\n", "[10.0.0.7]:2223") == {}
+    assert find(f"10.0.0.[0-9] {key}\n", "10.0.0.7") == {}
+
+
+def test_the_line_that_names_the_host_goes_before_the_wildcards(key: str, other: str) -> None:
+    assert find(f"* {other}\nh {key}\n", "h") == dict([key.split()])
+
+
+def test_a_revoked_key_is_not_among_those_known(key: str, other: str) -> None:
+    assert find(f"h {other}\nh {key}\n@revoked * {other}\n", "h") == dict([key.split()])
+
+
+def test_the_files_are_as_one(box: Machine, key: str, other: str, tmp_path: Path) -> None:
+    files = (tmp_path / "none", tmp_path / "mine", tmp_path / "everybodys")
+    files[1].write_text(f"*.invalid {other}")
+    files[2].write_text(f"box.invalid {key}\n")
+    assert pin(box, files, accept_new=False).host_key == key
+    files[1].write_text(f"@revoked *.invalid {key}")
+    with pytest.raises(HostKeyRejected, match="@revoked"):
+        pin(box, files, accept_new=False)
+
+
+@pytest.mark.parametrize("accept_new", [False, True])
+def test_no_revoked_key_is_pinned_and_none_in_its_place(
+    box: Machine, key: str, tmp_path: Path, accept_new: bool
+) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(f"box.invalid {key}\n@revoked box.invalid {key}\n")
+    with pytest.raises(HostKeyRejected, match=r"the host key of box\.invalid is marked @revoked"):
+        pin(box, [file], accept_new=accept_new)
+
+
+def test_a_key_that_the_inventory_states_may_be_revoked_too(
+    box: Machine, key: str, other: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(f"@revoked * {key}\n")
+    with pytest.raises(HostKeyRejected, match="@revoked"):
+        pin(replace(box, host_key=key), [file], accept_new=False)
+    assert pin(replace(box, host_key=other), [file], accept_new=False).host_key == other

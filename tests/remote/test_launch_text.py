@@ -131,6 +131,29 @@ def test_ssh_config_text(tmp_path: Path) -> None:
     assert "identitiesonly no" in other.splitlines(), "a machine without a key is reached with the user's own"
 
 
+@pytest.mark.parametrize(
+    ("host", "user"),
+    [
+        ("fe80::1%eth0", "ubuntu"),
+        ("fe80::1%h", "me@corp"),
+        ("box", "o'neil"),
+        ("box", r"corp\o'neil"),
+        ("box", r"corp\me"),
+        ("box", "#me"),
+        ("box", "=me"),
+        ("box", "50%h"),
+    ],
+)
+def test_ssh_reads_names_as_they_are(tmp_path: Path, host: str, user: str) -> None:
+    config = tmp_path / "config"
+    config.write_text(ssh_config.render([machine(host=host, user=user)], tmp_path / "known"))
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", str(config), "c-0"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert f"hostname {host}" in shown
+    assert f"user {user}" in shown
+
+
 def test_the_payload_is_the_same_bytes_for_the_same_sources() -> None:
     digest, data = payload.packed()
     payload.packed.cache_clear()

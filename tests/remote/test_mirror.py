@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
@@ -247,6 +248,19 @@ def test_a_large_set_is_not_brought(tmp_path: Path) -> None:
         "gpu-0: checkpoints of 257 MB are not brought here while the run goes on, as they are more than 256 MB: if "
         "gpu-0 is lost, the next run goes on from older ones that can be reached, or starts from the beginning."
     ]
+
+
+def test_a_node_that_sends_more_than_it_told_of_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.mirror.MAX_MIRROR_BYTES", 1000)
+    scene = Scene(tmp_path, RUN)
+    checkpoint(scene.there, 40, size=2000)
+    scene.mirror.told(NodeHere(tmp_path / "node"), replace(scene.found(), bytes=10))
+    scene.wait()
+    assert scene.here() == set()
+    assert len(scene.observer.notes) == 1
+    assert "step-000040.pt': over the limit of 1000 bytes" in scene.observer.notes[0]
 
 
 @pytest.mark.parametrize("silent", [True, False])

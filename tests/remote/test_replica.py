@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,14 @@ from inventories.run import Run, RunNode
 from inventories.store import RunFolder, Store
 from remote.errors import BadAnswer
 from remote.intake import Intake, plain_parts
-from remote.replica import Replica, merge_artifacts, read_rank_records
+from remote.replica import (
+    Replica,
+    merge_artifacts,
+    mirrored_path,
+    read_rank_records,
+)
+
+ROOT = Path(__file__).parents[2]
 
 
 def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -> None:
@@ -22,9 +32,24 @@ def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -
 
 
 @pytest.mark.parametrize(
-    "path", ["../x", "a/../../x", "/etc/passwd", "a//b", ".", "", "a/./b", "a\0b", "x" * 300, "a/" * 40]
+    "path",
+    [
+        "../x",
+        "a/../../x",
+        "/etc/passwd",
+        "a//b",
+        ".",
+        "",
+        "a/./b",
+        "a\0b",
+        "x" * 300,
+        "a/" * 40,
+        "a/\ud800",
+        5,
+        None,
+    ],
 )
-def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: str) -> None:
+def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: Any) -> None:
     intake = Intake(tmp_path / "in" / "side")
     send(intake, path, b"evil")
     send(intake, "good.txt", b"good")
@@ -34,7 +59,11 @@ def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: str) -> None
 
 
 @given(
-    st.lists(st.sampled_from(["..", ".", "a", "b", "", "/", "\0", "~", "a b", "c\n"]), min_size=1, max_size=5)
+    st.lists(
+        st.sampled_from(["..", ".", "a", "b", "", "/", "\0", "~", "a b", "c\n", "\udc80", "\ud800"]),
+        min_size=1,
+        max_size=5,
+    )
 )
 def test_no_name_leaves_the_folder(parts: list[str]) -> None:
     path = "/".join(parts)
@@ -68,6 +97,101 @@ def test_damaged_and_misordered_files_are_not_kept(tmp_path: Path) -> None:
     intake.discard()
     assert sorted(intake.refused) == ["a", "b"]
     assert not list(tmp_path.iterdir())
+
+
+def test_files_that_come_at_the_same_time_are_kept_apart(tmp_path: Path) -> None:
+    intake = Intake(tmp_path)
+    bodies = {"a": b"of a", "b": b"of b", "c": b"of c"}
+    for name in ("a", "b"):
+        intake.chunk(name, 0, bodies[name])
+    for name in ("a", "c", "b"):
+        if name == "c":
+            intake.chunk(name, 0, bodies[name])
+        intake.complete(name, 4, hashlib.sha256(bodies[name]).hexdigest(), 0o644)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == bodies
+
+
+def test_no_more_is_taken_than_was_asked_for(tmp_path: Path) -> None:
+    intake = Intake(tmp_path, max_bytes=10)
+    send(intake, "a", b"123456")
+    intake.chunk("b", 0, b"123")
+    send(intake, "c", b"12")
+    assert intake.refused == {"c": "over the limit of 10 bytes"}
+    intake.chunk("b", 3, b"45")
+    send(intake, "d", b"1234")
+    intake.discard()
+    assert intake.refused == dict.fromkeys("cb", "over the limit of 10 bytes")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"123456", "d": b"1234"}
+    assert (intake.files, intake.bytes) == (2, 10)
+
+
+def test_what_replaces_a_file_counts_once_and_a_lost_connection_gives_no_room(tmp_path: Path) -> None:
+    intake = Intake(tmp_path, max_bytes=10)
+    for _ in range(3):
+        send(intake, "a", b"123456")
+        send(intake, "b", b"1234")
+        assert (intake.refused, intake.files, intake.bytes) == ({}, 2, 10)
+        intake.begin_again()
+    send(intake, "c", b"1")
+    send(intake, "a", b"12345", sha256="0" * 64)
+    assert intake.refused == {"c": "over the limit of 10 bytes", "a": "it arrived damaged"}
+    send(intake, "b", b"123")
+    send(intake, "d", b"1")
+    send(intake, "e", b"1")
+    assert sorted(intake.refused) == ["a", "c", "e"]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 10
+
+
+def test_the_end_of_a_run_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.replica.MAX_ARTIFACT_BYTES", 10)
+    monkeypatch.setattr("remote.replica.MAX_CHECKPOINT_BYTES", 5)
+    folder, run = folder_of_two(tmp_path)
+    intake = Replica(folder, run.nodes[0]).intake
+    for path, body in (("artifacts/a", b"1234567890"), ("checkpoints/c", b"12345"), ("artifacts/b", b"1")):
+        send(intake, path, body)
+    assert intake.refused == {"artifacts/b": "over the limit of 15 bytes"}
+
+
+BRINGS_AGAIN_AND_AGAIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from inventories.store import RunFolder
+from remote.replica import incoming, keep_checkpoints
+folder, final = RunFolder(Path(sys.argv[2])), sys.argv[3] == "True"
+brought = incoming(folder) / "checkpoints"
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(200):
+    brought.mkdir(parents=True)
+    (brought / "shard").write_text(f"{final} {number}")
+    keep_checkpoints(folder, brought, final=final)
+"""
+
+
+def test_two_commands_may_bring_the_same_runs_checkpoints_at_once(tmp_path: Path) -> None:
+    folder, _ = folder_of_two(tmp_path)
+    pipe = subprocess.PIPE
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", BRINGS_AGAIN_AND_AGAIN, str(ROOT), str(folder.path), str(final)],
+            stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+        )
+        for final in (True, False)
+    ]  # fmt: skip
+    for command in commands:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "ready\n"
+    for command in commands:
+        assert command.stdin is not None
+        command.stdin.write("\n")
+        command.stdin.flush()
+    said = [command.communicate(timeout=60)[1] for command in commands]
+    assert said == ["", ""]
+    last = (folder.checkpoints_path / "shard").read_text()
+    assert last in ("True 199", "False 199")
+    assert mirrored_path(folder).exists() == (last == "False 199")
+    assert not list(folder.path.glob("incoming-*/.replaced"))
 
 
 def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:

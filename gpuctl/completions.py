@@ -1,0 +1,102 @@
+"""What the shell is offered in place of a value: names of clusters, runs, nodes, providers, shapes.
+
+A person waits for it with a finger on the key: only what is on this computer is looked at, and nothing is imported
+before it is needed. What can't be read offers nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+def _offer(known: Callable[[click.Context], Iterable[tuple[str, str]]]) -> Offer:
+    """What click asks for completions. `known`: the values there are, each with a word on it or an empty one."""
+
+    def begin_so(
+        context: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from inventories.errors import InventoryError
+
+        with suppress(InventoryError, OSError):
+            return [
+                CompletionItem(value, help=about or None)
+                for value, about in known(context)
+                if value.startswith(incomplete)
+            ]
+        return []
+
+    return begin_so
+
+
+@_offer
+def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
+    """The clusters there are."""
+    from inventories.store import Store
+
+    for folder in Store.default().clusters():
+        yield folder.name, ""
+
+
+@_offer
+def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
+    """The runs of all clusters, the latest first. Their records are not read: there may be thousands."""
+    from inventories.store import Store
+
+    for folder in reversed(Store.default().runs()):
+        yield folder.id, ""
+
+
+@_offer
+def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
+    """The names of the cluster's machines."""
+    from inventories.store import Store
+
+    for machine in Store.default().cluster(_told(context, "cluster") or "default").load().machines:
+        yield machine.name, f"rank {machine.rank}"
+
+
+@_offer
+def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
+    """The providers of this build."""
+    from provision.clouds import CLOUDS
+    from provision.providers import PROVIDERS
+
+    for name, about in (PROVIDERS | CLOUDS).items():
+        yield name, about[-1]
+
+
+@_offer
+def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
+    """The providers that rent machines."""
+    from provision.clouds import CLOUDS
+
+    for name, about in CLOUDS.items():
+        yield name, about[-1]
+
+
+@_offer
+def shapes(context: click.Context) -> Iterator[tuple[str, str]]:
+    """The shapes that gpuctl knows, of the provider that was named before."""
+    from provision.catalog import SHAPES
+
+    for shape in SHAPES.values():
+        if _told(context, "provider") in (None, shape.provider):
+            yield shape.name, f"{shape.gpus} x {shape.gpu}"
+
+
+def _told(context: click.Context | None, option: str) -> Any:  # noqa: ANN401 - as the option has it
+    """The option's value on the line so far, after the command's name or before; None: it is not there."""
+    while context is not None:
+        if context.params.get(option):
+            return context.params[option]
+        context = context.parent
+    return None

@@ -1,0 +1,60 @@
+"""A run on its nodes, from outside of any watch: whether it goes on, and its end."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote.connection import connect
+from remote.errors import BadAnswer, NodeFailed, RemoteError
+from remote.fanout import fan_out
+from remote.session import Node
+
+TOLD_S = 15.0
+"""A node that does its work says within this time that it knows of it."""
+STOP_DEADLINE_S = 25.0
+
+
+def is_running(node: Node, part: RunNode) -> bool:
+    """Whether the node says that its part of the run goes on. One round trip."""
+    running = node.ask("run_state", {"run_dir": part.run_dir}).get("running")
+    if not isinstance(running, bool):
+        raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
+    return running
+
+
+def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:
+    """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
+
+    Raises NodeFailed where it goes on all the same.
+    """
+    request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}, False
+    with node.converse("stop", request, timeout_s=TOLD_S) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "told":
+                on_told()
+                talk.wait_up_to(STOP_DEADLINE_S + TOLD_S)
+            elif header.get("t") == "stopped":
+                over = header["state"]["running"] is False
+    if not over:
+        raise NodeFailed(
+            f"{node.name}: the run was told to stop and goes on, {STOP_DEADLINE_S:.0f} s later. Its processes may "
+            "hang in the driver or on a disk; where they can't be killed, the machine has to be booted again."
+        )
+
+
+def stop_everywhere(
+    run: Run, machines: Mapping[str, Machine], known_hosts: Path
+) -> dict[str, RemoteError | None]:
+    """End a run on all its nodes at once; every node's error, or None."""
+
+    def one(part: RunNode) -> bool:
+        node = connect(machines[part.name], known_hosts)
+        try:
+            stop_on_node(node, part)
+        finally:
+            node.close()
+        return True
+
+    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
+    return {outcome.node: outcome.error for outcome in outcomes}

@@ -1,0 +1,31 @@
+"""Tables on terminals of any width: what a row is told by is whole, and what there is no room for is named."""
+
+import io
+
+import pytest
+from rich.console import RenderableType
+
+from gpuctl.fitted import FOLDED_WIDTH, Fitted, no_room_for
+from gpuctl.options import Options
+from gpuctl.output import Output
+
+
+def drawn(table: RenderableType, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(table)
+    return out.getvalue().splitlines()
+
+
+def test_a_table_that_just_fits_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Fitted(["key", "more"], [["a" * 10, "b" * 10]], least=("more",))
+    assert drawn(table, 22, monkeypatch) == ["key         more", f"{'a' * 10}  {'b' * 10}"]
+    assert drawn(table, 21, monkeypatch) == ["key", "a" * 10, "no room for more"]
+    assert drawn(table, 6, monkeypatch)[:3] == ["key", "aaaaaa", "aaaa"]
+
+
+def test_columns_are_folded_before_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Fitted(["key", "why", "more"], [["a", "b" * 30, "c"]], folded=("why",), least=("more",))
+    assert drawn(table, 3 + 2 + FOLDED_WIDTH + 2 + 4, monkeypatch)[1] == f"a    {'b' * FOLDED_WIDTH}  c"
+    assert no_room_for([("a", 5), ("b", 5), ("b", 5)], ["b"], 16) == ["b"]
+    assert no_room_for([("a", 5), ("b", 5)], ["gone", "b"], 4) == ["b"]

@@ -1,0 +1,85 @@
+"""Shell commands on a node, whose lines somebody listens to."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import BIN, Gpuctl
+
+from inventories.machine import Machine
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+from remote import known_hosts
+from remote.connection import connect
+from remote.session import Node
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = Store(tmp_path_factory.mktemp("home")).cluster("default")
+    provider = LocalProvider(folder)
+    (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
+    yield made
+    assert provider.destroy() == ()
+
+
+@pytest.fixture
+def node(host: Machine, tmp_path: Path) -> Iterator[Node]:
+    pinned = tmp_path / "pinned"
+    pinned.write_text(known_hosts.render([host]))
+    node = connect(host, pinned)
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a bug")])
+def test_what_a_listener_raises_is_no_broken_connection(node: Node, stream: str, error: Exception) -> None:
+    heard: list[tuple[str, bytes]] = []
+
+    def listen(name: str, line: bytes) -> None:
+        heard.append((name, line))
+        if name == stream:
+            raise error
+
+    to = " >&2" if stream == "stderr" else ""
+    with pytest.raises(type(error)) as caught:
+        node.run(f"while echo line{to}; do :; done", listen)
+    assert caught.value is error
+    assert heard == [(stream, b"line")]
+    assert node.run("echo fine", lambda *_: None).stdout == b"fine\n"
+
+
+def test_listeners_of_both_streams_may_fail_at_once(node: Node) -> None:
+    both = threading.Barrier(2)
+
+    def listen(name: str, _: bytes) -> None:
+        both.wait(30)
+        raise OSError(name)
+
+    with pytest.raises(OSError, match=r"^std(out|err)$"):
+        node.run("echo a; echo b >&2; cat /dev/zero", listen)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_a_full_disk_here_is_told_as_that(cluster: Gpuctl) -> None:
+    command = [BIN / "gpuctl", "exec", "--rank", "0", "--", "seq 200000; echo ended >&2"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=cluster.env)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device.\n")
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(cluster: Gpuctl) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [BIN / "gpuctl", "exec", "--rank", "0", "--", "seq 200000; echo ended >&2"]
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, env=cluster.env)
+    assert (done.returncode, done.stderr) == (0, "ended\n")
