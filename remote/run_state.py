@@ -15,10 +15,10 @@ TOLD_S = 15.0
 STOP_DEADLINE_S = 25.0
 
 
-def is_running(node: Node, part: RunNode) -> bool:
-    """Whether the node says that its part of the run goes on. One round trip."""
+def is_running(node: Node, part: RunNode) -> bool | None:
+    """Whether the node says that its part of the run goes on; None where it knows nothing of it. One round trip."""
     running = node.ask("run_state", {"run_dir": part.run_dir}).get("running")
-    if not isinstance(running, bool):
+    if running is not None and not isinstance(running, bool):
         raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
     return running
 

@@ -83,7 +83,10 @@ def _look(app: "App", folder: RunFolder) -> OpenRun | None:
 
 
 def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
-    """Whether one of the nodes says that the run goes on; if none does, those that could not be asked."""
+    """Whether one of the nodes says that the run goes on; if none does, those that don't say that it has ended.
+
+    These could not be asked, or know nothing of the run: it is just being launched.
+    """
     from remote.connection import connect
     from remote.fanout import fan_out
     from remote.run_state import is_running
@@ -91,7 +94,7 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
     machines, known_hosts = machines_of(app.store, run), app.store.cluster(run.cluster).known_hosts_path
     parts = {part.name: part for part in run.nodes if part.name in names and part.name in machines}
 
-    def ask(name: str) -> bool:
+    def ask(name: str) -> bool | None:
         node = connect(machines[name], known_hosts, timeout_s=ASK_TIMEOUT_S)
         try:
             return is_running(node, parts[name])
@@ -101,4 +104,4 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
     outcomes = fan_out(ask, {name: name for name in parts})
     if any(outcome.value for outcome in outcomes):
         return True, ()
-    return False, tuple(outcome.node for outcome in outcomes if outcome.error is not None)
+    return False, tuple(outcome.node for outcome in outcomes if outcome.value is not False)

@@ -297,5 +297,7 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`run_state`: whether the run is `running` here."""
-    frames.write(output, {"t": "state", "running": state(Path(request["run_dir"]))["running"]})
+    """`run_state`: whether the run is `running` here; None where nothing is known of it, as before its launch."""
+    run_dir = Path(request["run_dir"])
+    known = any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop"))
+    frames.write(output, {"t": "state", "running": state(run_dir)["running"] if known else None})

@@ -182,6 +182,21 @@ def test_a_machine_that_was_replaced_is_not_asked_for_its_predecessors_run(two_h
     assert not processes_with("waits.py")
 
 
+def test_a_run_that_no_node_knows_yet_has_not_failed(two_hosts: Gpuctl) -> None:
+    """So it is while it is being launched."""
+    run = detached(two_hosts)
+    two_hosts.ok("stop")
+    folder = two_hosts.run_folder(run)
+    for path in (folder / "result.json", *folder.glob("nodes/*")):
+        path.unlink()
+    for rank in (0, 1):
+        known = home_of(two_hosts, f"default-{rank}") / f".gpuctl-node/runs/{run}"
+        known.rename(known.with_name("away"))
+    assert two_hosts.ok("runs", "--json").json["runs"][0]["status"] == "running"
+    assert two_hosts.ok("status", "--json").json["unheard"] == {run: ["default-0", "default-1"]}
+    assert not list(folder.glob("nodes/*"))
+
+
 def test_a_record_that_can_not_be_read_keeps_nothing_from_working(two_hosts: Gpuctl) -> None:
     two_hosts.script("short.py", "print('over')\n")
     first = two_hosts.ok("train", "--json", "short.py").json["run"]
