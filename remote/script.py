@@ -15,6 +15,8 @@ from remote.tree import Tree, tree_of
 
 BUILT_IN_TRIAL = "train.trial:trial"
 BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
+LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+"""What people are used to begin the line with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,8 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
     if not absolute.exists():
         near = get_close_matches(path.name, [Path(name).name for name in tree.entries], n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
+        if str(path) in LAUNCHERS:
+            hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
         raise ScriptNotSynced(f"There is no script {path}.{hint}")
     if absolute.is_dir():
         raise ScriptNotSynced(f"{path} is a folder; name the script in it, or run it as a module with -m.")
@@ -122,7 +126,25 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
         raise ScriptNotSynced(
             f"{name} is not sent to the nodes, because git ignores it. Take it out of .gitignore, or move it."
         )
+    if what := _no_python(absolute):
+        raise ScriptNotSynced(
+            f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
+        )
     return Script(kind="file", target=name, args=words[1:])
+
+
+def _no_python(path: Path) -> str:
+    """What else a file is; empty where Python may take it: source, byte code, an archive with a `__main__`."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    first = head.split(b"\n")[0]
+    if first.startswith(b"#!") and b"python" not in first:
+        return f"a script for {first[2:].decode(errors='replace').strip()}"
+    if b"\0" in head and path.suffix != ".pyc":
+        from zipfile import is_zipfile
+
+        return "" if is_zipfile(path) else "no text"
+    return ""
 
 
 def _check_module(module: str, tree: Tree) -> None:

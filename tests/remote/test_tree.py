@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -156,8 +157,14 @@ def test_scripts_are_checked_against_what_is_sent(tmp_path: Path, monkeypatch: p
     fill(root, "train.py", "pkg/__init__.py", "pkg/mod.py", "hidden/secret.py", "tool/__main__.py")
     (root / ".gitignore").write_text("hidden/\n")
     fill(tmp_path, "elsewhere.py")
+    (root / "run.sh").write_text("#!/bin/bash\ntorchrun train.py\n")
+    (root / "weights.bin").write_bytes(b"\x80\0\1")
+    (root / "tool.py").write_text("#!/usr/bin/env python3\n")
+    zipapp.create_archive(root / "tool", root / "tool.pyz", interpreter="/bin/python3")
     monkeypatch.chdir(root)
     read = tree.read_tree(root)
+    for runs in ("tool.py", "tool.pyz"):
+        assert user_script((runs,), None, read).target == runs
     assert user_script(("./train.py", "--lr", "1"), None, read).command("py") == [
         "py",
         "-u",
@@ -181,6 +188,9 @@ def test_scripts_are_checked_against_what_is_sent(tmp_path: Path, monkeypatch: p
         (("../elsewhere.py",), None, "outside"),
         (("hidden/secret.py",), None, "git ignores"),
         (("pkg",), None, "is a folder"),
+        (("python", "train.py"), None, "leave `python` and its options out"),
+        (("run.sh",), None, "run.sh is a script for /bin/bash, and the ranks are started with Python"),
+        (("weights.bin",), None, "weights.bin is no text"),
         ((), "pkg.missing", "pkg/missing.py"),
         ((), "not-a-module", "not a module's name"),
     ):
