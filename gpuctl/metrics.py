@@ -183,9 +183,13 @@ def _speed(first: float, last: float | None, taken_s: float) -> float | None:
 
 
 def summary(
-    metrics: Mapping[int, Sequence[Line]], *, world_size: int, written: Mapping[int, Written]
+    metrics: Mapping[int, Sequence[Line]],
+    *,
+    world_size: int,
+    started: Mapping[int, float],
+    written: Mapping[int, Written],
 ) -> TrainSummary:
-    """The job's own report, from all ranks' lines. `written`: by rank."""
+    """The job's own report, from all ranks' lines. By rank, `started`: unix time of its node; and `written`."""
     lines = metrics.get(0, ())
     start, epochs = event(lines, "start"), events(lines, "epoch")
     judged, judged_on = _judged(lines)
@@ -196,6 +200,7 @@ def summary(
         device=_device_kind(metrics),
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
+        first_step_s=_first_step_s(metrics, started),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
         loss=_losses(metrics),
@@ -205,6 +210,15 @@ def summary(
         step_ms=step_ms_of(lines),
         share=_share(metrics, world_size=world_size),
     )
+
+
+def _first_step_s(metrics: Mapping[int, Sequence[Line]], started: Mapping[int, float]) -> float | None:
+    """The longest that a rank took to its first step; None where nothing tells."""
+    first = {rank: next(iter(steps(metrics.get(rank, ()))), {}) for rank in started}
+    took = [
+        at - started[rank] for rank, line in first.items() if (at := number(line.get("time"))) is not None
+    ]
+    return round(max(took), 3) if took and min(took) >= 0 else None
 
 
 def _epochs_before(lines: Sequence[Line]) -> int | None:

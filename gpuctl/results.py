@@ -66,7 +66,12 @@ def summarise(
         started_at=run.started_at,
         ended_at=ended_at,
         seconds=seconds,
-        train=told.summary(metrics, world_size=run.world_size, written=_written(records)),
+        train=told.summary(
+            metrics,
+            world_size=run.world_size,
+            started={rank: record.started_at for rank, record in records.items()},
+            written=_written(records),
+        ),
         ranks=tuple(
             RankResult(
                 rank=rank,

@@ -31,6 +31,7 @@ def facts_table(result: Result) -> RenderableType | None:
         ("model", text.clean(train.model or text.UNKNOWN, 30)),
         ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
         ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
+        ("first step", _first_step(train.first_step_s)),
         ("epochs", epochs_text(result)),
         ("network", _network(result)),
     ]
@@ -101,6 +102,11 @@ def metric_text(result: Result, name: str) -> str:
     if value is None:
         return text.UNKNOWN
     return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}} ({result.train.judged_on})"
+
+
+def _first_step(seconds: float | None) -> str:
+    """`after 5.9 s`: when the last rank took it."""
+    return text.UNKNOWN if seconds is None else f"after {text.duration(seconds)}"
 
 
 def _network(result: Result) -> str:

@@ -132,6 +132,8 @@ class TrainSummary:
     """As many as there are to be, with those that earlier runs had taken."""
     epochs_before: int | None = None
     """Those that earlier runs had taken, of which it went on from a checkpoint."""
+    first_step_s: float | None = None
+    """From the ranks' start to the first step that the last of them told of: imports, data, meeting each other."""
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
     """Of all ranks together."""

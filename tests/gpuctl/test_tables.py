@@ -238,6 +238,12 @@ def test_the_epochs_of_a_run_that_ended_before(
     assert f"\nepochs      {shown} " in drawn(draw_run(replace(GOOD, status=status, train=train)))
 
 
+def test_the_time_to_the_first_step_is_told_where_it_is_known() -> None:
+    known = drawn(draw_run(replace(GOOD, train=replace(TRAIN, first_step_s=5.94))))
+    assert "\nfirst step  after 5.9 s " in known
+    assert "first step" not in drawn(draw_run(GOOD))
+
+
 @pytest.mark.parametrize(
     ("before", "ran", "shown"),
     [
