@@ -1,10 +1,13 @@
-"""A run on its nodes, from outside of any watch: whether it goes on, and its end."""
+"""A run on one of its nodes: whether it goes on there, what the node says of its end, and how it is ended."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from inventories.codec import from_json
+from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.run import NodeRecord, Run, RunNode
 from remote.connection import connect
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.fanout import fan_out
@@ -13,6 +16,8 @@ from remote.session import Node
 TOLD_S = 15.0
 """A node that does its work says within this time that it knows of it."""
 STOP_DEADLINE_S = 25.0
+LATEST_CLOCK_S = 2.0**33
+"""No node's clock is later, unix time: in the year 2242."""
 
 
 def is_running(node: Node, part: RunNode) -> bool | None:
@@ -21,6 +26,20 @@ def is_running(node: Node, part: RunNode) -> bool | None:
     if running is not None and not isinstance(running, bool):
         raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
     return running
+
+
+def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
+    """What the node says of the run's end, as it is kept. Raises BadAnswer."""
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "failure")
+    said = {key: state[key] for key in keys if key in state}
+    try:
+        record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
+    except CorruptFile as error:
+        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
+    for when in (record.ended_at, record.stopped_at):
+        if when is not None and not 0 <= when <= LATEST_CLOCK_S:
+            raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
+    return record
 
 
 def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:

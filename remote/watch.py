@@ -12,8 +12,6 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Literal
 
-from inventories.codec import from_json
-from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
 from inventories.store import RunFolder
@@ -23,15 +21,13 @@ from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
 from remote.mirror import Mirror
 from remote.observer import Lines, Observer
 from remote.replica import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
-from remote.run_state import stop_on_node
+from remote.run_state import record_of_end, stop_on_node
 from remote.session import Node
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
-LATEST_CLOCK_S = 2.0**33
-"""No node's clock is later, unix time: in the year 2242."""
 STOP_RETRY_S = 2.0
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
@@ -396,20 +392,6 @@ class Watch:
         record = record_of_end(name, self._run.mode, state)
         self._events.put(_Event(kind="ended", node=name, record=record))
         return True
-
-
-def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
-    """What the node says of the run's end, as it is kept. Raises BadAnswer."""
-    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "failure")
-    said = {key: state[key] for key in keys if key in state}
-    try:
-        record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
-    except CorruptFile as error:
-        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
-    for when in (record.ended_at, record.stopped_at):
-        if when is not None and not 0 <= when <= LATEST_CLOCK_S:
-            raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
-    return record
 
 
 def _said(name: str, error: RemoteError) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from remote.errors import BadAnswer
-from remote.watch import record_of_end
+from remote.run_state import record_of_end
 
 
 def test_what_a_node_says_is_kept() -> None:
