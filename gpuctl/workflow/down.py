@@ -37,11 +37,12 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
 
     with folder.lock("down", on_wait=app.output.say):
         provider = load(name, folder)
+        unreadable = None
         try:
             machines = provider.find()
-        except (CorruptFile, NewerFormat) as error:  # to remove them, or to forget them, it is not needed
+        except (CorruptFile, NewerFormat) as error:  # to remove them it is not needed
             app.output.say(f"note: {error}")
-            machines = ()
+            machines, unreadable = (), str(error)
         runs = open_runs(app, folder.name)
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
         problems = _stop_runs(app, runs)
@@ -51,6 +52,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         opened = []
         if forgets:
             opened = [
+                *([Leftover(kind="inventory", id=folder.name, reason=unreadable)] if unreadable else []),
                 *_left_at_work(runs, problems),
                 *_end_ray(folder, machines),
                 *restore_firewalls(app, folder),

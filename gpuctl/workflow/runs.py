@@ -16,10 +16,10 @@ def latest(app: App, named: str | None) -> RunFolder:
     """The run of that name (its first letters are enough), or the cluster's latest."""
     if named is not None:
         return app.store.run(named)
-    folders = [folder for folder in app.store.runs(app.options.cluster) if _readable(app, folder)]
-    if not folders:
-        raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
-    return folders[-1]
+    for folder in reversed(app.store.runs(app.options.cluster)):
+        if _readable(app, folder):
+            return folder
+    raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
 
 
 def _readable(app: App, folder: RunFolder) -> bool:

@@ -251,12 +251,17 @@ def _keep(
     return inventory
 
 
+def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
+    """The machines that are the cluster's no more, by name; what counts is the address."""
+    stay = {(machine.host, machine.port) for machine in inventory.machines}
+    return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+
+
 def _tell_of_runs_that_leave(
     app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
 ) -> None:
     """Say which runs may be at work on machines that stay with their owner, where nobody finds them any more."""
-    stay = {(machine.host, machine.port) for machine in inventory.machines}
-    leave = {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+    leave = _leaving(before, inventory)
     if before.provider != "hosts" or not leave:
         return
     for run in open_runs(app, folder.name):
@@ -272,9 +277,7 @@ def _end_ray_where_it_leaves(
     app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
 ) -> None:
     """End Ray on the machines that stay with their owner, and are the cluster's no more."""
-    stay = {(machine.host, machine.port) for machine in inventory.machines}
-    leave = {m.name: m for m in before.machines if (m.host, m.port) not in stay}
-    for name, error in end_ray(folder, leave).items():
+    for name, error in end_ray(folder, _leaving(before, inventory)).items():
         if error is not None:
             app.output.say(f"note: {name}: Ray may still run there: {error}")
 

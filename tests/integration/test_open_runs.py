@@ -38,6 +38,14 @@ def at_work(gpuctl: Gpuctl, run: str) -> None:
     wait_for(begun, what="both ranks at work", deadline_s=40)
 
 
+def ended(gpuctl: Gpuctl, run: str) -> None:
+    exits = f".gpuctl-node/runs/{run}/*/exit.json"
+    wait_for(
+        lambda: all(list(home_of(gpuctl, f"default-{rank}").glob(exits)) for rank in (0, 1)),
+        what="the end of the run",
+    )
+
+
 def detached(gpuctl: Gpuctl) -> str:
     """A run that nobody watches, at work on both nodes."""
     gpuctl.script("waits.py", WAITS)
@@ -144,12 +152,7 @@ def test_a_run_that_does_not_stop_is_not_over(two_hosts: Gpuctl) -> None:
 
 def test_a_run_that_ended_unwatched_is_over_for_every_command(two_hosts: Gpuctl) -> None:
     two_hosts.script("short.py", "print('over')\n")
-    run = two_hosts.ok("train", "--detach", "--json", "short.py").json["run"]
-    exits = f".gpuctl-node/runs/{run}/*/exit.json"
-    wait_for(
-        lambda: all(list(home_of(two_hosts, f"default-{rank}").glob(exits)) for rank in (0, 1)),
-        what="the end of the run",
-    )
+    ended(two_hosts, two_hosts.ok("train", "--detach", "--json", "short.py").json["run"])
     assert [row["status"] for row in two_hosts.ok("runs", "--json").json["runs"]] == ["succeeded"]
 
     second = two_hosts.ok("train", "--detach", "--json", "short.py").json["run"]
@@ -160,11 +163,7 @@ def test_a_run_that_ended_unwatched_is_over_for_every_command(two_hosts: Gpuctl)
         deadline_s=40,
     )
     third = two_hosts.ok("train", "--detach", "--json", "short.py").json["run"]
-    exits = f".gpuctl-node/runs/{third}/*/exit.json"
-    wait_for(
-        lambda: all(list(home_of(two_hosts, f"default-{rank}").glob(exits)) for rank in (0, 1)),
-        what="the end of the run",
-    )
+    ended(two_hosts, third)
     two_hosts.ok("down")  # nothing to be asked
     [result] = two_hosts.ok("results", third, "--json").json["runs"]
     assert result["status"] == "succeeded"
@@ -247,3 +246,16 @@ def test_down_of_machines_that_stay_forgets_no_run_that_may_be_at_work(
     [result] = brought.ok("results", run, "--json").json["runs"]
     assert result["status"] == "stopped"
     assert not processes_with("waits.py")
+
+
+def test_down_of_machines_that_stay_needs_to_know_them(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:
+    known = two_hosts.home / "clusters" / "default"
+    brought = Gpuctl(home=gpuctl.home.parent / "other", cwd=gpuctl.cwd)
+    brought.ok("up", "--hosts", str(known / "inventory.yaml"), "--known-hosts", str(known / "known_hosts"))
+    inventory = brought.home / "clusters" / "default" / "inventory.yaml"
+    inventory.write_text(inventory.read_text()[:60])
+    refused = brought("down", "--yes", "--json")
+    assert refused.status == 4, "what runs there is not known"
+    assert [left["kind"] for left in refused.json["leftovers"]] == ["inventory"]
+    brought.ok("down", "--yes", "--forget")
+    assert not inventory.exists()
