@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpuctl.text import clean
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
+from remote.node.runner import RAY_ENDED
 
 STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
 """How a rank ends that was told to: SIGTERM, SIGINT, SIGHUP, also as a shell reports them."""
@@ -220,9 +221,11 @@ def _node_to_blame(run: Run, nodes: Sequence[NodeRecord]) -> NodeRecord | None:
     """The node that failed itself, or whose launcher did; those with a sentence of their own first."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
 
-    def when(node: NodeRecord) -> tuple[bool, float]:
+    def when(node: NodeRecord) -> tuple[bool, bool, float]:
         at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
-        return not node.failure, at
+        # Without its head, which is on the first node, Ray ends on the others, too.
+        follows = node.node != run.nodes[0].name and (node.failure or "").startswith(RAY_ENDED)
+        return not node.failure, follows, at
 
     bad = [node for node in nodes if node.failure or (node.exit_code != 0 and not node.stopped)]
     return min(bad, key=when, default=None)

@@ -8,6 +8,7 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -34,6 +35,13 @@ BEAT_S = 2.0
 NODES = "/api/v0/nodes?limit=10000"
 """Of the dashboard: what Ray's control service knows of the nodes at that moment; its pages' view is seconds old."""
 LAST_LINES = 5
+STARTED = "Process exit logs will be saved to:"
+"""The last that `ray start --block` says before it waits for its daemons."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_TAIL = re.compile(r"^[^\n]*----- BEGIN .*?----- END [^\n]*\n?", re.DOTALL | re.MULTILINE)
+"""The log of a daemon that ended, within that of `ray start`."""
+_OWN = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$", re.MULTILINE)
+"""What `ray start` says itself."""
 
 
 def folder_of(node: str) -> Path:
@@ -158,14 +166,22 @@ def running(folder: Path) -> bool:
 
 
 def last_words(folder: Path) -> str:
-    """The last lines of what the daemons said, as one."""
+    """What the daemons said last, as one line."""
     known = read_json(folder / "node.json")
     try:
-        lines = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace").splitlines()
+        log = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace")
     except (KeyError, OSError):
         return "its log is gone"
-    said = [line.strip() for line in lines if line.strip()]
-    return " / ".join(said[-LAST_LINES:]) or "it said nothing"
+    return " / ".join(last_lines(log)) or "it said nothing"
+
+
+def last_lines(log: str) -> List[str]:
+    """Of the log of `ray start --block` what tells how it ended: what it said once its daemons ran, if they did."""
+    text = _TAIL.sub("", _STYLE.sub("", log))
+    _, started, after = text.rpartition(STARTED)
+    rest = after.partition("\n")[2] if started else text
+    lines = (_OWN.findall(rest) if started else []) or rest.splitlines()
+    return [line.strip() for line in lines if line.strip()][-LAST_LINES:]
 
 
 def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -37,7 +37,7 @@ def main(arguments: List[str]) -> int:
     nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
     given = {name: os.environ[name] for name in names if name in os.environ}
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
-    signal.signal(signal.SIGTERM, _raise_exit)
+    signal.signal(signal.SIGTERM, _raise_stopped)
     try:
         write_json(run_dir / runner.PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
         try:
@@ -45,14 +45,24 @@ def main(arguments: List[str]) -> int:
         except OSError as error:
             return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
         status = watch(ranks, driver, run_dir)
+        why = reason(run_dir.name, ranks) if status else None
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Stopped:
+        status = 128 + signal.SIGTERM  # the driver and the ranks are ended by who sent it
+        # Another node's ranks may tell that they lost this one's before Ray's end is seen here.
+        why = ray_ended(run_dir.name) if lost_with_ray(run_dir.name, ranks) else None
     finally:
         runner.forget_place(run_dir)
-    why = reason(run_dir.name, ranks) if status else None
     return _fail(run_dir, why, status) if why else status
 
 
-def _raise_exit(_number: int, _frame: object) -> None:
-    sys.exit(128 + signal.SIGTERM)  # the driver and the ranks are ended by who sent it
+class Stopped(Exception):
+    """This process was told to end."""
+
+
+def _raise_stopped(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -118,7 +128,7 @@ class Rank:
 
 
 def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", run_dir: Path) -> int:
-    """Follow the ranks until the driver has ended, or where it is another node's until they have."""
+    """Follow the ranks until the driver has ended, or where it is another node's until they have; or Ray itself."""
     limit = time.monotonic() + BEGIN_DEADLINE_S
     while True:
         over = driver is not None and driver.poll() is not None
@@ -133,6 +143,15 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", run_di
             if any(rank.exit_code is None for rank in ranks):
                 time.sleep(STOP_GRACE_S)
             return _judge(ranks)
+        if not ray_daemons.running(ray_daemons.folder_of(run_dir.name)):
+            # The driver would wait for another head for a minute, and the other nodes' ranks with it.
+            limit = time.monotonic() + STOP_GRACE_S
+            for rank in ranks:
+                rank.wait_until_gone(limit - time.monotonic())
+                rank.look()
+            if driver is not None:
+                driver.terminate()
+            return 1
         if all(rank.began for rank in ranks):
             runner.forget_place(run_dir)
         elif time.monotonic() > limit:
@@ -154,13 +173,29 @@ def _judge(ranks: List[Rank]) -> int:
 
 def reason(node: str, ranks: List[Rank]) -> Optional[str]:
     """Why the node's part failed, where that is neither a rank's affair nor the driver's."""
-    folder = ray_daemons.folder_of(node)
-    if not ray_daemons.running(folder):
-        return "Ray ended here during the run: {}".format(ray_daemons.last_words(folder))
+    if not ray_daemons.running(ray_daemons.folder_of(node)):
+        return ray_ended(node)
     for rank in ranks:
         if rank.late:
             return LATE.format(rank.rank, BEGIN_DEADLINE_S)
     return None
+
+
+def ray_ended(node: str) -> str:
+    """The sentence for it, with the last words of Ray's daemons."""
+    return "{}: {}".format(runner.RAY_ENDED, ray_daemons.last_words(ray_daemons.folder_of(node)))
+
+
+def lost_with_ray(node: str, ranks: List[Rank]) -> bool:
+    """Whether Ray has ended here. Where ranks went without a word, the keeper of its daemons is waited for."""
+    limit = time.monotonic() + STOP_GRACE_S
+    while ray_daemons.running(ray_daemons.folder_of(node)):
+        for rank in ranks:
+            rank.look()
+        if time.monotonic() > limit or not any(rank.ended and rank.exit_code is None for rank in ranks):
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def _fail(run_dir: Path, sentence: str, status: int = 1) -> int:

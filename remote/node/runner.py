@@ -21,6 +21,8 @@ RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
 REBOOTED = "the machine was rebooted during the run"
+RAY_ENDED = "Ray ended here during the run"
+"""How the sentence begins."""
 NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 

@@ -1,5 +1,7 @@
 """Which failure came first, told from records as real runs leave them."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuctl.failures import describe, first_failure, last_words
@@ -150,6 +152,22 @@ def test_a_node_that_says_why_is_believed() -> None:
     said = node(0, failure="Ray ended here during the run: killed")
     found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
     assert found == (None, "node-0", "Ray ended here during the run: killed", 1)
+
+
+def test_ray_s_head_ends_the_others() -> None:
+    def died(number: int, at: float, why: str = "Ray ended here during the run: killed") -> NodeRecord:
+        return replace(node(number, failure=why), ended_at=at)
+
+    def blamed(*nodes: NodeRecord) -> str:
+        found = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
+        assert found is not None
+        return found[1]
+
+    assert blamed(died(0, 12.0), died(1, 11.0)) == "node-0"
+    assert blamed(died(0, 12.0, "the node was lost"), died(1, 11.0)) == "node-0"
+    assert blamed(died(1, 11.0), node(0)) == "node-1"
+    assert blamed(died(1, 11.0), node(0, stopped=True)) == "node-1"
+    assert blamed(died(0, 12.0), died(1, 11.0, "the machine was rebooted during the run")) == "node-1"
 
 
 def test_the_rank_that_began_it_not_the_one_that_was_ended() -> None:

@@ -335,6 +335,23 @@ def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -
     assert result["train"]["loss"], "what was known by then is kept"
 
 
+@pytest.mark.parametrize(("rank", "daemon"), [(0, "gcs_server"), (1, "raylet")])
+def test_whose_ray_ended_is_named_not_the_rank_that_noticed(hosts: Gpuctl, rank: int, daemon: str) -> None:
+    process, _ = start_train(hosts)
+    keeper = json.loads((Path(daemons(hosts, rank)["run_dir"]) / "runner.json").read_text())
+    (victim,) = (
+        child for child in psutil.Process(keeper["pid"]).children(recursive=True) if child.name() == daemon
+    )
+    victim.kill()
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert (error["rank"], error["node"]) == (None, f"default-{rank}")
+    assert error["message"].startswith("Ray ended here during the run: ")
+    assert "\x1b" not in error["message"]
+    assert f"{daemon} [exit code=-9" in error["message"]
+
+
 @pytest.mark.long
 def test_a_ray_of_somebody_else_is_left_alone(gpuctl: Gpuctl, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"

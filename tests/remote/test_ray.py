@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,54 @@ def test_a_head_that_dies_at_once_is_told_with_its_last_words(tmp_path: Path) ->
     node.ask("ray_stop", {"node": "c-0"})
 
 
+BEFORE = """2026-11-22 15:19:00,858\tINFO scripts.py:1265 -- \x1b[36m--block\x1b[39m
+2026-11-22 15:19:00,859\tINFO scripts.py:1274 -- Process exit logs will be saved to: \x1b[1m/tmp/r/exit.log\x1b[22m
+"""
+KILLED = """2026-11-22 15:24:10,768\tERR scripts.py:1307 -- \x1b[31mSome Ray subprocesses exited unexpectedly:\x1b[39m
+2026-11-22 15:24:10,768\tERR scripts.py:87 --   \x1b[31mraylet\x1b[39m\x1b[0m\x1b[2m [exit code=-9]\x1b[22m\x1b[0m
+2026-11-22 15:24:10,770\tERR scripts.py:115 -- \x1b[31m----- BEGIN raylet.out tail (exit code(s)=-9) -----\x1b[39m
+2026-11-22 15:24:10,770\tERR scripts.py:122 -- \x1b[31m- bytes in use: 0
+[2026-11-22 15:23:45,603 I 16867 16867] (raylet) grpc_server.cc:144: ObjectManager server started.
+\x1b[39m
+2026-11-22 15:24:10,770\tERR scripts.py:128 -- \x1b[31m----- END raylet.out tail (exit code(s)=-9) -----\x1b[39m
+2026-11-22 15:24:10,771\tERR scripts.py:1315 -- \x1b[31mRemaining processes will be killed.\x1b[39m
+"""
+TOLD = """2026-11-22 15:15:37,201\tINFO node.py:698 -- Node 1afec4fc received SIGTERM. Draining for up to 30.0 s.
+Traceback (most recent call last):
+  File "node.py", line 709, in _drain_node_before_shutdown
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "lines"),
+    [
+        ("", []),
+        ("\nTraceback:\nOSError: the port 1 is taken\n", ["Traceback:", "OSError: the port 1 is taken"]),
+        (BEFORE, []),
+        (BEFORE + "Killed\n", ["Killed"]),
+        (BEFORE + TOLD, ["Node 1afec4fc received SIGTERM. Draining for up to 30.0 s."]),
+        (
+            BEFORE + KILLED,
+            [
+                "Some Ray subprocesses exited unexpectedly:",
+                "raylet [exit code=-9]",
+                "Remaining processes will be killed.",
+            ],
+        ),
+    ],
+    ids=[
+        "nothing",
+        "it did not start",
+        "it only began",
+        "no word of its own",
+        "it was told to",
+        "a daemon was killed",
+    ],
+)
+def test_what_tells_how_rays_daemons_ended(log: str, lines: list[str]) -> None:
+    assert ray_daemons.last_lines(log) == lines
+
+
 WORKER = """
 import json, os, pathlib, sys, time
 run_dir, rank, status = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -285,9 +334,22 @@ def tell(kind, **said):
     path.with_name("." + path.name).write_text(json.dumps({"at": time.time(), **said}))
     path.with_name("." + path.name).rename(path)
 tell("began", pid=os.getpid())
+if status == "goes on":
+    time.sleep(300)
 if status != "none":
     tell("ended", exit_code=int(status))
 """
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[int]:
+    """Pid of what keeps the daemons of the node `run`."""
+    node = NodeHere(tmp_path)
+    argv = [sys.executable, "-c", "import time; time.sleep(300)"]
+    node.ask("ray_start", daemons_request(argv, node="run", listens=None))
+    known = json.loads((tmp_path / ".gpuctl-node/ray/run/node.json").read_text())
+    yield json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
+    node.ask("ray_stop", {"node": "run"})
 
 
 def start_watch(run_dir: Path, home: Path, ranks: int, *driver: str) -> "subprocess.Popen[bytes]":
@@ -327,6 +389,7 @@ def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[d
     return status_of_part, [json.loads(path.read_text()) for path in records]
 
 
+@pytest.mark.usefixtures("keeper")
 @pytest.mark.parametrize(("statuses", "code"), [(["0", "0"], 0), (["0", "2"], 2), (["0", "none"], 1)])
 def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], code: int) -> None:
     began = time.time()
@@ -339,13 +402,63 @@ def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], c
     assert all(began <= record["started_at"] <= record["ended_at"] for record in records)
 
 
+@pytest.mark.usefixtures("keeper")
 def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
         assert part.wait(timeout=20) == 7
-    assert "Ray ended here during the run" in (run_dir / "failure").read_text()
+    assert not (run_dir / "failure").exists()
 
 
+def go_on(run_dir: Path, *ranks: int) -> "list[subprocess.Popen[bytes]]":
+    """Workers that are the ranks of this part, once it has seen them."""
+    the_place(run_dir)
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, str(run_dir), str(rank), "goes on"]) for rank in ranks
+    ]
+    for rank in ranks:
+        wait_for((run_dir / "ranks" / f"rank-{rank}.json").exists, what=f"rank {rank}")
+    return workers
+
+
+@pytest.mark.parametrize(
+    "driver", [[], [sys.executable, "-c", "import time; time.sleep(300)"]], ids=["worker", "head"]
+)
+def test_rays_end_is_the_end_of_the_nodes_part(tmp_path: Path, keeper: int, driver: list[str]) -> None:
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 1, *driver) as part:
+        (rank,) = go_on(run_dir, 2)
+        os.kill(keeper, signal.SIGTERM)
+        rank.kill()
+        rank.wait()
+        assert part.wait(timeout=20) == 1
+    assert (run_dir / "failure").read_text() == "Ray ended here during the run: it said nothing"
+    record = json.loads((run_dir / "ranks" / "rank-2.json").read_text())
+    assert record["exit_code"] is None
+    assert record["ended_at"]
+
+
+@pytest.mark.parametrize("ray_ends", [True, False])
+def test_who_is_told_to_stop_as_ray_ends_says_so(tmp_path: Path, keeper: int, ray_ends: bool) -> None:
+    """The ranks on other nodes may tell of it before the keeper, which waits for all that Ray has started."""
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 2) as part:
+        lost, other = go_on(run_dir, 2, 3)
+        os.kill(keeper, signal.SIGSTOP)
+        lost.kill()
+        lost.wait()
+        part.terminate()
+        if ray_ends:
+            os.kill(keeper, signal.SIGKILL)
+        assert part.wait(timeout=20) == 128 + signal.SIGTERM
+        other.kill()
+        other.wait()
+    if not ray_ends:
+        os.kill(keeper, signal.SIGCONT)
+    assert (run_dir / "failure").exists() == ray_ends
+
+
+@pytest.mark.usefixtures("keeper")
 def test_what_may_be_secret_goes_with_a_stop(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1) as part:
