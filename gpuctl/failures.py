@@ -29,7 +29,8 @@ _RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
 _PEER_GONE = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
     r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer"
-    r"|Rank \d+ lost another rank",
+    r"|Rank \d+ lost another rank"
+    r"|ray\.exceptions\.(Actor(Died|Unavailable)|NodeDied|LocalRayletDied|OwnerDied|WorkerCrashed)Error",
     re.IGNORECASE,
 )
 """What a rank says that only noticed that another one is gone."""
@@ -220,11 +221,13 @@ def _has_traceback(tail: str) -> bool:
 def _node_to_blame(run: Run, nodes: Sequence[NodeRecord]) -> NodeRecord | None:
     """The node that failed itself, or whose launcher did; those with a sentence of their own first."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    head = run.nodes[0].name
+    # Without its head, which is on the first node, Ray ends on the others, too.
+    head_failed = any(node.node == head and node.failure for node in nodes)
 
     def when(node: NodeRecord) -> tuple[bool, bool, float]:
         at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
-        # Without its head, which is on the first node, Ray ends on the others, too.
-        follows = node.node != run.nodes[0].name and (node.failure or "").startswith(RAY_ENDED)
+        follows = head_failed and node.node != head and (node.failure or "").startswith(RAY_ENDED)
         return not node.failure, follows, at
 
     bad = [node for node in nodes if node.failure or (node.exit_code != 0 and not node.stopped)]

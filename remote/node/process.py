@@ -85,6 +85,14 @@ def with_variable(name: str, value: str) -> List[int]:
     return found
 
 
+def name(pid: int) -> Optional[str]:
+    """What the system calls a process (Linux; elsewhere, and where there is none, None)."""
+    try:
+        return Path("/proc/{}/comm".format(pid)).read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant that loses its own (Linux; elsewhere nothing)."""
     if sys.platform != "linux":

@@ -34,7 +34,9 @@ PORT_ASK_S = 0.05
 BEAT_S = 2.0
 NODES = "/api/v0/nodes?limit=10000"
 """Of the dashboard: what Ray's control service knows of the nodes at that moment; its pages' view is seconds old."""
-LAST_LINES = 5
+MOST_LINES = 5
+VITAL = ("gcs_server", "raylet")
+"""The daemons without which there is no Ray on a node, as the system calls their processes."""
 STARTED = "Process exit logs will be saved to:"
 """The last that `ray start --block` says before it waits for its daemons."""
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -165,6 +167,13 @@ def running(folder: Path) -> bool:
     return bool(known) and _running(known)
 
 
+def vital_processes(folder: Path) -> Dict[int, str]:
+    """Pid and birth of the daemons without which there is no Ray (Linux; elsewhere none)."""
+    known = read_json(folder / "node.json")
+    found = {pid: process.birth(pid) for pid in process.with_variable(MARK, known.get("run_dir", ""))}
+    return {pid: born for pid, born in found.items() if born is not None and process.name(pid) in VITAL}
+
+
 def last_words(folder: Path) -> str:
     """What the daemons said last, as one line."""
     known = read_json(folder / "node.json")
@@ -181,7 +190,8 @@ def last_lines(log: str) -> List[str]:
     _, started, after = text.rpartition(STARTED)
     rest = after.partition("\n")[2] if started else text
     lines = (_OWN.findall(rest) if started else []) or rest.splitlines()
-    return [line.strip() for line in lines if line.strip()][-LAST_LINES:]
+    said = [line.strip() for line in lines if line.strip()]
+    return said[:MOST_LINES] if started else said[-MOST_LINES:]
 
 
 def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:

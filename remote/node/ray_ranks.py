@@ -27,6 +27,10 @@ LEAVE_DEADLINE_S = 30.0
 """For all ranks of a job to end, once those of this node have."""
 STOP_GRACE_S = 2.0
 """For a stop to arrive, where ranks were killed: the first node's was, and Ray ended these with its driver."""
+FOLLOW_S = 0.5
+"""For Ray to end, where it has taken its ranks along."""
+WORDS_DEADLINE_S = 3.0
+"""For what keeps Ray's daemons to say how they ended, once they have."""
 LATE = "Ray did not start rank {} here within {:.0f} s: others may use what it has (gpuctl ray stop ends them, too)"
 
 
@@ -37,20 +41,21 @@ def main(arguments: List[str]) -> int:
     nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
     given = {name: os.environ[name] for name in names if name in os.environ}
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
-    signal.signal(signal.SIGTERM, _raise_stopped)
+    ray = Ray(run_dir.name)
     try:
+        signal.signal(signal.SIGTERM, _raise_stopped)
         write_json(run_dir / runner.PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
             return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
-        status = watch(ranks, driver, run_dir)
-        why = reason(run_dir.name, ranks) if status else None
+        status = watch(ranks, driver, ray, run_dir)
+        why = reason(ray, ranks) if status else None
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:
         status = 128 + signal.SIGTERM  # the driver and the ranks are ended by who sent it
         # Another node's ranks may tell that they lost this one's before Ray's end is seen here.
-        why = ray_ended(run_dir.name) if lost_with_ray(run_dir.name, ranks) else None
+        why = reason(ray, ranks)
     finally:
         runner.forget_place(run_dir)
     return _fail(run_dir, why, status) if why else status
@@ -63,6 +68,27 @@ class Stopped(Exception):
 def _raise_stopped(_number: int, _frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stopped
+
+
+class Ray:
+    """The node's Ray, as it is when the run begins."""
+
+    def __init__(self, node: str) -> None:
+        self._folder = ray_daemons.folder_of(node)
+        self._vital = ray_daemons.vital_processes(self._folder)
+
+    def ended(self) -> bool:
+        """Whether it is gone. Its keeper takes seconds to follow, and is asked where the daemons are not known."""
+        if self._vital:
+            return not all(process.alive(pid, born) for pid, born in self._vital.items())
+        return not ray_daemons.running(self._folder)
+
+    def why(self) -> str:
+        """The sentence for its end, once its keeper has said what it knows, or after a moment."""
+        limit = time.monotonic() + WORDS_DEADLINE_S
+        while ray_daemons.running(self._folder) and time.monotonic() < limit:
+            time.sleep(LOOK_S)
+        return "{}: {}".format(runner.RAY_ENDED, ray_daemons.last_words(self._folder))
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -113,12 +139,11 @@ class Rank:
             process.wait_for_end(self._record["pid"], LOOK_S)
 
     def _end(self, told: Dict[str, Any]) -> None:
-        self.ended, self.exit_code = True, told.get("exit_code")
+        exit_code = told.get("exit_code")
         transports = nccl_log.read(nccl_file(self._run_dir, str(self._record["pid"])))
-        self._record.update(
-            ended_at=told.get("at", time.time()), exit_code=self.exit_code, transports=transports
-        )
+        self._record.update(ended_at=told.get("at", time.time()), exit_code=exit_code, transports=transports)
         self._write()
+        self.ended, self.exit_code = True, exit_code
 
     def _path(self, kind: str) -> Path:
         return self._run_dir / "ranks" / "rank-{}.{}".format(self.rank, kind)
@@ -127,7 +152,7 @@ class Rank:
         write_json(self._path("json"), self._record)
 
 
-def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", run_dir: Path) -> int:
+def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: Ray, run_dir: Path) -> int:
     """Follow the ranks until the driver has ended, or where it is another node's until they have; or Ray itself."""
     limit = time.monotonic() + BEGIN_DEADLINE_S
     while True:
@@ -143,14 +168,15 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", run_di
             if any(rank.exit_code is None for rank in ranks):
                 time.sleep(STOP_GRACE_S)
             return _judge(ranks)
-        if not ray_daemons.running(ray_daemons.folder_of(run_dir.name)):
+        if ray.ended():
             # The driver would wait for another head for a minute, and the other nodes' ranks with it.
             limit = time.monotonic() + STOP_GRACE_S
             for rank in ranks:
                 rank.wait_until_gone(limit - time.monotonic())
                 rank.look()
-            if driver is not None:
-                driver.terminate()
+            if driver is None:
+                return _judge(ranks)
+            driver.terminate()
             return 1
         if all(rank.began for rank in ranks):
             runner.forget_place(run_dir)
@@ -171,30 +197,27 @@ def _judge(ranks: List[Rank]) -> int:
     return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
 
 
-def reason(node: str, ranks: List[Rank]) -> Optional[str]:
-    """Why the node's part failed, where that is neither a rank's affair nor the driver's."""
-    if not ray_daemons.running(ray_daemons.folder_of(node)):
-        return ray_ended(node)
+def reason(ray: Ray, ranks: List[Rank]) -> Optional[str]:
+    """Why the node's part failed, or was stopped, where that is neither a rank's affair nor the driver's."""
+    if ended_with_ray(ray, ranks):
+        return ray.why()
     for rank in ranks:
         if rank.late:
             return LATE.format(rank.rank, BEGIN_DEADLINE_S)
     return None
 
 
-def ray_ended(node: str) -> str:
-    """The sentence for it, with the last words of Ray's daemons."""
-    return "{}: {}".format(runner.RAY_ENDED, ray_daemons.last_words(ray_daemons.folder_of(node)))
-
-
-def lost_with_ray(node: str, ranks: List[Rank]) -> bool:
-    """Whether Ray has ended here. Where ranks went without a word, the keeper of its daemons is waited for."""
-    limit = time.monotonic() + STOP_GRACE_S
-    while ray_daemons.running(ray_daemons.folder_of(node)):
+def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
+    """Whether Ray has ended here. Where ranks went without a word it is given a moment, as it takes them along."""
+    limit = time.monotonic() + FOLLOW_S
+    while not ray.ended():
         for rank in ranks:
             rank.look()
         if time.monotonic() > limit or not any(rank.ended and rank.exit_code is None for rank in ranks):
             return False
         time.sleep(LOOK_S)
+    for rank in ranks:
+        rank.look()
     return True
 
 

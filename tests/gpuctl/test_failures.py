@@ -166,8 +166,20 @@ def test_ray_s_head_ends_the_others() -> None:
     assert blamed(died(0, 12.0), died(1, 11.0)) == "node-0"
     assert blamed(died(0, 12.0, "the node was lost"), died(1, 11.0)) == "node-0"
     assert blamed(died(1, 11.0), node(0)) == "node-1"
+    assert blamed(died(1, 11.0), replace(node(2, failure="the node was lost"), ended_at=None)) == "node-1"
     assert blamed(died(1, 11.0), node(0, stopped=True)) == "node-1"
     assert blamed(died(0, 12.0), died(1, 11.0, "the machine was rebooted during the run")) == "node-1"
+
+
+def test_a_rank_that_only_lost_ray_is_not_blamed() -> None:
+    tail = (
+        "Traceback (most recent call last):\n  ...\n"
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    )
+    said = node(0, failure="Ray ended here during the run: killed")
+    found = first(ended(0, None, 10.0), ended(1, 1, 9.9), nodes=(said, node(1)), tails={1: tail})
+    assert found is not None
+    assert found[1] == "node-0"
 
 
 def test_the_rank_that_began_it_not_the_one_that_was_ended() -> None:

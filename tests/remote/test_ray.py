@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -341,14 +342,33 @@ if status != "none":
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeRay:
+    """Processes that are the node's Ray, as far as its part in a run knows."""
+
+    keeper: int
+    raylet: int
+    folder: Path
+    """What the node keeps of it."""
+
+
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[int]:
-    """Pid of what keeps the daemons of the node `run`."""
+def node_ray(tmp_path: Path) -> Iterator[NodeRay]:
+    """The Ray of the node `run`: the keeper would go on without the raylet for minutes."""
     node = NodeHere(tmp_path)
-    argv = [sys.executable, "-c", "import time; time.sleep(300)"]
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to("/bin/sleep")
+    argv = [
+        "/bin/sh",
+        "-c",
+        f"{raylet} 300 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 300",
+    ]
     node.ask("ray_start", daemons_request(argv, node="run", listens=None))
-    known = json.loads((tmp_path / ".gpuctl-node/ray/run/node.json").read_text())
-    yield json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
+    folder = tmp_path / ".gpuctl-node" / "ray" / "run"
+    run_dir = Path(json.loads((folder / "node.json").read_text())["run_dir"])
+    wait_for((tmp_path / "pid").exists, what="the raylet")
+    keeper = json.loads((run_dir / "runner.json").read_text())["pid"]
+    yield NodeRay(keeper=keeper, raylet=int((tmp_path / "pid").read_text()), folder=folder)
     node.ask("ray_stop", {"node": "run"})
 
 
@@ -389,7 +409,7 @@ def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[d
     return status_of_part, [json.loads(path.read_text()) for path in records]
 
 
-@pytest.mark.usefixtures("keeper")
+@pytest.mark.usefixtures("node_ray")
 @pytest.mark.parametrize(("statuses", "code"), [(["0", "0"], 0), (["0", "2"], 2), (["0", "none"], 1)])
 def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], code: int) -> None:
     began = time.time()
@@ -402,7 +422,7 @@ def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], c
     assert all(began <= record["started_at"] <= record["ended_at"] for record in records)
 
 
-@pytest.mark.usefixtures("keeper")
+@pytest.mark.usefixtures("node_ray")
 def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
@@ -410,55 +430,87 @@ def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
     assert not (run_dir / "failure").exists()
 
 
-def go_on(run_dir: Path, *ranks: int) -> "list[subprocess.Popen[bytes]]":
+@contextmanager
+def going_on(run_dir: Path, *ranks: int) -> "Iterator[list[subprocess.Popen[bytes]]]":
     """Workers that are the ranks of this part, once it has seen them."""
     the_place(run_dir)
     workers = [
         subprocess.Popen([sys.executable, "-c", WORKER, str(run_dir), str(rank), "goes on"]) for rank in ranks
     ]
-    for rank in ranks:
-        wait_for((run_dir / "ranks" / f"rank-{rank}.json").exists, what=f"rank {rank}")
-    return workers
+    try:
+        for rank in ranks:
+            wait_for((run_dir / "ranks" / f"rank-{rank}.json").exists, what=f"rank {rank}")
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
-@pytest.mark.parametrize(
-    "driver", [[], [sys.executable, "-c", "import time; time.sleep(300)"]], ids=["worker", "head"]
-)
-def test_rays_end_is_the_end_of_the_nodes_part(tmp_path: Path, keeper: int, driver: list[str]) -> None:
+def killed(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+
+
+def record_of(run_dir: Path, rank: int) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
+    return record
+
+
+RAY_ENDED = "Ray ended here during the run: "
+DRIVER = [sys.executable, "-c", "import time; time.sleep(300)"]
+
+
+@pytest.mark.parametrize("driver", [[], DRIVER], ids=["worker", "head"])
+def test_rays_end_is_the_end_of_the_nodes_part(tmp_path: Path, node_ray: NodeRay, driver: list[str]) -> None:
+    """With a rank that goes on: it is ended by who started the part."""
     run_dir = tmp_path / "run"
-    with start_watch(run_dir, tmp_path, 1, *driver) as part:
-        (rank,) = go_on(run_dir, 2)
-        os.kill(keeper, signal.SIGTERM)
-        rank.kill()
-        rank.wait()
+    with start_watch(run_dir, tmp_path, 2, *driver) as part, going_on(run_dir, 2, 3) as ranks:
+        os.kill(node_ray.raylet, signal.SIGKILL)
+        killed(ranks[0])
         assert part.wait(timeout=20) == 1
-    assert (run_dir / "failure").read_text() == "Ray ended here during the run: it said nothing"
-    record = json.loads((run_dir / "ranks" / "rank-2.json").read_text())
+        assert ranks[1].poll() is None
+    assert (run_dir / "failure").read_text() == RAY_ENDED + "it said nothing"
+    record = record_of(run_dir, 2)
     assert record["exit_code"] is None
     assert record["ended_at"]
 
 
-@pytest.mark.parametrize("ray_ends", [True, False])
-def test_who_is_told_to_stop_as_ray_ends_says_so(tmp_path: Path, keeper: int, ray_ends: bool) -> None:
-    """The ranks on other nodes may tell of it before the keeper, which waits for all that Ray has started."""
+def test_a_driver_that_fails_of_rays_end(tmp_path: Path, node_ray: NodeRay) -> None:
     run_dir = tmp_path / "run"
-    with start_watch(run_dir, tmp_path, 2) as part:
-        lost, other = go_on(run_dir, 2, 3)
-        os.kill(keeper, signal.SIGSTOP)
-        lost.kill()
-        lost.wait()
-        part.terminate()
+    fails = f"import os, signal; os.kill({node_ray.raylet}, signal.SIGKILL); raise SystemExit(7)"
+    with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", fails) as part:
+        assert part.wait(timeout=20) in (7, 1), "either is seen first"
+    assert (run_dir / "failure").read_text() == RAY_ENDED + "it said nothing"
+
+
+def test_a_killed_keeper_ends_no_run(tmp_path: Path, node_ray: NodeRay) -> None:
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 1) as part:
+        the_place(run_dir)
+        os.kill(node_ray.keeper, signal.SIGKILL)
+        wait_for(lambda: not ray_daemons.running(node_ray.folder), what="the keeper's end")
+        subprocess.run([sys.executable, "-c", WORKER, str(run_dir), "2", "0"], check=True)
+        assert part.wait(timeout=20) == 0
+    assert not (run_dir / "failure").exists()
+
+
+@pytest.mark.parametrize("ray_ends", [True, False])
+def test_who_is_told_to_stop_as_ray_ends_says_so(tmp_path: Path, node_ray: NodeRay, ray_ends: bool) -> None:
+    run_dir = tmp_path / "run"
+    with start_watch(run_dir, tmp_path, 2) as part, going_on(run_dir, 2, 3) as ranks:
+        os.kill(part.pid, signal.SIGSTOP)
         if ray_ends:
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(node_ray.raylet, signal.SIGKILL)
+        killed(ranks[0])
+        part.terminate()
+        os.kill(part.pid, signal.SIGCONT)
         assert part.wait(timeout=20) == 128 + signal.SIGTERM
-        other.kill()
-        other.wait()
-    if not ray_ends:
-        os.kill(keeper, signal.SIGCONT)
     assert (run_dir / "failure").exists() == ray_ends
+    assert record_of(run_dir, 2)["ended_at"], "it is looked at once more"
 
 
-@pytest.mark.usefixtures("keeper")
+@pytest.mark.usefixtures("node_ray")
 def test_what_may_be_secret_goes_with_a_stop(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1) as part:
