@@ -199,9 +199,8 @@ class TestHosts:
         assert "Permission denied (publickey)" in done.stderr
 
     def test_starting_does_not_wait(self, hosts):
-        begin = time.monotonic()
         started = [hosts.start(f"i-{n}", hosts.address(), b"") for n in range(3)]
-        assert time.monotonic() - begin < 0.2
+        assert not accepts_connections(started[-1]), "it was waited for"
         until(lambda: all(accepts_connections(host) for host in started), "not all answer")
         assert len({host.address for host in started}) == 3
 
