@@ -84,7 +84,7 @@ def first_failure(
     """
     rank = _rank_to_blame(_bad_ends(run, ranks, nodes, log_tails), nodes)
     node = _node_to_blame(run, nodes)
-    gone = _gone(run, ranks)
+    gone = _gone(run, ranks, log_tails)
     if gone and not (rank and not rank.echo) and not (node and node.failure) and _by_itself(nodes):
         return Failure(error=FirstError(rank=gone.rank, node=gone.node, message=GONE), exit_code=None)
     if rank and not ((rank.echo or rank.asked_to) and node and node.failure):
@@ -165,8 +165,8 @@ def _bad_ends(
     return sorted(ends, key=lambda end: (end.at, end.asked_to, end.rank))
 
 
-def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> _End | None:
-    """The first rank that ended without an exit status: others followed it."""
+def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]], log_tails: Mapping[int, str]) -> _End | None:
+    """The first rank that ended without an exit status: others followed it, and may have told so before their end."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
     gone = [
         _End(
@@ -174,14 +174,14 @@ def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> _End | None:
             rank=record.rank,
             node=node,
             code=0,
-            tail="",
+            tail=log_tails.get(record.rank, ""),
             stopped=False,
         )
         for node, records in ranks.items()
         for record in records
         if record.ended_at is not None and record.exit_code is None
     ]
-    return min(gone, key=lambda end: (end.at, end.rank), default=None)
+    return min(gone, key=lambda end: (end.echo, end.at, end.rank), default=None)
 
 
 def _by_itself(nodes: Sequence[NodeRecord]) -> bool:

@@ -54,7 +54,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         if now - beat > BEAT_S:
             frames.write(output, {"t": "beat"})
             beat = now
-        process.wait_for_end(state["pid"], POLL_S)
+        process.wait_for_end([state["pid"]], POLL_S)
     if not state["running"]:
         runner.clean_up(run_dir)
     sizes = {path: _size(run_dir / path) for path in offsets}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 
 def boot_id() -> str:
@@ -39,17 +39,19 @@ def alive(pid: int, born: str) -> bool:
     return birth(pid) == born
 
 
-def wait_for_end(pid: int, timeout_s: float) -> None:
-    """Return when the process has ended, or after the timeout; it need not be a child."""
+def wait_for_end(pids: Sequence[int], timeout_s: float) -> None:
+    """Return when one of the processes has ended, or after the timeout; they need not be children."""
+    handles = []
     try:
-        handle = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore]  # Linux, Python 3.9
+        for pid in pids:
+            handle = os.pidfd_open(pid)  # type: ignore[attr-defined,unused-ignore]  # Linux, Python 3.9
+            handles.append(handle)
+        select.select(handles, [], [], timeout_s)
     except (AttributeError, OSError):
         time.sleep(min(timeout_s, 0.05))
-        return
-    try:
-        select.select([handle], [], [], timeout_s)
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
 
 
 def signal_group(group: int, number: int) -> None:

@@ -90,7 +90,7 @@ def _wait(
     look_at = time.monotonic() + LOOK_S
     over = False
     while not over:
-        process.wait_for_end(child.pid, METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
+        process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
         over = child.poll() is not None
         if first == NO_SAMPLES:
             first = samples_at_end(metrics)

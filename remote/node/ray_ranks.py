@@ -111,6 +111,11 @@ class Rank:
         self.exit_code = None  # type: Optional[int]
         """None: not known."""
 
+    @property
+    def pid(self) -> Optional[int]:
+        """Its process, once it has begun."""
+        return self._record.get("pid")
+
     def look(self) -> None:
         """Keep the record up to date."""
         if not self.began:
@@ -136,7 +141,7 @@ class Rank:
         while self._birth is not None and process.alive(self._record["pid"], self._birth):
             if time.monotonic() > limit:
                 return
-            process.wait_for_end(self._record["pid"], LOOK_S)
+            process.wait_for_end([self._record["pid"]], LOOK_S)
 
     def _end(self, told: Dict[str, Any]) -> None:
         exit_code = told.get("exit_code")
@@ -186,10 +191,9 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
             if driver is not None:
                 driver.terminate()
             return 1
-        if driver is None:
-            time.sleep(LOOK_S)
-        else:
-            process.wait_for_end(driver.pid, LOOK_S)
+        # At once, not at the next look: who ended first is told by when.
+        at_work = [rank.pid for rank in ranks if rank.pid is not None and not rank.ended]
+        process.wait_for_end(at_work if driver is None else [driver.pid, *at_work], LOOK_S)
 
 
 def _judge(ranks: List[Rank]) -> int:

@@ -266,7 +266,7 @@ def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
     now = state(run_dir)
     limit = time.monotonic() + deadline_s
     while now["running"] and time.monotonic() < limit:
-        process.wait_for_end(now["pid"], 0.1)
+        process.wait_for_end([now["pid"]], 0.1)
         now = state(run_dir)
     if not now["running"]:
         clean_up(run_dir)

@@ -125,7 +125,7 @@ def _lives_on(runner: Mapping[str, Any], seconds: float) -> bool:
         if left_s <= 0:
             return True
         began = time.monotonic()
-        process.wait_for_end(pid, left_s)
+        process.wait_for_end([pid], left_s)
         if time.monotonic() - began < left_s and process.alive(pid, born):
             # Where the system can't wait for a process, looking costs one of its own (macOS).
             time.sleep(min(POLL_S, max(0.0, limit - time.monotonic())))

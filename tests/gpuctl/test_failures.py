@@ -91,6 +91,9 @@ KILLED = "killed, by nobody knows what; running out of memory is the usual cause
 def test_the_first_of_the_ranks_that_ended_without_a_word(nodes: tuple[NodeRecord, NodeRecord]) -> None:
     assert first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=nodes) == (0, "node-0", KILLED, None)
     assert first(ended(0, None, 10.3), ended(1, None, 10.0), nodes=nodes) == (1, "node-1", KILLED, None)
+    # Ray may end the others as soon as the first is gone; one that had said so by then is no cause.
+    told = first(ended(0, None, 10.1), ended(1, None, 10.0), nodes=nodes, tails={1: PEER})
+    assert told == (0, "node-0", KILLED, None)
     # One that only tells of it is not what began it, one that tells of something else is.
     echo = first(ended(0, 1, 10.3), ended(1, None, 10.4), nodes=nodes, tails={0: PEER})
     assert echo == (1, "node-1", KILLED, None)
