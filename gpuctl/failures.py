@@ -221,7 +221,7 @@ def _has_traceback(tail: str) -> bool:
 def _node_to_blame(run: Run, nodes: Sequence[NodeRecord]) -> NodeRecord | None:
     """The node that failed itself, or whose launcher did; those with a sentence of their own first."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
-    head = run.nodes[0].name
+    head = next((node.name for node in run.nodes), None)
     # Without its head, which is on the first node, Ray ends on the others, too.
     head_failed = any(node.node == head and node.failure for node in nodes)
 
