@@ -102,7 +102,7 @@ def usable_cores() -> int:
 def meet(name: str, place: Place, *, timeout_s: float) -> None:
     """Wait until every rank has called it with that name, which may take longer than a collective operation may.
 
-    Raises NoPeers.
+    Raises NoPeers after that time, and what torch raises where the connection is lost.
     """
     if place.world_size == 1:
         return
@@ -110,7 +110,7 @@ def meet(name: str, place: Place, *, timeout_s: float) -> None:
     store.set(f"{name}/{place.rank}", "")
     try:
         store.wait([f"{name}/{rank}" for rank in range(place.world_size)], timedelta(seconds=timeout_s))
-    except RuntimeError as error:
+    except dist.DistStoreError as error:
         raise NoPeers(
             f"Rank {place.rank} waited {timeout_s:g} s for the other ranks' {name} ({_brief(error)}). Look at the "
             "logs of the ranks that are still at it."

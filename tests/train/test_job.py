@@ -234,6 +234,30 @@ def test_a_rank_whose_peer_is_lost_does_not_wait_forever(start, free_port, chang
     assert "Traceback" not in err
 
 
+def test_a_rank_that_is_lost_while_others_wait_for_its_checkpoint_is_not_called_late(
+    start, free_port, changed, tmp_path
+):
+    dies = (
+        "import train.resume\nif not here:\n    train.resume.meet = lambda *a, **k: os.kill(os.getpid(), 9)"
+    )
+    by_hand = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "run_dir": tmp_path,
+    }
+    args = (str(changed(dies)), "--device", "cpu", "--model", "mlp", "--no-save", "--checkpoint-every", "1")
+    with (
+        start(*args, RANK="0", LOCAL_RANK="0", **by_hand),
+        start(*args, RANK="1", LOCAL_RANK="1", **by_hand) as survivor,
+    ):
+        _, err = survivor.communicate(timeout=60)
+    assert survivor.returncode == 1
+    assert "error: Rank 1 lost another rank" in err
+    assert "waited" not in err
+
+
 def test_peers_that_never_come_are_a_sentence(run, free_port, tmp_path):
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
