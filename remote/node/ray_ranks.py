@@ -175,9 +175,9 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
             return _judge(ranks)
         if ray.ended():
             # The driver would wait for another head for a minute, and the other nodes' ranks with it.
-            limit = time.monotonic() + STOP_GRACE_S
+            gone_by = time.monotonic() + STOP_GRACE_S
             for rank in ranks:
-                rank.wait_until_gone(limit - time.monotonic())
+                rank.wait_until_gone(gone_by - time.monotonic())
                 rank.look()
             if driver is None:
                 return _judge(ranks)

@@ -89,6 +89,12 @@ def daemons(gpuctl: Gpuctl, rank: int) -> dict[str, Any]:
     return known
 
 
+def keeper_pid(gpuctl: Gpuctl, rank: int) -> int:
+    """What started the node's daemons, and ends when they have."""
+    pid: int = json.loads((Path(daemons(gpuctl, rank)["run_dir"]) / "runner.json").read_text())["pid"]
+    return pid
+
+
 def content(path: Path) -> bytes:
     """What is in a plain file; nothing where it is none, or is gone by now."""
     try:
@@ -325,8 +331,7 @@ def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -
     process.communicate()
     assert hosts.ok("runs", "--json").json["runs"][-1]["status"] == "running"
     follower = hosts.start("logs", "-f", "--rank", "0")
-    keeper = json.loads((Path(daemons(hosts, 0)["run_dir"]) / "runner.json").read_text())
-    os.kill(keeper["pid"], signal.SIGTERM)  # as a machine that shuts down does
+    os.kill(keeper_pid(hosts, 0), signal.SIGTERM)  # as a machine that shuts down does
     follower.communicate(timeout=90)
     result = hosts.ok("results", "--json").json["runs"][0]
     assert (result["run"], result["status"]) == (run, "failed")
@@ -338,9 +343,10 @@ def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -
 @pytest.mark.parametrize(("rank", "daemon"), [(0, "gcs_server"), (1, "raylet")])
 def test_whose_ray_ended_is_named_not_the_rank_that_noticed(hosts: Gpuctl, rank: int, daemon: str) -> None:
     process, _ = start_train(hosts)
-    keeper = json.loads((Path(daemons(hosts, rank)["run_dir"]) / "runner.json").read_text())
     (victim,) = (
-        child for child in psutil.Process(keeper["pid"]).children(recursive=True) if child.name() == daemon
+        child
+        for child in psutil.Process(keeper_pid(hosts, rank)).children(recursive=True)
+        if child.name() == daemon
     )
     victim.kill()
     out, err = process.communicate(timeout=90)

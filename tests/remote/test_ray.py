@@ -394,6 +394,11 @@ def the_place(run_dir: Path) -> Path:
     return place
 
 
+def record_of(run_dir: Path, rank: int) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
+    return record
+
+
 def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[dict[str, Any]]]:
     """The exit status of a node's part whose ranks end like this, and the records that it wrote."""
     with start_watch(run_dir, home, len(statuses)) as part:
@@ -405,8 +410,7 @@ def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[d
         finally:
             part.kill()
     assert not place.exists()
-    records = [run_dir / "ranks" / f"rank-{rank}.json" for rank in range(2, 2 + len(statuses))]
-    return status_of_part, [json.loads(path.read_text()) for path in records]
+    return status_of_part, [record_of(run_dir, rank) for rank in range(2, 2 + len(statuses))]
 
 
 @pytest.mark.usefixtures("node_ray")
@@ -430,6 +434,11 @@ def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
     assert not (run_dir / "failure").exists()
 
 
+def killed(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+
+
 @contextmanager
 def going_on(run_dir: Path, *ranks: int) -> "Iterator[list[subprocess.Popen[bytes]]]":
     """Workers that are the ranks of this part, once it has seen them."""
@@ -443,18 +452,7 @@ def going_on(run_dir: Path, *ranks: int) -> "Iterator[list[subprocess.Popen[byte
         yield workers
     finally:
         for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
-def killed(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
-
-
-def record_of(run_dir: Path, rank: int) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((run_dir / "ranks" / f"rank-{rank}.json").read_text())
-    return record
+            killed(worker)
 
 
 RAY_ENDED = "Ray ended here during the run: "

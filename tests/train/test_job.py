@@ -212,17 +212,22 @@ def test_an_error_on_one_rank_is_shown_and_ends_the_job(run, changed, tmp_path):
     assert not (tmp_path / "artifacts" / "model.pt").exists()
 
 
+def two_by_hand(port, run_dir):
+    """What two ranks on this machine have in common, without torchrun."""
+    return {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "run_dir": run_dir,
+    }
+
+
 @pytest.mark.parametrize("fault", ["time.sleep(60)", "os.kill(os.getpid(), 9)"], ids=["hangs", "is killed"])
 def test_a_rank_whose_peer_is_lost_does_not_wait_forever(start, free_port, changed, tmp_path, fault):
     """Without torchrun, which would end it anyway."""
     faulty = str(changed(f"if here: StepTimer.end = lambda timer: {fault}"))
-    by_hand = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "run_dir": tmp_path,
-    }
+    by_hand = two_by_hand(free_port(), tmp_path)
     args = (faulty, "--timeout-s", "5", "--device", "cpu", "--model", "mlp", "--no-save")
     with (
         start(*args, RANK="0", LOCAL_RANK="0", **by_hand) as survivor,
@@ -240,13 +245,7 @@ def test_a_rank_that_is_lost_while_others_wait_for_its_checkpoint_is_not_called_
     dies = (
         "import train.resume\nif not here:\n    train.resume.meet = lambda *a, **k: os.kill(os.getpid(), 9)"
     )
-    by_hand = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "run_dir": tmp_path,
-    }
+    by_hand = two_by_hand(free_port(), tmp_path)
     args = (str(changed(dies)), "--device", "cpu", "--model", "mlp", "--no-save", "--checkpoint-every", "1")
     with (
         start(*args, RANK="0", LOCAL_RANK="0", **by_hand),
