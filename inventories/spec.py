@@ -22,6 +22,10 @@ class Spec:
     profile: str | None = None
     """Which of the accounts in the SDK's own configuration file."""
     image: str | None = None
+    driver: str | None = None
+    """`auto`, `none`, or a branch of NVIDIA's driver such as `580`. None: auto, where machines are rented."""
+    accept_terms: bool = False
+    """The terms of a marketplace image are accepted without a question."""
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None

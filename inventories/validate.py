@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from inventories.driver import check_driver
 from inventories.errors import InvalidInput
 from inventories.jump import read_jump
 from inventories.spec import Spec
@@ -205,6 +206,7 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "compartment": ("compartment", _word),
     "profile": ("profile", _text),
     "image": ("image", _text),
+    "driver": ("driver", check_driver),
     "disk_gb": ("disk_gb", check_disk_gb),
     "spot": ("spot", _flag),
     "ssh_cidr": ("ssh_cidr", check_cidr),

@@ -49,6 +49,7 @@ def merge(
         old,
         shape=shape,
         image=spec.image or old.image,
+        driver=spec.driver or old.driver,
         disk_gb=spec.disk_gb or old.disk_gb,
         spot=spec.spot or old.spot,
         ssh_cidr=spec.ssh_cidr or old.ssh_cidr,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from inventories.driver import NO_DRIVER, DriverPlan
+
 InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]
 """`ending` still costs money and still counts; `ended` instances stay listed for hours."""
 
@@ -40,6 +42,8 @@ class CloudCluster:
     shape: str
     image: str | None = None
     """As it was typed: a name, an id, an SSM parameter. None: the provider's newest fitting one."""
+    driver: str | None = None
+    """As it was typed: `auto`, `none` or a branch. None: auto."""
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None
@@ -73,6 +77,16 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What has to be accepted before an image of a marketplace can be used."""
+
+    name: str
+    """Of the image, as its marketplace shows it."""
+    links: tuple[str, ...]
+    """Where the terms can be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """What the cloud says of a cluster before anything is made."""
 
@@ -80,6 +94,11 @@ class Offer:
     gpus: int
     image_id: str
     image_name: str
+    image_why: str = ""
+    """Why this one, in a clause: `as asked for`, or which better ones could not be had and why."""
+    driver: DriverPlan = NO_DRIVER
+    terms: Terms | None = None
+    """Of the image, where nobody has accepted them yet for this account."""
     user: str
     """Who logs in: `ubuntu`, `opc`."""
     disk_gb: int

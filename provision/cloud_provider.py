@@ -55,7 +55,20 @@ from provision.tags import CLUSTER, LAUNCH, OWNER
 from provision.unsupported import refuse_unsupported
 
 HONOURED = frozenset(
-    {"shape", "region", "image", "disk_gb", "spot", "ssh_cidr", "ttl_s", "subnet_id", "bastion", "profile"}
+    {
+        "shape",
+        "region",
+        "image",
+        "driver",
+        "accept_terms",
+        "disk_gb",
+        "spot",
+        "ssh_cidr",
+        "ttl_s",
+        "subnet_id",
+        "bastion",
+        "profile",
+    }
     | {"compartment", "public_ip", "ssh_port"}
 )
 """Fields of Spec that a cloud can honour; see `provision.unsupported`."""
@@ -99,7 +112,7 @@ class CloudProvider:
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Asks the cloud what there is, by tag."""
-        honoured = HONOURED if self.name == "oci" else HONOURED - {"compartment"}
+        honoured = HONOURED if self.name == "oci" else HONOURED - {"accept_terms", "compartment"}
         refuse_unsupported(spec, self.name, honoured=honoured, because="its accounts have no such thing")
         if spec.python is None and current is not None and current.machines:
             # Machines that join have the interpreter of those that are there.
@@ -152,6 +165,10 @@ class CloudProvider:
             free=False,
             actions=self._actions(cloud, wanted, offer, len(create)),
             notes=self._notes(cloud, wanted, offer, create, known=record is not None),
+            image=offer.image_name,
+            image_why=offer.image_why,
+            driver=offer.driver,
+            terms=offer.terms,
             details=_Details(cluster=wanted, offer=offer),
         )
 

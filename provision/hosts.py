@@ -40,7 +40,7 @@ class HostsProvider:
         refuse_unsupported(
             spec,
             self.name,
-            honoured={"hosts", "bastion"},
+            honoured={"hosts", "bastion", "driver"},
             because="its machines exist already, and gpuctl makes none",
         )
         machines = self._machines(spec, current)

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import Journal
+from provision.cloud import Terms
 
 Say = Callable[[str], None]
 """Takes one line of progress for people."""
@@ -47,6 +49,13 @@ class Plan:
     """What will be done, one line each, exact: processes, requests, rules, user-data."""
     notes: tuple[str, ...] = ()
     """What a person should know before they say yes to it."""
+    image: str | None = None
+    """Name of the image that new machines boot from, as the cloud has it. None: the provider has no images."""
+    image_why: str = ""
+    """Why this one, in a clause."""
+    driver: DriverPlan = NO_DRIVER
+    terms: Terms | None = None
+    """What a yes to the plan accepts beside its price."""
     details: Any = None
     """What the provider itself needs beside this to carry the plan out."""
 

@@ -11,6 +11,8 @@ OPTIONS = {
     "compartment": "--compartment",
     "profile": "--profile",
     "image": "--image",
+    "driver": "--driver",
+    "accept_terms": "--accept-terms",
     "disk_gb": "--disk-gb",
     "spot": "--spot",
     "ssh_cidr": "--ssh-cidr",

@@ -34,6 +34,12 @@ from gpuctl.options import App, common_options
     "--hosts", type=click.Path(path_type=Path), metavar="FILE", help="Inventory of machines you have."
 )
 @click.option("--image", metavar="I", help="Image name or id. (clouds)")
+@click.option(
+    "--driver",
+    metavar="auto|none|VERSION",
+    help="NVIDIA driver: the image's, else installed (Ubuntu); VERSION: a branch such as 580. (clouds, hosts)",
+)
+@click.option("--accept-terms", is_flag=True, help="Accept the terms of a marketplace image. (oci)")
 @click.option("--disk-gb", type=int, metavar="G", help="Boot volume size. (clouds)")
 @click.option("--spot", is_flag=True, help="Preemptible machines. (clouds)")
 @click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32. (clouds)")
@@ -70,6 +76,7 @@ def command(
     no_wait: bool,
     dry_run: bool,
     spot: bool,
+    accept_terms: bool,
     no_public_ip: bool,
     **asked: str | int | Path | None,
 ) -> None:
@@ -101,6 +108,8 @@ def command(
         given["cluster"] = app.options.cluster
     if spot:
         given["spot"] = True
+    if accept_terms:
+        given["accept_terms"] = True
     if no_public_ip:
         given["public_ip"] = False
     spec = replace(spec, **given)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
+from inventories.driver import DriverPlan
 from inventories.errors import InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Machine
@@ -33,6 +34,7 @@ class Boot:
     """As `Provider.console`."""
     hourly_usd: float | None
     """Price of all machines. None: not known."""
+    driver: DriverPlan
     made: frozenset[str]
     """Names of the machines that were made just now: nobody is at work there, so that they may be rebooted."""
 

@@ -225,6 +225,7 @@ def _create(
         timeout_s=boot_timeout_s,
         console=provider.console,
         hourly_usd=plan.hourly_usd,
+        driver=plan.driver,
         made=frozenset(machine.name for machine in plan.create),
     )
     try:

@@ -1,0 +1,36 @@
+"""The NVIDIA driver of a cluster's machines: what is asked for, and where a plan takes it from."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from inventories.errors import InvalidInput
+from inventories.yaml_source import shown
+
+DriverSource = Literal["none", "image", "install"]
+"""`none`: nobody looks after it; `image`: the image brings one; `install`: gpuctl installs Ubuntu's packages."""
+
+_VERSION = re.compile(r"[1-9][0-9]{2}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverPlan:
+    """How the machines' GPUs get their driver."""
+
+    source: DriverSource
+    version: str | None = None
+    """With `install`: the branch of Ubuntu's server packages, `580`. None: the newest that fits the GPUs."""
+
+
+NO_DRIVER = DriverPlan(source="none")
+
+
+def check_driver(value: object) -> str:
+    """The value of `--driver`: `auto`, `none`, or a branch of the driver such as `580`. Raises InvalidInput."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and (text in ("auto", "none") or _VERSION.fullmatch(text)):
+        return text
+    raise InvalidInput(
+        f"Driver {shown(value)} can't be used: a driver is auto, none, or a branch of NVIDIA's driver that Ubuntu "
+        "packages, such as 580."
+    )
