@@ -15,10 +15,7 @@ ifneq ($(word 2,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
 
-# Half of what tests do is waiting. A file's tests stay together, and long files begin in their order.
-WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
-
-.PHONY: demo test long check bench clean
+.PHONY: demo test test-deep test-all check bench clean
 
 demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
@@ -28,11 +25,14 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	gpuctl train --mode torchrun --cluster demo; \
 	gpuctl results --cluster demo
 
-test: check $(VENV)/.clients  ## style, types, layers, then the tests
-	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/pytest $(WORKERS)
+test: check $(VENV)/.dev  ## style, types, layers, every fast test, and one real whole way of each subject: minutes
+	$(BIN)/python tests/lanes.py fast
 
-long: $(VENV)/.dev  ## what takes hours: all of what `make test` has samples of, and what takes minutes a test
-	GPUCTL_TEST_LONG=1 GPUCTL_TEST_SEQUENCES=100 $(BIN)/pytest -m 'long or sampled'
+test-deep: $(VENV)/.dev $(VENV)/.clients  ## the other tests, for MINUTES: those about the newest commits first
+	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/python tests/lanes.py deep --minutes $(or $(MINUTES),inf)
+
+test-all: check $(VENV)/.clients  ## everything there is: hours
+	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/python tests/lanes.py all
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

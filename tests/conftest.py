@@ -2,30 +2,32 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import Gpuctl, processes_with
 
 BEGAN = time.monotonic()
+LEFT_OUT = "left out for want of time"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is slow once the tests have taken GPUCTL_TEST_MINUTES, so that on a slow machine all else is run."""
+    """Begin no more deep tests once GPUCTL_TEST_MINUTES have passed."""
     minutes = float(os.environ.get("GPUCTL_TEST_MINUTES", "inf"))
     if item.get_closest_marker("slow") and time.monotonic() - BEGAN > minutes * 60:
-        pytest.skip(
-            f"the tests have taken the {minutes:g} minutes that they were given (GPUCTL_TEST_MINUTES)"
-        )
+        pytest.skip(f"{LEFT_OUT}: the deep tests have had their {minutes:g} minutes")
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Skip what takes minutes each, unless it is asked for."""
-    if os.environ.get("GPUCTL_TEST_LONG") != "1":
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="it takes minutes: make long runs it"))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the files of which tests were left out for want of time, with how many."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    late = Counter(report.nodeid.partition("::")[0] for report in skipped if LEFT_OUT in str(report.longrepr))
+    if late:
+        terminalreporter.section(LEFT_OUT)
+        for file, count in sorted(late.items()):
+            terminalreporter.line(f"{file}: {count}")
 
 
 @pytest.fixture

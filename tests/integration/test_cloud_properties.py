@@ -22,7 +22,7 @@ from provision.cloud import Target
 from provision.errors import CreateFailed, LeftBehind, NoCapacity, ProvisionError, RefusedPlan
 from provision.reap import reap
 
-pytestmark = [pytest.mark.slow, pytest.mark.sampled]
+pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("GPUCTL_TEST_SEQUENCES", "0"))
 """How many sequences, chosen anew each time. 0: some that are always the same."""

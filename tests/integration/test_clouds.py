@@ -47,6 +47,7 @@ def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     assert command.cloud.owned() == []
 
 
+@pytest.mark.whole
 def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
     with cloud_gpuctl(kind, tmp_path, hosts=True) as gpuctl:
         spec = {

@@ -1,7 +1,7 @@
 """The command is killed before and after each call that changes something, on both clouds, in turn.
 
 Whatever was killed: `up` again ends with exactly the machines that were asked for, `down` leaves nothing,
-and where the files of gpuctl are lost, `reap` leaves nothing. `make long` kills at every point.
+and where the files of gpuctl are lost, `reap` leaves nothing. `make test-all` kills at every point.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from clouds import COUNT, IMPORTS, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
 from forks import Forked, forks_of
 from support import clean_env
 
-pytestmark = [pytest.mark.slow, pytest.mark.sampled, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SIDE_BY_SIDE = 3
 """Clouds at work at once: a kill is mostly waiting."""
@@ -122,8 +122,8 @@ def test_a_private_cluster_with_a_nat_gateway(
 
 
 def due(points: list[Point]) -> list[Point]:
-    """All points with GPUCTL_TEST_LONG=1; else every ninth, others from day to day: nine days see all of them."""
-    if os.environ.get("GPUCTL_TEST_LONG") == "1":
+    """All points with GPUCTL_TEST_SWEEPS=all; else every ninth, others from day to day: nine days see all of them."""
+    if os.environ.get("GPUCTL_TEST_SWEEPS") == "all":
         return points
     return points[datetime.now(UTC).toordinal() % APART :: APART]
 

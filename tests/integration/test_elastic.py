@@ -73,7 +73,7 @@ def run_on(
     return look
 
 
-@pytest.mark.parametrize("mode", ["torchrun", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["torchrun", "ray"])
 def test_the_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
     process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *BUILT_IN)
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=120)
@@ -116,7 +116,6 @@ def metrics(gpuctl: Gpuctl, run: str) -> Path:
     return gpuctl.run_folder(run) / "metrics" / "rank-0.jsonl"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_driver_of_ray_gets_the_machines_that_come(two_hosts: Gpuctl, tmp_path: Path) -> None:
     """Ray's own elastic training, ScalingConfig(num_workers=(1, 3)), on our nodes."""

@@ -50,7 +50,6 @@ def bare(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Net]:
         gpuctl.ok("down", "--yes")
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("bare")
 def test_the_job_brings_what_it_needs(gpuctl: Gpuctl, wheels: Path) -> None:
     without = gpuctl("train")

@@ -283,6 +283,7 @@ def test_a_connection_that_fails_leaves_no_socket(server: Server, tmp_path: Path
     wait_for(lambda: not ours(), what="the sockets closing", deadline_s=5)
 
 
+@pytest.mark.whole
 def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
     hosts = str(server.inventory(gpuctl.cwd))
     gpuctl.ok("up", "--hosts", hosts, "--accept-new-host-keys", "--known-hosts", "/dev/null")

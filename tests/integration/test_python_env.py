@@ -123,6 +123,7 @@ def named(*packages: str, wheels: Path, root: Path) -> Wanted:
     return found
 
 
+@pytest.mark.whole
 def test_an_environment_is_built_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
     node, said = nodes[0], Said()
     wish = named("tiny", "torch", wheels=wheels, root=tmp_path)

@@ -125,6 +125,7 @@ def rank_pid(gpuctl: Gpuctl, run: str, rank: int) -> int:
     return int(json.loads((gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json").read_text())["pid"])
 
 
+@pytest.mark.whole
 def test_the_seeds_experiment_is_that_of_torchrun(hosts: Gpuctl) -> None:
     """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the Ray that is there."""
     data = write_mnist(hosts.cwd / "data", training=512, test=64)
@@ -358,7 +359,6 @@ def test_whose_ray_ended_is_named_not_the_rank_that_noticed(hosts: Gpuctl, rank:
     assert f"{daemon} [exit code=-9" in error["message"]
 
 
-@pytest.mark.long
 def test_a_ray_of_somebody_else_is_left_alone(gpuctl: Gpuctl, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

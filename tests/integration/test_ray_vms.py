@@ -152,7 +152,6 @@ def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> N
     )
 
 
-@pytest.mark.long
 def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     worker = net.hosts[1]
@@ -185,7 +184,6 @@ def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net
         assert_as_before(host, firewall)
 
 
-@pytest.mark.long
 def test_a_lost_head_is_named_and_the_results_so_far_are_kept(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     head, _ = net.hosts

@@ -112,6 +112,7 @@ def kill_host(machine: "dict[str, int]") -> None:
     psutil.Process(server).kill()
 
 
+@pytest.mark.whole
 def test_a_run_goes_on_from_an_earlier_one(two_hosts: Gpuctl, tmp_path: Path) -> None:
     first = stopped_run(two_hosts)
     left = steps_on(two_hosts, "default-0", first)

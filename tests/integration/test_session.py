@@ -35,6 +35,7 @@ def check_result(result: Mapping[str, Any]) -> None:
     assert all(set(rank) == RANK for rank in result["ranks"])
 
 
+@pytest.mark.whole
 def test_the_first_session(gpuctl: Gpuctl) -> None:
     up = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json
     assert set(up) == {"cluster", "provider", "region", "machines", "hourly_usd", "seconds"}

@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(420),
     pytest.mark.skipif(lacking() is not None, reason=lacking() or ""),
-    pytest.mark.long,
 ]
 
 MBIT_PER_S = 100

@@ -93,6 +93,7 @@ def closed_ports(net: Net, host: Host) -> list[int]:
             listening.kill()
 
 
+@pytest.mark.whole
 def test_the_job_runs_where_torchrun_by_hand_does_not(gpuctl: Gpuctl, oci: Net) -> None:
     before = [host.root("iptables-save").stdout for host in oci.hosts]
     saved = [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts]

@@ -1,0 +1,238 @@
+"""The lanes of the tests.
+
+    python tests/lanes.py fast                what is fast, and of each subject one real whole way
+    python tests/lanes.py deep --minutes 25   a part of all others: what the newest commits are about comes first
+    python tests/lanes.py all                 everything there is, also what takes hours
+
+The fast lane fails above its budget of CPU time, so that it stays fast. The budget is scaled to this machine's speed, and
+waiting costs nothing.
+"""
+
+import argparse
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+WORKERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Half of what tests do is waiting. A file's tests stay together, and long files begin in their order."""
+
+FAST_CPU_S = 900.0
+"""The fast lane's budget, on the machine on which `calibration_s` is CALIBRATION_S."""
+CALIBRATION_S = 0.5
+NEWEST_S = 6 * 3600
+"""Commits that are at most this much older than the newest one are about what is being worked on."""
+ORPHANS_S = 15.0
+"""For processes that outlive the tests to end by themselves."""
+
+_CLOUD = (
+    "provision/",
+    "gpuctl/workflow/up.py",
+    "gpuctl/workflow/down.py",
+    "tests/fakes/aws_proxy",
+    "tests/fakes/oci",
+)
+_RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
+_HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
+ABOUT: Mapping[str, tuple[str, ...]] = {
+    "integration/test_bad_input.py": ("gpuctl/commands/", "gpuctl/cli.py", "inventories/"),
+    "integration/test_bench.py": ("gpuctl/bench", "gpuctl/forecast.py", "gpuctl/workflow/bench", "train/"),
+    "integration/test_boot.py": (
+        "remote/boot.py",
+        "remote/readiness.py",
+        "remote/node/ready.py",
+        "gpuctl/workflow/reach.py",
+    ),
+    "integration/test_cloud_properties.py": _CLOUD,
+    "integration/test_clouds.py": (*_CLOUD, "gpuctl/commands/"),
+    "integration/test_crash_sweep.py": _CLOUD,
+    "integration/test_doctor_cluster.py": ("gpuctl/workflow/doctor", "remote/probe", "remote/node/"),
+    "integration/test_elastic.py": ("gpuctl/workflow/", "remote/ray", "train/"),
+    "integration/test_environment.py": ("remote/python_env/", "remote/node/env_"),
+    "integration/test_faults.py": _RUN,
+    "integration/test_firewall.py": ("remote/firewall/", "remote/node/firewall.py"),
+    "integration/test_jump_host.py": (
+        "remote/bastion.py",
+        "remote/connection.py",
+        "remote/login.py",
+        "inventories/jump.py",
+    ),
+    "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
+    "integration/test_machines.py": ("gpuctl/workflow/machines.py", "remote/transfer.py", "remote/sync.py"),
+    "integration/test_mirror.py": (
+        "remote/mirror.py",
+        "gpuctl/workflow/checkpoints.py",
+        "remote/checkpoints.py",
+    ),
+    "integration/test_open_runs.py": (*_RUN, "gpuctl/commands/down.py"),
+    "integration/test_openssh.py": (
+        "remote/connection.py",
+        "remote/login.py",
+        "remote/known_hosts.py",
+        "remote/session.py",
+    ),
+    "integration/test_probe.py": ("remote/probe", "remote/preflight.py", "remote/node/probe.py"),
+    "integration/test_python_env.py": ("remote/python_env/", "remote/node/env_", "remote/node/python_env.py"),
+    "integration/test_ray.py": (
+        "remote/ray",
+        "remote/node/ray_",
+        "train/on_ray.py",
+        "gpuctl/workflow/ray.py",
+    ),
+    "integration/test_ray_data.py": ("train/streamed.py", "train/on_ray.py"),
+    "integration/test_ray_vms.py": ("remote/ray", "remote/node/ray_"),
+    "integration/test_reap.py": (*_CLOUD, "gpuctl/workflow/reap.py"),
+    "integration/test_resume.py": (
+        "gpuctl/workflow/resume.py",
+        "gpuctl/workflow/restarts.py",
+        "remote/checkpoints.py",
+        "train/resume.py",
+    ),
+    "integration/test_session.py": ("gpuctl/workflow/", "provision/local"),
+    "integration/test_slow_link.py": ("train/communication.py", "gpuctl/forecast.py"),
+    "integration/test_sync_scale.py": ("remote/sync.py", "remote/rsync.py", "remote/node/sync.py"),
+    "integration/test_top.py": (
+        "remote/usage.py",
+        "remote/node/usage",
+        "remote/node/gpu",
+        "gpuctl/workflow/top.py",
+    ),
+    "integration/test_traps.py": _HOSTS,
+    "integration/test_user_scripts.py": (*_RUN, "remote/torchrun.py", "remote/environment.py"),
+    "integration/test_vm_hosts.py": _HOSTS,
+    "remote/test_boot.py": ("remote/boot.py",),
+    "remote/test_session.py": ("remote/session.py",),
+    "remote/test_transfer.py": ("remote/transfer.py",),
+    "train/test_allreduce.py": ("train/allreduce.py",),
+    "train/test_equal_math.py": ("train/",),
+    "train/test_job.py": ("train/",),
+    "train/test_metrics.py": ("train/metrics.py",),
+    "train/test_recipes.py": ("train/",),
+}
+"""File with deep tests → beginnings of the paths that it is about."""
+
+
+def deep_order(touched: Iterable[str], commits: int) -> list[str]:
+    """The files with deep tests: those about what was touched, then all others.
+
+    Either part begins elsewhere with each number of commits: what a time limit cuts off is run a few landings later.
+    """
+    files = sorted(ABOUT)
+    start = commits * 7 % len(files)
+    turned = [*files[start:], *files[:start]]
+    changed = tuple(touched)
+    due = {
+        file
+        for file in files
+        if any(path.startswith(ABOUT[file]) or path == f"tests/{file}" for path in changed)
+    }
+    return [file for file in turned if file in due] + [file for file in turned if file not in due]
+
+
+def commits_so_far() -> int:
+    """How many commits led here; 0 where this is no git repository."""
+    return int(_git("rev-list", "--count", "HEAD") or 0)
+
+
+def newest_paths() -> list[str]:
+    """Paths that the newest commits touched; none where this is no git repository."""
+    newest = _git("log", "-1", "--format=%ct")
+    if not newest:
+        return []
+    return sorted(
+        set(_git("log", f"--since={int(newest) - NEWEST_S}", "--name-only", "--format=").split("\n")) - {""}
+    )
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=TESTS, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def calibration_s() -> float:
+    """CPU seconds that this machine takes for a fixed piece of Python's work, the least of some."""
+
+    def once() -> float:
+        began = time.process_time()
+        words = [f"{number * 7919 % 10007:05d}" for number in range(150_000)]
+        counts: dict[str, int] = {}
+        for word in sorted(words):
+            counts[word[:3]] = counts.get(word[:3], 0) + len(word.split("1"))
+        return time.process_time() - began
+
+    return min(once() for _ in range(5))
+
+
+def run(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, float]:
+    """Run pytest to its end; its exit status, and the CPU seconds of all processes that it led to, daemons too."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+    pytest = subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=TESTS.parent, env=dict(env))
+    status: int | None = None
+    limit = float("inf")
+    while time.monotonic() < limit:
+        try:
+            pid, raw = os.waitpid(-1, 0 if status is None else os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid == pytest.pid:
+            status = pytest.returncode = os.waitstatus_to_exitcode(raw)
+            limit = time.monotonic() + ORPHANS_S
+        elif pid == 0:
+            time.sleep(0.1)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert status is not None
+    return status, used.ru_utime + used.ru_stime
+
+
+def fast(options: Sequence[str]) -> int:
+    """Run the fast lane; fails above its budget."""
+    unit = calibration_s() / CALIBRATION_S
+    status, cpu_s = run([*WORKERS, "-m", "not slow or whole", *options], os.environ)
+    budget_s = FAST_CPU_S * unit
+    print(
+        f"the fast lane took {cpu_s:.0f} s of CPU time, of {budget_s:.0f} s that it may take on this machine"
+    )
+    if status == 0 and not options and cpu_s > budget_s:
+        print("above its budget: `--durations=20` tells what costs most; mark it slow, or make it cheaper")
+        return 1
+    return status
+
+
+def deep(minutes: float, options: Sequence[str]) -> int:
+    """Run deep tests for so many minutes, in the order of `deep_order`; pytest tells at its end what was left out."""
+    order = deep_order(newest_paths(), commits_so_far())
+    files = [str(TESTS / file) for file in order]
+    env = {**os.environ, "GPUCTL_TEST_MINUTES": str(minutes)}
+    return run([*WORKERS, "-m", "slow and not whole", *files, *options], env)[0]
+
+
+def everything(options: Sequence[str]) -> int:
+    """Run all tests, with every point of the sweeps and many histories of the clouds."""
+    env = {**os.environ, "GPUCTL_TEST_SWEEPS": "all", "GPUCTL_TEST_SEQUENCES": "100"}
+    return run([*WORKERS, *options], env)[0]
+
+
+def main() -> int:
+    """Run the lane that is named; what follows is pytest's."""
+    parser = argparse.ArgumentParser(
+        description="Run a lane of the tests; options that are not known are pytest's."
+    )
+    parser.add_argument("lane", choices=("fast", "deep", "all"))
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="for how long deep tests are begun"
+    )
+    given, options = parser.parse_known_args()
+    if given.lane == "fast":
+        return fast(options)
+    return deep(given.minutes, options) if given.lane == "deep" else everything(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
