@@ -4,8 +4,8 @@
     python tests/lanes.py deep --minutes 25   a part of all others: what the newest commits are about comes first
     python tests/lanes.py all                 everything there is, also what takes hours
 
-The fast lane fails above its budget of CPU time, so that it stays fast. The budget is scaled to this machine's speed, and
-waiting costs nothing.
+The fast lane fails above its budget of CPU time, so that it stays fast. The budget is scaled to this machine's speed;
+waiting costs nothing of it.
 """
 
 import argparse
