@@ -4,11 +4,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Literal
 
 from forks import Forks
 from support import Gpuctl
 
+import gpuctl.commands
+import gpuctl.workflow
+import inventories
+import provision
+import remote
 from tests.fakes.client import FakeCloud, start_fake
 
 COUNT = 2
@@ -52,14 +58,16 @@ KINDS = {
     ),
 }
 IMPORTS = (
-    *(f"gpuctl.workflow.{name}" for name in ("up", "status", "down", "reap")),
-    "gpuctl.cli",
-    "gpuctl.tables",
-    *(f"gpuctl.commands.{name}" for name in ("up", "status", "down", "reap")),
+    *(
+        module.name
+        for package in (gpuctl.commands, gpuctl.workflow, gpuctl, inventories, provision, remote)
+        for module in iter_modules(package.__path__, f"{package.__name__}.")
+        if not module.name.endswith("__main__")
+    ),
     *(f"provision.{name}.cloud" for name in KINDS),
     *(f"oci.{name}" for name in ("core", "identity", "limits", "work_requests")),
 )
-"""What commands that ask a cloud import when they come to it."""
+"""What commands import when they come to it."""
 PRIVATE = ("--no-public-ip", "--bastion", "somebody@192.0.2.9")
 """Machines in a private subnet of gpuctl's, behind a jump host of the user's."""
 
@@ -70,8 +78,6 @@ class CloudGpuctl(Gpuctl):
 
     cloud: FakeCloud
     kind: Kind
-    forks: Forks | None = None
-    """What commands are forked from; None: each is the installed command."""
 
     @property
     def env(self) -> dict[str, str]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Gpuctl, processes_with
+from clouds import IMPORTS
+from forks import Forks, forks_of
+from support import Gpuctl, clean_env, processes_with
 
 BEGAN = time.monotonic()
 LEFT_OUT = "left out for want of time"
@@ -30,10 +32,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(f"{file}: {count}")
 
 
+@pytest.fixture(scope="session")
+def imported() -> Iterator[Forks]:
+    """A process that has imported what commands do, to fork them from."""
+    with forks_of(*IMPORTS, env=clean_env()) as forks:
+        yield forks
+
+
 @pytest.fixture
-def gpuctl(tmp_path: Path) -> Iterator[Gpuctl]:
+def forks(request: pytest.FixtureRequest) -> Forks | None:
+    """What a test's commands are forked from; None for a whole way, which a person's command has to go."""
+    if request.node.get_closest_marker("whole"):
+        return None
+    found: Forks = request.getfixturevalue("imported")
+    return found
+
+
+@pytest.fixture
+def gpuctl(tmp_path: Path, forks: Forks | None) -> Iterator[Gpuctl]:
     """gpuctl with a home of its own; every cluster left at the end is removed, and no process may be left."""
-    command = Gpuctl(home=tmp_path / "home", cwd=tmp_path / "project")
+    command = Gpuctl(home=tmp_path / "home", cwd=tmp_path / "project", forks=forks)
     command.cwd.mkdir()
     yield command
     for cluster in sorted((command.home / "clusters").glob("*")):
@@ -59,6 +77,6 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def cluster(shared_home: Path, tmp_path: Path) -> Gpuctl:
+def cluster(shared_home: Path, tmp_path: Path, forks: Forks | None) -> Gpuctl:
     """gpuctl with the shared cluster, in an empty project."""
-    return Gpuctl(home=shared_home, cwd=tmp_path)
+    return Gpuctl(home=shared_home, cwd=tmp_path, forks=forks)

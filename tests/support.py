@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forks import Forks
+
 BIN = Path(sys.executable).parent
 
 
@@ -35,6 +37,8 @@ class Gpuctl:
 
     home: Path
     cwd: Path
+    forks: Forks | None = None
+    """What commands that run to their end are forked from; None: each is the installed command."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -57,7 +61,12 @@ class Gpuctl:
 
     def __call__(self, *words: str, timeout_s: float = 120, cwd: Path | None = None, **options: Any) -> Done:
         """Run a command to its end."""
-        process = self.start(*words, cwd=cwd, **options)
+        process: Any
+        if self.forks is None:
+            process = self.start(*words, cwd=cwd, **options)
+        else:
+            env = {**self.env, **options.pop("env", {})}
+            process = self.forks.start(words, env=env, cwd=cwd or self.cwd, **options)
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:

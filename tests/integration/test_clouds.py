@@ -14,6 +14,7 @@ import boto3
 import pytest
 import yaml
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind, cloud_gpuctl
+from forks import Forks
 from support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -31,9 +32,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
     with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from clouds import COUNT, IMPORTS, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
-from forks import Forked, forks_of
-from support import clean_env
+from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
+from forks import Forked, Forks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -34,10 +33,9 @@ PRIVATE_LIST_LAG_S = 0.4
 
 
 @pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
-    """Clouds for commands that are forked: there are more than a thousand."""
-    with forks_of(*IMPORTS, env=clean_env()) as forks, ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=forks)
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
+    with ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @dataclass(frozen=True, kw_only=True)

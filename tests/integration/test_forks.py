@@ -2,30 +2,23 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from clouds import IMPORTS, KINDS, CloudGpuctl
+from clouds import KINDS, CloudGpuctl
 from forks import Forks, forks_of
 from support import clean_env
 
 from tests.fakes.client import FakeCloud
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with forks_of(*IMPORTS, env=clean_env()) as found:
-        yield found
-
-
 @pytest.fixture
-def gpuctl(forks: Forks, tmp_path: Path) -> CloudGpuctl:
+def gpuctl(imported: Forks, tmp_path: Path) -> CloudGpuctl:
     """gpuctl without a cloud."""
     nowhere = FakeCloud(url="", pid=0, env={}, log=tmp_path / "log")
-    return CloudGpuctl(home=tmp_path / "home", cwd=tmp_path, cloud=nowhere, kind=KINDS["aws"], forks=forks)
+    return CloudGpuctl(home=tmp_path / "home", cwd=tmp_path, cloud=nowhere, kind=KINDS["aws"], forks=imported)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import boto3
 import oci as oci_sdk
 import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
+from forks import Forks
 from support import Done
 
 from inventories import lock
@@ -33,9 +34,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
     with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture
