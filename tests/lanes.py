@@ -40,6 +40,8 @@ _CLOUD = (
 _RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
 ABOUT: Mapping[str, tuple[str, ...]] = {
+    "fakes/test_aws_proxy_hosts.py": ("tests/fakes/",),
+    "fakes/test_vms.py": ("tests/fakes/vms",),
     "integration/test_bad_input.py": ("gpuctl/commands/", "gpuctl/cli.py", "inventories/"),
     "integration/test_bench.py": ("gpuctl/bench", "gpuctl/forecast.py", "gpuctl/workflow/bench", "train/"),
     "integration/test_boot.py": (
@@ -105,14 +107,18 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_traps.py": _HOSTS,
     "integration/test_user_scripts.py": (*_RUN, "remote/torchrun.py", "remote/environment.py"),
     "integration/test_vm_hosts.py": _HOSTS,
+    "provision/test_local_provider.py": ("provision/local",),
+    "provision/test_local_ssh.py": ("provision/local", "remote/login.py"),
     "remote/test_boot.py": ("remote/boot.py",),
     "remote/test_session.py": ("remote/session.py",),
     "remote/test_transfer.py": ("remote/transfer.py",),
     "train/test_allreduce.py": ("train/allreduce.py",),
+    "train/test_data_download.py": ("train/data/",),
     "train/test_equal_math.py": ("train/",),
     "train/test_job.py": ("train/",),
     "train/test_metrics.py": ("train/metrics.py",),
     "train/test_recipes.py": ("train/",),
+    "train/test_vision.py": ("train/vision.py",),
 }
 """File with deep tests → beginnings of the paths that it is about."""
 

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
+import pytest
 
 from provision.keys import KeyPair, new_key
 from tests.fakes.aws_proxy.user import Aws, Net, fake_aws, refused, until
+
+pytestmark = pytest.mark.slow
 
 pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
 

@@ -16,6 +16,8 @@ import pytest
 from tests.fakes.vms import FIREWALLS, Host, Net, Options, lacking, lacking_clock, vms
 from tests.fakes.vms.boot import enter_argv
 
+pytestmark = pytest.mark.slow
+
 needs_vms = pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
 needs_clock = pytest.mark.skipif(lacking_clock() is not None, reason=lacking_clock() or "")
 

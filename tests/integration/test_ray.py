@@ -125,7 +125,6 @@ def rank_pid(gpuctl: Gpuctl, run: str, rank: int) -> int:
     return int(json.loads((gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json").read_text())["pid"])
 
 
-@pytest.mark.whole
 def test_the_seeds_experiment_is_that_of_torchrun(hosts: Gpuctl) -> None:
     """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the Ray that is there."""
     data = write_mnist(hosts.cwd / "data", training=512, test=64)
@@ -205,6 +204,7 @@ def test_ray_is_out_of_others_reach(hosts: Gpuctl) -> None:
     assert "token" in joins.stderr
 
 
+@pytest.mark.whole
 def test_a_script_drives_the_cluster(hosts: Gpuctl) -> None:
     hosts.script("drive.py", DRIVER)
     hosts.script("squares.py", "def of(number):\n    return number * number\n")

@@ -20,6 +20,8 @@ from provision.errors import CreateFailed, RefusedPlan
 from provision.local import LocalProvider
 from provision.provider import Leftover
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 20
 
 

@@ -21,6 +21,8 @@ import pytest
 from inventories.machine import Machine
 from provision.keys import make_key
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 20
 
 

@@ -29,6 +29,8 @@ from train.data.download import SILENCE_S, data_folder, locked, obtain
 from train.errors import MissingData
 from train.options import Options
 
+pytestmark = pytest.mark.slow
+
 RANK = """
 import json, sys
 from train.data import load

@@ -247,6 +247,7 @@ def in_a_process(program):
     )
 
 
+@pytest.mark.slow
 def test_torchmetrics_is_only_imported_to_compute_a_metric():
     done = in_a_process(
         "import sys, torch\n"
@@ -262,6 +263,7 @@ def test_torchmetrics_is_only_imported_to_compute_a_metric():
     assert (done.stdout, done.stderr) == ("{'loss': 2.0} set()\n1.0 True\n", "")
 
 
+@pytest.mark.slow
 def test_without_torchmetrics_one_sentence_says_what_to_do():
     done = in_a_process(
         "import sys, torch\n"

@@ -12,6 +12,8 @@ import torch
 from train.errors import BadEnvironment
 from train.vision import torchvision
 
+pytestmark = pytest.mark.slow
+
 
 def python(script, *, path=None):
     environ = os.environ | ({"PYTHONPATH": os.pathsep.join([str(path), str(Path.cwd())])} if path else {})
