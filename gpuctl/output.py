@@ -95,6 +95,11 @@ class Output:
         label = "\x1b[1;31merror:\x1b[0m" if self.colored(self.stderr) else "error:"
         self._write(self.stderr, f"{label} {clean_lines(message)}\n")
 
+    @property
+    def asks(self) -> bool:
+        """True: `confirm` asks a person, as there is a terminal and no --yes."""
+        return not self.options.yes and self.stdin.isatty() and self.stderr.isatty()
+
     def confirm(self, question: str) -> bool:
         """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
 
@@ -102,7 +107,7 @@ class Output:
         """
         if self.options.yes:
             return True
-        if not (self.stdin.isatty() and self.stderr.isatty()):
+        if not self.asks:
             raise Usage(f"{question} There is no terminal to answer on: it needs --yes.")
         for _ in range(3):
             self.stderr.write(f"{question} [y/N] ")

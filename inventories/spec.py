@@ -26,6 +26,8 @@ class Spec:
     """`auto`, `none`, or a branch of NVIDIA's driver such as `580`. None: auto, where machines are rented."""
     accept_terms: bool = False
     """The terms of a marketplace image are accepted without a question."""
+    ask_terms: bool = False
+    """They may be part of the plan, as a person will be asked about it. Set by `up`, never by a file."""
     disk_gb: int | None = None
     spot: bool = False
     ssh_cidr: str | None = None

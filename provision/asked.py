@@ -60,6 +60,7 @@ def merge(
         ttl_s=ttl_s,
         max_cost_usd=spec.max_cost_usd or old.max_cost_usd,
         expires_at=old.expires_at if goes_on else None if ttl_s is None else expires_at(now, ttl_s),
+        boots_from=old.boots_from if lives else None,
     )
 
 
@@ -138,6 +139,25 @@ def refuse_over_limits(offer: Offer, count: int) -> None:
         f"{count} {offer.shape} need {needed} GPUs in one place, and the account's limits leave {told}. Nothing "
         f"was created. `gpuctl doctor --shape {offer.shape} --count {count}` names the limit and where to raise it."
     )
+
+
+def refuse_gone_image(offer: Offer, name: str) -> None:
+    """Raise RefusedPlan for new machines where the image of those that are there can't be found any more."""
+    if not offer.image_there:
+        raise RefusedPlan(
+            f"The machines of cluster '{name}' were made from the image '{offer.image_name}', which is not there any "
+            "more, so that none can join them. Make a second cluster with `--cluster NAME`, or remove this one with "
+            f"`gpuctl down --cluster {name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_terms(offer: Offer, *, accepted: bool) -> None:
+    """Raise RefusedPlan where machines would need terms that nobody has accepted."""
+    if offer.terms is not None and not accepted:
+        raise RefusedPlan(
+            f"The terms of '{offer.terms.name}' are not accepted ({', '.join(offer.terms.links)}). Nothing was "
+            "created. Run `gpuctl up` on a terminal, where a typed yes accepts them, or with --accept-terms."
+        )
 
 
 def refuse_expired(wanted: CloudCluster, now: datetime) -> None:

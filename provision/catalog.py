@@ -157,6 +157,16 @@ _AWS_NAME = re.compile(
 )
 
 
+_NVIDIA_NAME = re.compile(r"(VM|BM)\.GPU(?!\.MI[0-9]).*|(?!g4ad\.)(p|gr?)[0-9].*")
+"""Of OCI (whose MI shapes have AMD's GPUs) and of AWS (where g4ad has them)."""
+
+
+def nvidia_by_name(name: str) -> bool:
+    """Whether machines of that shape have NVIDIA GPUs, as far as the name tells."""
+    known = SHAPES.get(name)
+    return known.gpus > 0 if known else bool(_NVIDIA_NAME.fullmatch(name))
+
+
 def nearest_shapes(name: str) -> list[str]:
     """The names most like `name`, best first, `local` among them; none where nothing is like it."""
     return nearest(name, ["local", *SHAPES])

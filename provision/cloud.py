@@ -28,6 +28,15 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BootImage:
+    """The image that a cluster's first machines were made from, whoever chose it."""
+
+    id: str
+    name: str = ""
+    """Empty: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CloudCluster:
     """A cluster as it was asked for: on the disk before the first call, the same in every later command."""
 
@@ -62,6 +71,8 @@ class CloudCluster:
     """What it may cost within its time, all machines together."""
     expires_at: str | None = None
     """ISO 8601, UTC: when the machines end by themselves."""
+    boots_from: BootImage | None = None
+    """The image of the machines that are there: those that join boot from it as well. None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +110,10 @@ class Offer:
     driver: DriverPlan = NO_DRIVER
     terms: Terms | None = None
     """Of the image, where nobody has accepted them yet for this account."""
+    image_there: bool = True
+    """False: the image of the cluster's machines can't be found any more, so that none can join them."""
+    boot_commands: tuple[str, ...] = ()
+    """Shell commands that a machine of this image needs at its first boot, run as root."""
     user: str
     """Who logs in: `ubuntu`, `opc`."""
     disk_gb: int
@@ -155,6 +170,8 @@ class Instance:
     """Why it ended, where the cloud says so."""
     spot: bool = False
     """Whether it was launched at the cloud's price of the hour, and may be taken away."""
+    image_id: str | None = None
+    """What it was booted from. None: the cloud does not tell."""
 
     @property
     def alive(self) -> bool:
@@ -220,8 +237,12 @@ class Cloud(Protocol):
     all_or_none: bool
     """True: a launch's request makes all of its machines or none."""
 
-    def offer(self, cluster: CloudCluster) -> Offer:
-        """Read-only. Raises UnknownShape, InvalidInput for an image that is not there, BadCredentials."""
+    def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
+        """Read-only. Raises UnknownShape, InvalidInput for an image that is not there, BadCredentials.
+
+        `terms`: whether an image may be taken whose terms nobody has accepted yet, as they will be. Without, the
+        next default image is taken; one that was asked for by name is refused with InvalidInput.
+        """
 
     def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
         """The requests that would be sent for `count` machines, one line each, ids not yet known in <…>.
@@ -230,9 +251,11 @@ class Cloud(Protocol):
         """
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
-        """Network, firewall, key. Idempotent: what is there with our tags is used, and its rules are mended.
+        """Network, firewall, key; the terms of `offer` are accepted. Idempotent: what is there with our tags is
+        used, and its rules are mended.
 
-        Raises Exists where something of that name is there that isn't ours.
+        Raises TermsRefused, and then a new offer has another image; Exists where something of that name is
+        there that isn't ours.
         """
 
     def prepare_place(

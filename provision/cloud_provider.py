@@ -8,7 +8,7 @@ import getpass
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -24,14 +24,17 @@ from provision.asked import (
     refuse_changes,
     refuse_elsewhere,
     refuse_expired,
+    refuse_gone_image,
     refuse_other_network,
     refuse_over_limits,
     refuse_stopped,
+    refuse_terms,
 )
 from provision.caller import caller_cidrs
 from provision.catalog import SHAPES, nearest_shapes
 from provision.clock import Clock, SystemClock
 from provision.cloud import (
+    BootImage,
     Cloud,
     CloudCluster,
     Finding,
@@ -127,6 +130,7 @@ class CloudProvider:
         lives = bool(alive or open_ranks)
         count = count_of(spec, self._folder.name, max((*alive, *open_ranks), default=-1) + 1)
         wanted = replace(self._wanted(spec, record, lives=lives), target=cloud.target)
+        wanted = replace(wanted, boots_from=wanted.boots_from or _boot_image(alive.values()))
         if record is not None and lives:
             refuse_changes(record, wanted)
         refuse_stopped(self._folder.name, alive.values())
@@ -142,7 +146,10 @@ class CloudProvider:
         )
         if create:
             refuse_expired(wanted, datetime.now(UTC))
-        offer = self._offer(cloud, wanted)
+        offer = self._offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
+        if create:
+            refuse_gone_image(offer, self._folder.name)
+        wanted = replace(wanted, boots_from=BootImage(id=offer.image_id, name=offer.image_name))
         if record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK):
             private = bool(offer.network_hourly_usd)
             refuse_other_network(record, wanted, cloud.parts(), private=private)
@@ -168,7 +175,7 @@ class CloudProvider:
             image=offer.image_name,
             image_why=offer.image_why,
             driver=offer.driver,
-            terms=offer.terms,
+            terms=offer.terms if create else None,
             details=_Details(cluster=wanted, offer=offer),
         )
 
@@ -199,6 +206,8 @@ class CloudProvider:
         assert isinstance(plan.details, _Details)
         cluster, offer = plan.details.cluster, plan.details.offer
         cloud = self._cloud(cluster.target)
+        if plan.create:
+            refuse_terms(offer, accepted=plan.spec.accept_terms)
         before = self._folder.load()
         # From where SSH is let in is recorded once it is so: until then the next `up` sees to it.
         let_in = before.ssh_cidrs if before is not None and plan.keep else ()
@@ -369,9 +378,9 @@ class CloudProvider:
             self._clouds[asked] = self._connect(asked, self._clock)
         return self._clouds[asked]
 
-    def _offer(self, cloud: Cloud, cluster: CloudCluster) -> Offer:
+    def _offer(self, cloud: Cloud, cluster: CloudCluster, *, terms: bool) -> Offer:
         try:
-            return cloud.offer(cluster)
+            return cloud.offer(cluster, terms=terms)
         except BadCredentials as error:
             self._refuse_unknown(cluster.shape, error)
             raise
@@ -457,6 +466,14 @@ class CloudProvider:
             jump=cluster.bastion,
             launched_at=instance.launched_at,
         )
+
+
+def _boot_image(machines: Iterable[Instance]) -> BootImage | None:
+    """What the machines were booted from, as their cloud tells, where no file does."""
+    first = min(
+        (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
+    )
+    return BootImage(id=first.image_id) if first is not None and first.image_id else None
 
 
 def _owner() -> str:

@@ -18,6 +18,7 @@ ProvisionError
     ├── Exists          something of that name is there already
     ├── TokenSpent      the token of an idempotent call can't be used again
     ├── Denied          the account lacks a permission
+    │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
     └── BadCredentials  there are none, they are wrong, or they have expired
 """
 
@@ -97,6 +98,10 @@ class TokenSpent(CloudError):
 
 class Denied(CloudError):
     """The account lacks a permission. The message names the action, or the policy statement."""
+
+
+class TermsRefused(Denied):
+    """The account may not accept the terms of the default image. The next offer has another image."""
 
 
 class BadCredentials(CloudError):

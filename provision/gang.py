@@ -184,6 +184,7 @@ class Gang:
                     ssh_port=self._cluster.ssh_port,
                     expires_at=self._cluster.expires_at,
                     peer_cidr=ground.ids.get("peer_cidr"),
+                    boot_commands=self._offer.boot_commands,
                 ),
             )
             for rank, key in zip(ranks, keys, strict=True)

@@ -5,7 +5,7 @@ The only secret in it is the machine's own host key, which whoever is on the mac
 """
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,12 +29,14 @@ def user_data(
     ssh_port: int,
     expires_at: str | None,
     peer_cidr: str | None = None,
+    boot_commands: Sequence[str] = (),
 ) -> str:
     """A `#cloud-config` document of at most MAX_BYTES.
 
     `user` becomes the image's default user, whatever its own name for that is. Keys are in OpenSSH's
     format, `expires_at` is ISO 8601; with None the machine never ends by itself. `peer_cidr`: the IPv4 range
     of the cluster's machines, which the machine's own firewall lets in, where it has one; None: as it is.
+    `boot_commands`: what the image needs, shell text, run last.
     """
     files: list[dict[str, str]] = []
     commands: list[list[str] | str] = []
@@ -50,6 +52,7 @@ def user_data(
     if ssh_port != 22:
         files.append(_file("/etc/ssh/sshd_config.d/10-gpuctl.conf", f"Port {ssh_port}\n"))
         commands.append(_move_ssh(ssh_port))
+    commands += boot_commands
     document: dict[str, Any] = {
         "user": user,
         "users": ["default"],

@@ -397,7 +397,7 @@ class StubCloud:
         self.one_user_data = one_request
         self.all_or_none = one_request
 
-    def offer(self, cluster: CloudCluster) -> Offer:
+    def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         def do() -> Offer:
             return Offer(
                 shape=cluster.shape,

@@ -1,7 +1,7 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import BadCredentials, ProvisionError, RefusedPlan, Unclear
+from provision.errors import BadCredentials, ProvisionError, RefusedPlan, TermsRefused, Unclear
 from provision.provider import Plan, Provider
 
 
@@ -80,16 +80,22 @@ def up(
             f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
             "another provider."
         )
+    # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
+    spec = replace(spec, ask_terms=app.output.asks)
     if dry_run:
         return _show_dry_run(app, _plan_or_outline(app, provider, spec, _inventory(folder)))
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
             before = _inventory(folder)
-            plan = provider.plan(spec, before)
-            _ask(app, plan)
+            plan = _ask(app, provider.plan(spec, before))
             timeout_s = (boot_timeout_s or BOOT_TIMEOUT_S) if wait else None
-            inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+            try:
+                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+            except TermsRefused as error:
+                plan = provider.plan(spec, before)
+                app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
+                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
         except BaseException:
             if fresh:
                 _forget_if_empty(app, folder, provider)
@@ -131,16 +137,32 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
     return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
 
 
-def _ask(app: App, plan: Plan) -> None:
-    """Machines that cost money are made only after a yes."""
-    for note in plan.notes:
+def _ask(app: App, plan: Plan) -> Plan:
+    """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
+
+    Returns the plan as it was accepted.
+    """
+    for note in _notes(plan):
         _say(app, f"note: {note}")
-    if plan.changes and not plan.free:
-        end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
-        if not app.output.confirm(
-            f"Create {plural(len(plan.create), 'machine')}{end}, all of them {_price(plan)}?"
-        ):
-            raise Declined("Nothing was created, as you said no.")
+    if not plan.changes or plan.free:
+        return plan
+    end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    terms = plan.terms is not None and not plan.spec.accept_terms
+    accept = " A yes also accepts the terms of the image." if terms else ""
+    if not app.output.confirm(
+        f"Create {plural(len(plan.create), 'machine')}{end}, all of them {_price(plan)}?{accept}"
+    ):
+        raise Declined("Nothing was created, as you said no.")
+    return replace(plan, spec=replace(plan.spec, accept_terms=True)) if terms else plan
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """The plan's own notes, which image new machines get and why, and its terms."""
+    yield from plan.notes
+    if plan.create and plan.image:
+        yield f"the image is {plan.image}: {plan.image_why}"
+    if plan.terms is not None:
+        yield f"the terms of {plan.terms.name}: {', '.join(plan.terms.links)}"
 
 
 def _price(plan: Plan) -> str:
@@ -335,7 +357,7 @@ def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
     if not app.options.json:
         for line in plan.actions:
             app.output.text(line)
-    for note in plan.notes:
+    for note in _notes(plan):
         _say(app, f"note: {note}")
     if plan.create and not plan.free:
         shapes = ", ".join(sorted({machine.shape or "" for machine in plan.create}))
@@ -352,8 +374,17 @@ def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
         ],
         "keep": [machine.public() for machine in plan.keep],
         "hourly_usd": plan.hourly_usd,
+        "image": _image_document(plan),
+        "driver": {"source": plan.driver.source, "version": plan.driver.version},
         "actions": list(plan.actions),
     }
+
+
+def _image_document(plan: Plan) -> dict[str, Any] | None:
+    if plan.image is None:
+        return None
+    terms = {"name": plan.terms.name, "links": list(plan.terms.links)} if plan.terms else None
+    return {"name": plan.image, "why": plan.image_why, "terms": terms}
 
 
 def _say(app: App, text: str) -> None:

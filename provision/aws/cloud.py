@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.aws import checks, images, network, parts, preview, requests, shapes
+from provision.aws import checks, choice, images, network, parts, preview, requests, shapes
 from provision.aws import instances as machines
 from provision.aws.api import Api, anything_configured
 from provision.aws.errors import of_state_reason
@@ -26,6 +26,7 @@ from provision.cloud import (
     Place,
     Target,
 )
+from provision.drivers import driver_plan
 from provision.errors import CloudError, Gone, UnknownShape
 from provision.parallel import run_all, values
 
@@ -69,7 +70,7 @@ class AwsCloud:
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
         self._maker = Maker(self._api, clock, self.consistency_s)
 
-    def offer(self, cluster: CloudCluster) -> Offer:
+    def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
         """What AWS says of the shape, the image and the zones."""
         api = self._api
         reads: list[Callable[[], Any]] = [
@@ -80,16 +81,22 @@ class AwsCloud:
         ]
         described, offered, states, subnet = values(run_all(lambda read: read(), reads))
         shapes.refuse_unusable(described, cluster)
-        gpus = shapes.gpus(described)
-        architecture = shapes.architecture(described)
-        fallback = images.default(architecture, gpus=gpus, old_driver=shapes.needs_old_driver(described))
-        image = images.find(api, cluster.image, fallback, architecture)
+        image, why, there = choice.find(api, cluster, described)
+        driver = driver_plan(
+            cluster.driver,
+            images.system(image),
+            shape=cluster.shape,
+            nvidia=bool(shapes.nvidia_gpus(described)),
+        )
         zones = _zones(cluster, shapes.in_order(offered, states), subnet)
         offer = Offer(
             shape=cluster.shape,
-            gpus=gpus,
+            gpus=shapes.gpus(described),
             image_id=image["ImageId"],
             image_name=image.get("Name", image["ImageId"]),
+            image_why=why,
+            image_there=there,
+            driver=driver,
             user=images.user_of(image),
             disk_gb=images.disk_gb(image, cluster.disk_gb),
             places=tuple(Place(zone=zone) for zone in zones),
@@ -169,7 +176,7 @@ class AwsCloud:
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """What `doctor` shows."""
-        return checks.check(self._api, cluster, count, self.offer)
+        return checks.check(self._api, cluster, count, partial(self.offer, terms=True))
 
     def _subnet(self, subnet_id: str | None) -> dict[str, str] | None:
         """Where an existing subnet is."""

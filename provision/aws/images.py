@@ -1,4 +1,4 @@
-"""Machine images: by id, by SSM parameter, by name, or the Deep Learning Base image for the shape."""
+"""Machine images by id, by SSM parameter and by name; who logs in, and how large their disk is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 from inventories.errors import InvalidInput
 from provision.aws.api import Api
 from provision.aws.requests import filters
+from provision.drivers import System, system_of
 from provision.errors import CloudError, Denied, Gone
 
 CANONICAL = "099720109477"
@@ -56,15 +57,18 @@ _USERS = (
 )
 
 
-def default(architecture: str, *, gpus: int, old_driver: bool) -> Source:
-    """The image for a type where none is asked for: with a driver for its GPUs, where it has any."""
-    if not gpus:
-        name = _PLAIN_NAMES[architecture]
-        return Source(
-            parameter=f"/aws/service/canonical/ubuntu/server/22.04/stable/current/{name}/hvm/ebs-gp2/ami-id",
-            name=f"ubuntu/images/hvm-ssd*/ubuntu-jammy-22.04-{name}-server-*",
-            owners=(CANONICAL,),
-        )
+def plain(architecture: str) -> Source:
+    """Ubuntu as Canonical publishes it, without a driver."""
+    name = _PLAIN_NAMES[architecture]
+    return Source(
+        parameter=f"/aws/service/canonical/ubuntu/server/22.04/stable/current/{name}/hvm/ebs-gp2/ami-id",
+        name=f"ubuntu/images/hvm-ssd*/ubuntu-jammy-22.04-{name}-server-*",
+        owners=(CANONICAL,),
+    )
+
+
+def with_driver(architecture: str, *, old_driver: bool) -> Source:
+    """A Deep Learning Base image. `old_driver`: with NVIDIA's proprietary kernel module."""
     return _OLD_DRIVER if old_driver else _DEFAULTS[architecture]
 
 
@@ -75,17 +79,14 @@ def source_of(text: str) -> Source:
     return Source(name=text)
 
 
-def find(api: Api, text: str | None, fallback: Source, architecture: str) -> Mapping[str, Any]:
-    """What DescribeImages says of the image `text`, or of `fallback`'s where that is None.
+def named(api: Api, text: str, architecture: str) -> Mapping[str, Any]:
+    """What DescribeImages says of the image that was asked for: an id, an SSM parameter, a name.
 
     Raises InvalidInput where there is none, or one for other processors.
     """
-    if text and text.startswith("ami-"):
-        image = _by_id(api, text)
-    else:
-        image = _from(api, source_of(text) if text else fallback, architecture)
+    image = by_id(api, text) if text.startswith("ami-") else published(api, source_of(text), architecture)
     if image is None:
-        raise InvalidInput(_missing(api.region, text, fallback))
+        raise InvalidInput(missing(api.region, f"'{text}'"))
     if image.get("Architecture") != architecture:
         raise InvalidInput(
             f"The image {image['ImageId']} ({image.get('Name', '')}) is for {image.get('Architecture')}, and the "
@@ -96,19 +97,20 @@ def find(api: Api, text: str | None, fallback: Source, architecture: str) -> Map
     return image
 
 
-def _missing(region: str, text: str | None, fallback: Source) -> str:
-    what = f"'{text}'" if text else f"'{fallback.parameter or fallback.name}', the default"
+def missing(region: str, what: str) -> str:
+    """The sentence for an image that is not there."""
     return (
         f"AWS has no image {what} in {region}. Give --image an id (ami-…) of that region, the name of an image of "
         "this account's, Amazon's or Ubuntu's, or an SSM parameter (/aws/service/…)."
     )
 
 
-def _from(api: Api, source: Source, architecture: str) -> Mapping[str, Any] | None:
+def published(api: Api, source: Source, architecture: str) -> Mapping[str, Any] | None:
+    """The image of a source. None: there is none."""
     if source.parameter:
         try:
             answer = api.call("get_parameter", service="ssm", Name=source.parameter)
-            image = _by_id(api, str(answer["Parameter"]["Value"]))
+            image = by_id(api, str(answer["Parameter"]["Value"]))
         except Gone:
             image = None
         except Denied:
@@ -138,7 +140,8 @@ def newest(images: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] 
     )
 
 
-def _by_id(api: Api, image_id: str) -> Mapping[str, Any] | None:
+def by_id(api: Api, image_id: str) -> Mapping[str, Any] | None:
+    """The image of that id. None: there is none."""
     try:
         found = api.pages("describe_images", "Images", ImageIds=[image_id])
     except CloudError as error:
@@ -150,10 +153,17 @@ def _by_id(api: Api, image_id: str) -> Mapping[str, Any] | None:
 
 def user_of(image: Mapping[str, Any]) -> str:
     """Who logs in: the image's own user, as far as its name tells."""
-    about = (
-        f"{image.get('Name', '')} {image.get('Description', '')} {image.get('PlatformDetails', '')}".lower()
-    )
+    about = f"{image.get('Name', '')} {_about(image)}".lower()
     return next((user for word, user in _USERS if word in about), "ubuntu")
+
+
+def system(image: Mapping[str, Any]) -> System:
+    """What the image is, as far as its name and its description tell."""
+    return system_of(str(image.get("Name") or image["ImageId"]), _about(image))
+
+
+def _about(image: Mapping[str, Any]) -> str:
+    return f"{image.get('Description', '')} {image.get('PlatformDetails', '')}"
 
 
 def facts(image: Mapping[str, Any]) -> dict[str, Any]:

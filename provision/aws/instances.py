@@ -52,6 +52,7 @@ def read(item: Mapping[str, Any]) -> Instance:
         private_ip=item.get("PrivateIpAddress"),
         reason=_reason(item.get("StateReason", {})),
         spot=item.get("InstanceLifecycle") == "spot",
+        image_id=item.get("ImageId"),
     )
 
 

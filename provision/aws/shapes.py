@@ -41,6 +41,11 @@ def gpus(described: Mapping[str, Any]) -> int:
     return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described))
 
 
+def nvidia_gpus(described: Mapping[str, Any]) -> int:
+    """How many of its GPUs are NVIDIA's."""
+    return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described) if gpu.get("Manufacturer") == "NVIDIA")
+
+
 def needs_old_driver(described: Mapping[str, Any]) -> bool:
     """Whether its GPUs need NVIDIA's proprietary kernel module."""
     return any(gpu.get("Name") in TOO_OLD_FOR_OPEN_DRIVER for gpu in _gpus(described))

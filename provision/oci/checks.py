@@ -184,7 +184,7 @@ def _permissions(api: Api) -> Iterator[Finding]:
 
 def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
     try:
-        offer = offers.find(api, cluster)
+        offer = offers.find(api, cluster, terms=True)
     except (ProvisionError, InvalidInput) as error:
         told = not isinstance(error, CloudError) or isinstance(error, Denied | BadCredentials)
         yield Finding(what="shape and image", ok=False if told else None, detail=str(error))

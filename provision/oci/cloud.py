@@ -17,13 +17,14 @@ from provision.cloud import (
     Place,
     Target,
 )
+from provision.errors import Denied, TermsRefused
 from provision.oci import (
     auth,
     checks,
     console,
-    images,
     limits,
     machines,
+    marketplace,
     network,
     offers,
     parts,
@@ -75,10 +76,12 @@ class OciCloud:
         self.target = target
         self.consistency_s = consistency_s
         self._api = api
+        self._refused: str | None = None
+        """Why the terms of the default image can't be accepted, once that was tried."""
 
-    def offer(self, cluster: CloudCluster) -> Offer:
+    def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         """As the protocol says."""
-        return offers.find(self._api, cluster)
+        return offers.find(self._api, cluster, terms=terms, refused=self._refused)
 
     def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
         """As the protocol says."""
@@ -86,7 +89,13 @@ class OciCloud:
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
         """As the protocol says."""
-        images.subscribe(self._api, offer, ensure)
+        try:
+            marketplace.subscribe(self._api, offer, ensure)
+        except Denied as error:
+            if cluster.image is not None:
+                raise
+            self._refused = "the account may not accept its terms"
+            raise TermsRefused(str(error), operation=error.operation, code=error.code) from error
         return network.prepare(self._api, cluster, public_key, ensure)
 
     def prepare_place(

@@ -1,22 +1,22 @@
-"""The image that machines boot from: the newest fitting Ubuntu, or one by name, by OCID, from the marketplace.
+"""Images by name and by OCID, the newest Ubuntu, Oracle's own build for GPUs; who logs in, and what they need.
 
 Only lists that the service has filtered by shape are chosen from, as names don't tell what an image runs on.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.cloud import Ensure, Offer
+from provision.cloud import BootImage, Terms
+from provision.drivers import System, system_of
 from provision.errors import Gone
-from provision.oci import requests
 from provision.oci.api import Api, Json
 
 UBUNTU = "Canonical Ubuntu"
-MARKETPLACE = "marketplace:"
+ORACLE = "Oracle Linux"
 DEFAULT_DISK_GB = 200
 LEAST_DISK_GB, MOST_DISK_GB = 50, 32_768
 MOST_NAMED = 3
@@ -32,6 +32,15 @@ _USERS = (
 )
 """A word of the system's or the image's name → who logs in."""
 
+_GPU_BUILD = re.compile(r"Oracle-Linux-(\d+)(?:\.(\d+))?-Gen2-GPU-.*")
+_GROW = "/usr/libexec/oci-growfs -y"
+"""Oracle Linux leaves its root file system at 47 GB, however large the boot volume is."""
+_NEWER_PYTHON = (
+    "python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || "
+    "{ dnf install -y python39 && alternatives --set python3 /usr/bin/python3.9; }"
+)
+"""Oracle Linux 8 has 3.6. Its own tools name their interpreter and don't use `python3`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
@@ -44,27 +53,21 @@ class Image:
     """Of the boot volume that it needs at least."""
     encrypts_in_transit: bool
     """Whether its boot volume is attached in a way that OCI can encrypt."""
+    system: System
     listing: tuple[str, str] | None = None
     """Id and version of the marketplace's listing, which needs a subscription."""
+    terms: Terms | None = None
+    """What the subscription accepts, where there is none yet."""
+    why: str = "as asked for"
+    """Why this one, in a clause."""
+    there: bool = True
+    """False: it can't be found any more."""
+    boot_commands: tuple[str, ...] = ()
+    """As `Offer.boot_commands`."""
 
 
-def find(api: Api, wanted: str | None, shape: str) -> Image:
-    """The image that was asked for. Raises InvalidInput where there is none."""
-    if wanted is None:
-        fitting = api.listed(
-            "compute.list_images",
-            operating_system=UBUNTU,
-            shape=shape,
-            sort_by="TIMECREATED",
-            sort_order="DESC",
-        )
-        chosen = newest_ubuntu(fitting)
-        if chosen is None:
-            raise InvalidInput(
-                f"OCI has no Ubuntu image that runs on {shape} in this region. Name one with --image: a "
-                "display name, an OCID, or `marketplace:NAME`."
-            )
-        return as_image(chosen)
+def named(api: Api, wanted: str, shape: str) -> Image:
+    """The image of that OCID or name. Raises InvalidInput where there is none."""
     if wanted.startswith("ocid1.image."):
         try:
             return as_image(api.call("compute.get_image", wanted))
@@ -72,10 +75,50 @@ def find(api: Api, wanted: str | None, shape: str) -> Image:
             raise InvalidInput(
                 f"There is no image '{wanted}' that you may use in this region. {error}"
             ) from error
-    if wanted.startswith(MARKETPLACE):
-        return _from_marketplace(api, wanted.removeprefix(MARKETPLACE).strip(), shape)
     fitting = api.listed("compute.list_images", shape=shape, sort_by="TIMECREATED", sort_order="DESC")
     return as_image(by_name(fitting, wanted, shape))
+
+
+def booted(api: Api, image: BootImage) -> Image:
+    """The image of machines that are there, also where it can't be found any more."""
+    shown = {"displayName": image.name} if image.name else {}
+    why = "the image of the machines that are there"
+    try:
+        return replace(as_image(api.call("compute.get_image", image.id) | shown), why=why)
+    except Gone:
+        return replace(as_image({"id": image.id} | shown), why=why, there=False)
+
+
+def ubuntu(api: Api, shape: str) -> Image:
+    """The newest that runs on the shape. Raises InvalidInput where there is none."""
+    chosen = newest_ubuntu(_of_system(api, UBUNTU, shape))
+    if chosen is None:
+        raise InvalidInput(
+            f"OCI has no Ubuntu image that runs on {shape} in this region. Name one with --image: a "
+            "display name, an OCID, or `marketplace:NAME`."
+        )
+    return as_image(chosen)
+
+
+def gpu_build(api: Api, shape: str) -> Image | None:
+    """Oracle's own build of Oracle Linux with NVIDIA's driver. None: there is none that runs on the shape."""
+    chosen = newest_gpu_build(_of_system(api, ORACLE, shape))
+    return as_image(chosen) if chosen else None
+
+
+def _of_system(api: Api, system: str, shape: str) -> list[Json]:
+    return api.listed(
+        "compute.list_images", operating_system=system, shape=shape, sort_by="TIMECREATED", sort_order="DESC"
+    )
+
+
+def newest_gpu_build(images: Sequence[Json]) -> Json | None:
+    """Of Oracle Linux 9, else of 8, the newest build for GPUs."""
+    found = [(_GPU_BUILD.fullmatch(str(image.get("displayName"))), image) for image in images]
+    builds = [(int(match[1]), image) for match, image in found if match and _usable(image)]
+    fitting = [(release, image) for release, image in builds if release in (8, 9)]
+    newest = max(fitting, key=lambda build: (build[0], str(build[1]["timeCreated"])), default=None)
+    return newest[1] if newest else None
 
 
 def newest_ubuntu(images: Sequence[Json]) -> Json | None:
@@ -120,17 +163,28 @@ def _likeness(word: str, words: Sequence[str]) -> float:
     return best if best >= WORD_CUTOFF else 0.0
 
 
-def as_image(view: Json, listing: tuple[str, str] | None = None) -> Image:
+def as_image(view: Json, listing: tuple[str, str] | None = None, terms: Terms | None = None) -> Image:
     """What we need of an image as the API shows it."""
     options = view.get("launchOptions") or {}
+    name, system = str(view.get("displayName") or view["id"]), str(view.get("operatingSystem") or "")
     return Image(
         id=view["id"],
-        name=view.get("displayName") or view["id"],
-        user=user_of(f"{view.get('operatingSystem') or ''} {view.get('displayName') or ''}"),
+        name=name,
+        user=user_of(f"{system} {name}"),
+        system=system_of(name, system),
         size_gb=-(-int(view.get("sizeInMBs") or 0) // 1024),
         encrypts_in_transit=options.get("bootVolumeType") == "PARAVIRTUALIZED",
         listing=listing,
+        terms=terms,
+        boot_commands=boot_commands(system, str(view.get("operatingSystemVersion") or "")),
     )
+
+
+def boot_commands(system: str, version: str) -> tuple[str, ...]:
+    """What a machine of that operating system needs at its first boot."""
+    if system != ORACLE:
+        return ()
+    return (_GROW, _NEWER_PYTHON) if version.startswith("8") else (_GROW,)
 
 
 def user_of(text: str) -> str:
@@ -150,68 +204,6 @@ def disk_gb(asked: int | None, image: Image) -> int:
             f"{MOST_DISK_GB} GB. Change --disk-gb."
         )
     return asked
-
-
-def subscribe(api: Api, offer: Offer, ensure: Ensure) -> None:
-    """Accept the terms of a marketplace listing for the compartment, once. Other images need nothing."""
-    listing = offer.facts.get("listing")
-    if listing is None:
-        return
-    listing_id, version = listing
-
-    def find() -> str | None:
-        made = api.listed("compute.list_app_catalog_subscriptions", listing_id=listing_id)
-        return version if any(one.get("listingResourceVersion") == version for one in made) else None
-
-    def create(token: str) -> str:
-        agreements = api.call("compute.get_app_catalog_listing_agreements", listing_id, version)
-        body = requests.subscription(api.compartment, agreements)
-        api.call("compute.create_app_catalog_subscription", body, opc_retry_token=token)
-        return str(version)
-
-    ensure(f"marketplace subscription {listing_id} {version}", find=find, create=create)
-
-
-def _from_marketplace(api: Api, name: str, shape: str) -> Image:
-    listings = api.list_all("compute.list_app_catalog_listings")
-    names = {str(one.get("displayName")): str(one["listingId"]) for one in listings}
-    chosen = _listing(list(names), name)
-    if chosen is None:
-        near = nearest(name, names) or list(names)[:3]
-        raise InvalidInput(
-            f"OCI's marketplace has no image '{name}'. Near it: {', '.join(near) or 'none'}. Give the name as "
-            "the console shows it under Marketplace, `marketplace:NVIDIA GPU-Optimized VMI`."
-        )
-    listing_id = names[chosen]
-    versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing_id)
-    for version in sorted(versions, key=lambda one: str(one.get("timePublished") or ""), reverse=True):
-        of = str(version["listingResourceVersion"])
-        details = api.call("compute.get_app_catalog_listing_resource_version", listing_id, of)
-        shapes = details.get("compatibleShapes") or ()
-        regions = details.get("availableRegions") or ()
-        if (shapes and shape not in shapes) or (regions and api.credentials.region not in regions):
-            continue
-        image_id = str(version["listingResourceId"])
-        try:
-            view: Json = api.call("compute.get_image", image_id)
-        except Gone:
-            # It can't be looked at before its terms have been accepted.
-            view = {"id": image_id, "displayName": f"{chosen} {of}"}
-        return as_image(view | {"displayName": f"{chosen} {of}"}, (listing_id, of))
-    raise InvalidInput(
-        f"No version of '{chosen}' in OCI's marketplace runs on {shape} in {api.credentials.region}. Name "
-        "another --image or --shape."
-    )
-
-
-def _listing(names: Sequence[str], wanted: str) -> str | None:
-    """The listing of that name whatever its case, else the only one that holds it."""
-    folded = wanted.casefold()
-    same = [name for name in names if name.casefold() == folded]
-    holding = [name for name in names if folded and folded in name.casefold()]
-    if same:
-        return same[0]
-    return holding[0] if len(holding) == 1 else None
 
 
 def _strangeness(image: Json, shape: str) -> tuple[bool, bool]:

@@ -50,6 +50,7 @@ def as_instance(view: Json) -> Instance:
         place=Place(zone=view["availabilityDomain"]),
         launched_at=view["timeCreated"],
         spot=bool(view.get("preemptibleInstanceConfig")),
+        image_id=(view.get("sourceDetails") or {}).get("imageId"),
     )
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.catalog import SHAPES
+from provision.catalog import SHAPES, nvidia_by_name
 from provision.cloud import CloudCluster, Offer, Place
+from provision.drivers import driver_plan
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
-from provision.oci import images, requests
+from provision.oci import choice, images, requests
 from provision.oci.api import Api, Json
 from provision.oci.limits import available
 from provision.oci.network import check_subnet
@@ -42,10 +43,12 @@ class Zone:
     """Why there is no report."""
 
 
-def find(api: Api, cluster: CloudCluster) -> Offer:
-    """As `Cloud.offer` says."""
+def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
+    """As `Cloud.offer` says; `refused` as `choice.find` does."""
     zones, image_if_any, subnet = together(
-        partial(_zones, api, cluster.shape), partial(_image, api, cluster), partial(_subnet, api, cluster)
+        partial(_zones, api, cluster.shape),
+        partial(_image, api, cluster, terms=terms, refused=refused),
+        partial(_subnet, api, cluster),
     )
     shape = next((zone.shape for zone in zones if zone.shape), None)
     if shape is None:
@@ -70,6 +73,16 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         gpus=int(shape.get("gpus") or 0),
         image_id=image.id,
         image_name=image.name,
+        image_why=image.why,
+        driver=driver_plan(
+            cluster.driver,
+            image.system,
+            shape=cluster.shape,
+            nvidia=nvidia_by_name(cluster.shape) and bool(shape.get("gpus")),
+        ),
+        terms=image.terms,
+        image_there=image.there,
+        boot_commands=image.boot_commands,
         user=image.user,
         disk_gb=images.disk_gb(cluster.disk_gb, image),
         places=places,
@@ -135,9 +148,11 @@ def availability_domains(api: Api) -> list[str]:
     return [str(domain["name"]) for domain in found]
 
 
-def _image(api: Api, cluster: CloudCluster) -> Callable[[], images.Image]:
+def _image(
+    api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None
+) -> Callable[[], images.Image]:
     """What gives the image, or raises why there is none: what is wrong with the shape is said first."""
-    (outcome,) = run_all(lambda wanted: images.find(api, wanted, cluster.shape), [cluster.image])
+    (outcome,) = run_all(lambda one: choice.find(api, one, terms=terms, refused=refused), [cluster])
     return lambda: values([outcome])[0]
 
 

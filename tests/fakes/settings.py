@@ -30,6 +30,10 @@ class Settings:
     """Instances at once, by shape and place, where an account's quota counts by place; `*` and absent as above."""
     late_failure: dict[str, str] = field(default_factory=dict)
     """By place: a launch there is accepted and fails later, with this message."""
+    refused_by_policy: list[str] = field(default_factory=list)
+    """Globs of operations that the caller has no permission for."""
+    absent_images: list[str] = field(default_factory=list)
+    """Globs of the names of images that the region does not have."""
     ssh_port: int = 2222
 
     def __post_init__(self) -> None:
@@ -37,6 +41,14 @@ class Settings:
             raise ValueError("speed must be above 0")
         if self.page_size < 1:
             raise ValueError("page_size must be at least 1")
+
+    def refuses(self, operation: str) -> bool:
+        """Whether the caller has no permission for an operation."""
+        return any(fnmatchcase(operation, glob) for glob in self.refused_by_policy)
+
+    def lacks_image(self, name: str) -> bool:
+        """Whether the region does not have an image of that name."""
+        return any(fnmatchcase(name, glob) for glob in self.absent_images)
 
     def capacity_at(self, shape: str, place: str) -> int | None:
         """Instances of a shape that may exist at a place at once; the most exact entry holds."""

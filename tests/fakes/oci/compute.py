@@ -50,6 +50,7 @@ def list_images(cloud: Cloud, request: Request) -> Reply:
         (number, _shown_image(image))
         for number, image in enumerate(IMAGES.values())
         if image.listing_version is None and (shape is None or image.fits(shape))
+        if not cloud.settings.lacks_image(image.name)
     ]
     done = frozenset({"compartmentId", "shape"})
     return page(request, rows, size=cloud.settings.page_size, done=done)

@@ -77,7 +77,8 @@ def _platform(system: str, version: str, date: str, kind: str = "") -> Image:
     return Image(
         name="-".join(word for word in words if word),
         system=system,
-        version=version,
+        # Oracle Linux has its minor release in the name alone.
+        version=version.split(".")[0] if system == ORACLE else version,
         created=f"{date.replace('.', '-')}T12:00:00.000Z",
     )
 
@@ -105,7 +106,9 @@ IMAGES = {
         _platform(ORACLE, "8", "2026.06.30"),
         _platform(UBUNTU, "22.04", "2026.06.27", "aarch64"),
         _platform(UBUNTU, "24.04", "2026.06.26"),
+        _platform(ORACLE, "9.6", "2026.05.31", "Gen2-GPU"),
         _platform(ORACLE, "9", "2026.06.30"),
+        _platform(ORACLE, "9.6", "2026.06.30", "Gen2-GPU"),
         _platform(UBUNTU, "22.04 Minimal aarch64", "2026.06.28", "Minimal-aarch64"),
         _platform(UBUNTU, "24.04", "2026.06.27", "aarch64"),
         _platform(UBUNTU, "22.04", "2026.05.29"),

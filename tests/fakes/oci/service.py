@@ -112,6 +112,8 @@ class Service:
             return _encode(operation, reply)
 
     def _check_access(self, request: Request) -> None:
+        if self._cloud.settings.refuses(request.operation.name):
+            raise not_found()
         compartment = request.one("compartmentId")
         if compartment is not None and not self._cloud.account.has_compartment(compartment):
             raise not_found()

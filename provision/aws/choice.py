@@ -1,0 +1,57 @@
+"""Which image machines boot from: that of the machines that are there, the one asked for, or the default.
+
+For NVIDIA GPUs the default is the newest Deep Learning Base image, which brings the driver; where the region has
+none, Ubuntu, on which gpuctl installs it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from inventories.errors import InvalidInput
+from provision.aws import images, shapes
+from provision.aws.api import Api
+from provision.aws.images import Source
+from provision.cloud import BootImage, CloudCluster
+from provision.drivers import branch_of
+
+ImageView = Mapping[str, Any]
+
+
+def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple[ImageView, str, bool]:
+    """What DescribeImages says of the image, why it is that one, and whether it is still there.
+
+    Raises InvalidInput where there is none, or one for other processors than the type (`described`) has.
+    """
+    architecture = shapes.architecture(described)
+    if cluster.boots_from is not None:
+        return _booted(api, cluster.boots_from, architecture)
+    if cluster.image is not None:
+        return images.named(api, cluster.image, architecture), "as asked for", True
+    plain = images.plain(architecture)
+    if branch := branch_of(cluster.driver):
+        why = f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
+    elif not shapes.nvidia_gpus(described):
+        why = "plain Ubuntu, as the shape has no NVIDIA GPUs"
+    elif cluster.driver == "none":
+        why = "plain Ubuntu, as --driver none asks for no driver"
+    else:
+        deep = images.with_driver(architecture, old_driver=shapes.needs_old_driver(described))
+        found = images.published(api, deep, architecture)
+        if found is not None:
+            return found, "it brings the driver", True
+        why = f"gpuctl installs the driver; AWS has no Deep Learning Base image for it in {api.region}"
+    return _there(api, plain, architecture), why, True
+
+
+def _there(api: Api, source: Source, architecture: str) -> ImageView:
+    found = images.published(api, source, architecture)
+    if found is None:
+        raise InvalidInput(images.missing(api.region, f"'{source.parameter or source.name}', the default"))
+    return found
+
+
+def _booted(api: Api, image: BootImage, architecture: str) -> tuple[ImageView, str, bool]:
+    """The image of machines that are there, also where it can't be found any more."""
+    found = images.by_id(api, image.id)
+    known = found or {"ImageId": image.id, "Name": image.name or image.id, "Architecture": architecture}
+    return known, "the image of the machines that are there", found is not None

@@ -1,0 +1,55 @@
+"""Where the GPUs' driver comes from, by what was asked for and what the image is. Pure."""
+
+import re
+from dataclasses import dataclass
+
+from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.errors import InvalidInput
+
+_BRINGS_DRIVER = re.compile(r"nvidia|deep learning|(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
+"""Of Oracle's and the marketplaces' names: `Oracle-Linux-9.6-Gen2-GPU-…`, `NVIDIA GPU-Optimized VMI`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What an image is, as far as its name and what its cloud says of it tell."""
+
+    name: str
+    ubuntu: bool
+    brings_driver: bool
+
+
+def system_of(name: str, about: str = "") -> System:
+    """From the image's name, and what else is said of it: its operating system, its description."""
+    text = f"{name} {about}"
+    return System(
+        name=name, ubuntu="ubuntu" in text.casefold(), brings_driver=bool(_BRINGS_DRIVER.search(text))
+    )
+
+
+def branch_of(asked: str | None) -> str | None:
+    """The branch that was asked for, such as `580`. None: it is left to gpuctl, or nobody looks after it."""
+    return None if asked in (None, "auto", "none") else asked
+
+
+def driver_plan(asked: str | None, system: System, *, shape: str, nvidia: bool) -> DriverPlan:
+    """The driver of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
+
+    An image that says nothing is taken to bring a driver, as only Ubuntu's can be installed: it is looked for
+    after the boot. Raises InvalidInput for a branch that can't be installed.
+    """
+    branch = branch_of(asked)
+    if branch and not nvidia:
+        raise InvalidInput(
+            f"{shape} has no NVIDIA GPUs, so there is no driver {branch} for it. Leave out --driver."
+        )
+    if asked == "none" or not nvidia:
+        return NO_DRIVER
+    plain = system.ubuntu and not system.brings_driver
+    if branch and not plain:
+        why = "brings a driver of its own" if system.brings_driver else "is no Ubuntu"
+        raise InvalidInput(
+            f"Driver {branch} can't be installed on the image '{system.name}', which {why}. Leave out --driver, or "
+            "name a plain Ubuntu with --image."
+        )
+    return DriverPlan(source="install", version=branch) if plain else DriverPlan(source="image")

@@ -1,0 +1,72 @@
+"""Which image machines boot from: that of the machines that are there, the one asked for, or the default.
+
+For NVIDIA GPUs the default is the first of these that the account can have: the marketplace's NVIDIA
+GPU-Optimized VMI, Oracle's own build of Oracle Linux for GPUs, Ubuntu, on which gpuctl installs the driver.
+"""
+
+from dataclasses import replace
+
+from inventories.errors import InvalidInput
+from provision.catalog import nvidia_by_name
+from provision.cloud import CloudCluster
+from provision.drivers import branch_of
+from provision.errors import Denied, Gone
+from provision.oci import images, marketplace
+from provision.oci.api import Api
+from provision.oci.faults import policy_for
+from provision.oci.images import Image
+from provision.oci.marketplace import VMI
+
+MARKETPLACE = "marketplace:"
+ORDER = f"{VMI}, else Oracle Linux's GPU build, else Ubuntu"
+
+
+def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Image:
+    """The image and why it is that one. Raises InvalidInput where there is none.
+
+    `terms`: as `Cloud.offer` says. `refused`: why the VMI's terms can't be accepted, where that was tried.
+    """
+    if cluster.boots_from is not None:
+        return images.booted(api, cluster.boots_from)
+    wanted = cluster.image
+    if wanted is not None and wanted.startswith(MARKETPLACE):
+        return marketplace.find(api, wanted.removeprefix(MARKETPLACE).strip(), cluster.shape, terms=terms)
+    if wanted is not None:
+        return images.named(api, wanted, cluster.shape)
+    if branch := branch_of(cluster.driver):
+        why = f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
+    elif not nvidia_by_name(cluster.shape):
+        why = "the newest Ubuntu, as the shape has no NVIDIA GPUs"
+    elif cluster.driver == "none":
+        why = "the newest Ubuntu, as --driver none asks for no driver"
+    else:
+        return _for_nvidia(api, cluster.shape, terms=terms, refused=refused)
+    return replace(images.ubuntu(api, cluster.shape), why=why)
+
+
+def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Image:
+    vmi, without = (None, refused) if refused else _vmi(api, shape, terms=terms)
+    if vmi is not None:
+        return vmi
+    build = images.gpu_build(api, shape)
+    if build is not None:
+        return replace(build, why=f"it brings the driver; the {VMI} can't be had: {without}")
+    return replace(
+        images.ubuntu(api, shape),
+        why=f"gpuctl installs the driver; the {VMI} can't be had: {without}; and Oracle Linux has no GPU build "
+        f"for {shape} in {api.credentials.region}",
+    )
+
+
+def _vmi(api: Api, shape: str, *, terms: bool) -> tuple[Image | None, str]:
+    """The VMI, or why it can't be had."""
+    try:
+        image = marketplace.find(api, VMI, shape, terms=terms)
+    except marketplace.NotAccepted:
+        return None, "its terms are not accepted (--accept-terms accepts them, or a yes on a terminal)"
+    except InvalidInput:
+        return None, f"the marketplace has none for {shape} in {api.credentials.region}"
+    except (Denied, Gone):
+        policy = policy_for("app_catalog", api.compartment)
+        return None, f"the account may not use the marketplace (policy `{policy}`)"
+    return replace(image, why="it brings the driver"), ""
