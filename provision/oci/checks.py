@@ -178,7 +178,9 @@ def _permissions(api: Api) -> Iterator[Finding]:
         ok=None,
         detail=f"OCI can't be asked. A group that also makes the network needs\n{_told(api, OWNER_POLICIES)}\n"
         f"and with --subnet-id\n{_told(api, GUEST_POLICIES)}\nWithout the one on volumes, boot volumes get no tags, "
-        "and `gpuctl down` does not find one that was kept when its machine was ended in the console.",
+        "and `gpuctl down` does not find one that was kept when its machine was ended in the console. Images of the "
+        f"marketplace also need `{policy_for('app_catalog', api.compartment)}`; without it, another default image "
+        "is taken.",
     )
 
 
@@ -189,10 +191,12 @@ def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
         told = not isinstance(error, CloudError) or isinstance(error, Denied | BadCredentials)
         yield Finding(what="shape and image", ok=False if told else None, detail=str(error))
         return
+    terms = "; `up` asks for a yes to the image's terms, or takes --accept-terms" if offer.terms else ""
     yield Finding(
         what="shape and image",
         ok=True,
-        detail=f"{offer.shape}, {offer.gpus} GPUs, {offer.image_name}, user {offer.user}, {offer.disk_gb} GB",
+        detail=f"{offer.shape}, {offer.gpus} GPUs, {offer.image_name} ({offer.image_why}), user {offer.user}, "
+        f"{offer.disk_gb} GB{terms}",
     )
     if unknown := offer.facts.get("no_capacity_report"):
         yield Finding(what="capacity report", ok=None, detail=str(unknown))

@@ -22,8 +22,8 @@ COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
 NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
 NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
-    "Allowed: cluster, provider, shape, count, region, compartment, profile, image, disk_gb, spot, ssh_cidr, "
-    "ttl, max_cost_usd, hosts, python, network."
+    "Allowed: cluster, provider, shape, count, region, compartment, profile, image, driver, disk_gb, spot, "
+    "ssh_cidr, ttl, max_cost_usd, hosts, python, network."
 )
 NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
 JUMP = (

@@ -30,10 +30,13 @@ class FastClock:
 class Builder:
     """A cluster in the making, as the layers above do it."""
 
-    def __init__(self, cloud: OciCloud, home: Path, name: str = "demo", **fields: Any) -> None:
+    def __init__(
+        self, cloud: OciCloud, home: Path, name: str = "demo", *, terms: bool = False, **fields: Any
+    ) -> None:
         given: dict[str, Any] = {"shape": "VM.GPU.A10.2", "ssh_cidrs": ("203.0.113.7/32",)} | fields
         self.cloud = cloud
         self.home = home
+        self.terms = terms
         self.cluster = CloudCluster(
             name=name,
             id=f"id-{name}",
@@ -50,7 +53,7 @@ class Builder:
         )
 
     def offer(self) -> Offer:
-        return self.cloud.offer(self.cluster)
+        return self.cloud.offer(self.cluster, terms=self.terms)
 
     def ground(self, offer: Offer | None = None, place: Place | None = None) -> Ground:
         offer = offer or self.offer()

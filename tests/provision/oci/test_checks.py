@@ -56,7 +56,8 @@ def test_what_was_not_shown_is_not_said(
 ) -> None:
     monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, unclear_for_s=0.0))
     fault = {"kind": "error", "status": status, "code": code, "message": "no", "times": 0}
-    for operation in ("ListVcns", "ListImages", "ListRegionSubscriptions", "GetResourceAvailability"):
+    lists = ("ListVcns", "ListImages", "ListAppCatalogListings", "ListRegionSubscriptions")
+    for operation in (*lists, "GetResourceAvailability"):
         fake.fault(operation=operation, **fault)
     found = {finding.what: finding.ok for finding in cloud.check(builder.cluster, 2)}
     assert found == {

@@ -143,7 +143,7 @@ def test_compute_cluster_of_a_place(cloud: OciCloud, tmp_path: Path, fake: FakeC
 
 
 def test_marketplace_is_subscribed_to_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
-    builder = Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI")
+    builder = Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True)
     builder.machines()
     builder.ground()
     assert operations(fake).count("CreateAppCatalogSubscription") == 1

@@ -26,8 +26,8 @@ def test_it_is_a_cloud(cloud: OciCloud, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_offer(builder: Builder, fake: FakeCloud) -> None:
     offer = builder.offer()
-    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (2, "ubuntu", 200, 4.0)
-    assert offer.image_name == "Canonical-Ubuntu-24.04-2026.06.26-0"
+    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (2, "opc", 200, 4.0)
+    assert offer.image_name == "Oracle-Linux-9.6-Gen2-GPU-2026.06.30-0"
     assert [str(place) for place in offer.places[:4]] == [
         f"{AD}1",
         f"{AD}2",
@@ -94,8 +94,8 @@ def test_preemptible(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     ],
 )
 def test_images(cloud: OciCloud, tmp_path: Path, image: str, name: str, user: str) -> None:
-    offer = Builder(cloud, tmp_path, image=image).offer()
-    assert (offer.image_name, offer.user) == (name, user)
+    offer = Builder(cloud, tmp_path, image=image, terms=True).offer()
+    assert (offer.image_name, offer.user, offer.image_why) == (name, user, "as asked for")
     if not image.startswith("marketplace:"):
         again = Builder(cloud, tmp_path, image=offer.image_id).offer()
         assert again.image_name == name

@@ -1,0 +1,224 @@
+"""Which image machines get that ask for none, where its driver comes from, and who accepts its terms."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.errors import InvalidInput
+from provision.cloud import BootImage
+from provision.errors import Denied, RefusedPlan, TermsRefused
+from provision.oci import requests
+from provision.oci.cloud import OciCloud
+from tests.fakes.client import FakeCloud
+from tests.fakes.oci.images import IMAGES
+from tests.provision.oci.building import Builder, operations
+
+VMI = "NVIDIA GPU-Optimized VMI 26.04.1"
+ORACLE_9 = "Oracle-Linux-9.6-Gen2-GPU-2026.06.30-0"
+ORACLE_8 = "Oracle-Linux-8-Gen2-GPU-2026.06.30-0"
+UBUNTU = "Canonical-Ubuntu-24.04-2026.06.26-0"
+NO_MARKET = {"refused_by_policy": ["*AppCatalog*"]}
+NO_BUILDS = {"absent_images": ["Oracle-Linux-*-Gen2-GPU-*"]}
+IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
+POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
+
+
+@pytest.mark.parametrize(
+    ("account", "fields", "name", "user", "driver", "said"),
+    [
+        ({}, {"terms": True}, VMI, "ubuntu", IMAGE, ["it brings the driver"]),
+        ({}, {}, ORACLE_9, "opc", IMAGE, ["brings the driver", "terms are not accepted", "--accept-terms"]),
+        (NO_MARKET, {"terms": True}, ORACLE_9, "opc", IMAGE, [POLICY]),
+        (
+            NO_MARKET | {"absent_images": ["Oracle-Linux-9*-Gen2-GPU-*"]},
+            {"terms": True},
+            ORACLE_8,
+            "opc",
+            IMAGE,
+            [POLICY],
+        ),
+        (
+            NO_MARKET | NO_BUILDS,
+            {"terms": True},
+            UBUNTU,
+            "ubuntu",
+            INSTALL,
+            ["gpuctl installs the driver", POLICY, "Oracle Linux has no GPU build for VM.GPU.A10.2"],
+        ),
+        (
+            {},
+            {"terms": True, "shape": "BM.GPU.GB200.4"},
+            "Canonical-Ubuntu-24.04-aarch64-2026.06.27-0",
+            "ubuntu",
+            INSTALL,
+            ["the marketplace has none for BM.GPU.GB200.4"],
+        ),
+        (
+            {},
+            {"terms": True, "driver": "580"},
+            UBUNTU,
+            "ubuntu",
+            DriverPlan(source="install", version="580"),
+            ["only on Ubuntu can driver 580 be chosen"],
+        ),
+        ({}, {"terms": True, "driver": "none"}, UBUNTU, "ubuntu", NO_DRIVER, ["--driver none"]),
+        ({}, {"shape": "VM.Standard.E4.Flex"}, UBUNTU, "ubuntu", NO_DRIVER, ["has no NVIDIA GPUs"]),
+        (
+            {},
+            {"terms": True, "driver": "none", "image": f"marketplace:{VMI.rpartition(' ')[0]}"},
+            VMI,
+            "ubuntu",
+            NO_DRIVER,
+            ["as asked for"],
+        ),
+        (
+            {},
+            {"image": "Canonical-Ubuntu-22.04"},
+            "Canonical-Ubuntu-22.04-2026.06.26-0",
+            "ubuntu",
+            INSTALL,
+            [],
+        ),
+        ({}, {"image": "Oracle-Linux-9-2026.06.30-0"}, "Oracle-Linux-9-2026.06.30-0", "opc", IMAGE, []),
+    ],
+)
+def test_image_and_driver(
+    cloud: OciCloud,
+    tmp_path: Path,
+    fake: FakeCloud,
+    account: dict[str, Any],
+    fields: dict[str, Any],
+    name: str,
+    user: str,
+    driver: DriverPlan,
+    said: list[str],
+) -> None:
+    fake.settings(**account)
+    offer = Builder(cloud, tmp_path, **fields).offer()
+    assert (offer.image_name, offer.user, offer.driver) == (name, user, driver)
+    assert [words for words in said if words not in offer.image_why] == []
+    assert bool(offer.terms) is (name == VMI)
+    assert operations(fake, mutating=True) == []
+
+
+def test_oracle_linux_gets_its_whole_disk_and_a_python_that_is_new_enough(
+    cloud: OciCloud, tmp_path: Path
+) -> None:
+    grow = "/usr/libexec/oci-growfs -y"
+    assert Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands == (grow,)
+    commands = Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands
+    assert commands[0] == grow
+    assert "dnf install -y python39" in commands[1]
+    assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == ()
+
+
+def test_terms_are_accepted_once_and_then_asked_about_no_more(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    builder = Builder(cloud, tmp_path, terms=True)
+    offer = builder.offer()
+    assert offer.terms is not None
+    assert offer.terms.name == VMI
+    assert [link.split("/")[2] for link in offer.terms.links] == [
+        "cloudmarketplace.oracle.com",
+        "www.nvidia.com",
+    ]
+    builder.machines(2)
+    builder.ground()
+    assert operations(fake).count("CreateAppCatalogSubscription") == 1
+    later = Builder(cloud, tmp_path, "later").offer()
+    assert (later.image_name, later.terms) == (VMI, None)
+
+
+def test_a_version_whose_terms_are_accepted_wins_over_a_newer_one_whose_are_not(
+    cloud: OciCloud, tmp_path: Path
+) -> None:
+    old = next(image for image in IMAGES.values() if image.listing_version == "25.10.1")
+    api = cloud._api
+    listing = Builder(cloud, tmp_path, terms=True).offer().facts["listing"][0]
+    agreements = api.call("compute.get_app_catalog_listing_agreements", listing, old.listing_version)
+    api.call("compute.create_app_catalog_subscription", requests.subscription(api.compartment, agreements))
+    offer = Builder(cloud, tmp_path).offer()
+    assert (offer.image_id, offer.terms) == (old.id, None)
+    assert Builder(cloud, tmp_path, terms=True).offer().image_name == VMI
+
+
+def test_an_image_of_the_marketplace_by_name_needs_its_terms(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    with pytest.raises(InvalidInput, match=r"26\.04\.1.*https://.*--accept-terms"):
+        Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI").offer()
+    fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
+    with pytest.raises(Denied, match="manage app-catalog-listing") as told:
+        Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True).ground()
+    assert not isinstance(told.value, TermsRefused)
+    assert operations(fake, mutating=True) == ["CreateAppCatalogSubscription"]
+
+
+def test_the_next_image_is_offered_once_the_terms_were_refused(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
+    builder = Builder(cloud, tmp_path, terms=True)
+    assert builder.offer().image_name == VMI
+    with pytest.raises(TermsRefused, match="manage app-catalog-listing"):
+        builder.ground()
+    offer = builder.offer()
+    assert (offer.image_name, offer.terms) == (ORACLE_9, None)
+    assert "the account may not accept its terms" in offer.image_why
+    assert "CreateVcn" not in operations(fake)
+
+
+def test_terms_that_changed_since_they_were_shown_are_not_accepted(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    builder = Builder(cloud, tmp_path, terms=True)
+    offer = builder.offer()
+    assert offer.terms is not None
+    shown = replace(offer, terms=replace(offer.terms, links=("https://example.com/other",)))
+    with pytest.raises(RefusedPlan, match="have changed"):
+        builder.ground(shown)
+    assert operations(fake, mutating=True) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"image": "Oracle-Linux-9.6"}, "which brings a driver of its own"),
+        ({"image": "Oracle-Linux-9-2026.06.30-0"}, "which is no Ubuntu"),
+        ({"image": "marketplace:NVIDIA GPU-Optimized VMI"}, "which brings a driver of its own"),
+        ({"shape": "VM.Standard.E4.Flex"}, "has no NVIDIA GPUs"),
+    ],
+)
+def test_a_branch_of_the_driver_that_can_not_be_installed(
+    cloud: OciCloud, tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Builder(cloud, tmp_path, driver="580", terms=True, **fields).offer()
+
+
+def test_a_machine_that_joins_boots_what_the_others_did(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    (machine,) = Builder(cloud, tmp_path).machines()
+    assert machine.image_id is not None
+    had = BootImage(id=machine.image_id)
+    # Now the first choice could be had.
+    offer = Builder(cloud, tmp_path, terms=True, boots_from=had).offer()
+    assert (offer.image_name, offer.terms, offer.image_there) == (ORACLE_9, None, True)
+    assert offer.image_why == "the image of the machines that are there"
+    gone = BootImage(id="ocid1.image.oc1..none", name=ORACLE_8)
+    offer = Builder(cloud, tmp_path, boots_from=gone).offer()
+    assert (offer.image_name, offer.user, offer.image_there) == (ORACLE_8, "opc", False)
+
+
+@pytest.mark.parametrize("fault", [429, 500])
+def test_a_marketplace_that_does_not_answer_is_no_reason_for_another_image(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud, fault: int
+) -> None:
+    code = "TooManyRequests" if fault == 429 else "InternalError"
+    fake.fault(operation="ListAppCatalogListings", status=fault, code=code, times=2)
+    assert Builder(cloud, tmp_path, terms=True).offer().image_name == VMI
