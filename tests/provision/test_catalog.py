@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from provision.catalog import PRICED_AT, SHAPES, nearest_shapes, provider_by_name
+from provision.catalog import PRICED_AT, SHAPES, nearest_shapes, nvidia_by_name, provider_by_name
 from provision.price_lists import OCI_PARTS
 
 
@@ -129,3 +129,18 @@ def test_the_nearest_shapes():
     assert nearest_shapes("g5.2xlarge")[0] == "g5.12xlarge"
     assert "local" in nearest_shapes("loca")
     assert nearest_shapes("zzz") == []
+
+
+def test_whose_gpus_a_shape_has_by_its_name():
+    nvidia = [
+        "VM.GPU.A10.2",
+        "BM.GPU.H300.8",
+        "VM.GPU3.1",
+        "g5.2xlarge",
+        "gr6.4xlarge",
+        "p6-b200.48xlarge",
+        "g5g.metal",
+    ]
+    others = ["BM.GPU.MI300X.8", "BM.GPU.MI355X-v1.8", "VM.Standard.E4.Flex", "g4ad.xlarge", "trn1.32xlarge"]
+    assert [name for name in [*nvidia, *SHAPES] if not nvidia_by_name(name)] == []
+    assert [name for name in [*others, "inf2.xlarge", "t3.micro"] if nvidia_by_name(name)] == []

@@ -185,7 +185,8 @@ def _with_other_routes(world: World, model: Any, data: bytes) -> bytes:
 
 
 def _describe_images(world: World, region: str, params: Params) -> dict[str, Any]:
-    found = images.of_region(region)
+    settings = world.control.settings
+    found = [image for image in images.of_region(region) if not settings.lacks_image(image["Name"])]
     for name in params.get("ImageIds", []):
         if all(image["ImageId"] != name for image in found):
             raise not_found("image", name)

@@ -58,7 +58,10 @@ def list_images(cloud: Cloud, request: Request) -> Reply:
 
 def get_image(cloud: Cloud, request: Request) -> Reply:
     """GetImage."""
-    return Reply(body=_shown_image(_image(request.target)))
+    image = _image(request.target)
+    if cloud.settings.lacks_image(image.name):
+        raise not_found()
+    return Reply(body=_shown_image(image))
 
 
 def list_compatible_shapes(cloud: Cloud, request: Request) -> Reply:

@@ -63,7 +63,7 @@ def _source(cloud: Cloud, body: View) -> tuple[Image | None, Resource | None]:
     if source.get("imageId") is None:
         raise missing("sourceDetails.imageId is required")
     image = IMAGES.get(source["imageId"])
-    if image is None:
+    if image is None or cloud.settings.lacks_image(image.name):
         raise not_found()
     if image.listing_version and not any(
         cloud.where(

@@ -394,15 +394,21 @@ def test_what_an_image_is(text: str, parameter: str | None, name: str | None) ->
     assert images.source_of(text) == images.Source(parameter=parameter, name=name)
 
 
+def test_only_nvidias_gpus_have_a_driver_of_nvidias() -> None:
+    amd = {"GpuInfo": {"Gpus": [{"Name": "Radeon Pro V520", "Manufacturer": "AMD", "Count": 2}]}}
+    t4 = {"GpuInfo": {"Gpus": [{"Name": "T4", "Manufacturer": "NVIDIA", "Count": 4}]}}
+    assert [(shapes.gpus(one), shapes.nvidia_gpus(one)) for one in (amd, t4, {})] == [(2, 0), (4, 4), (0, 0)]
+
+
 def test_default_images() -> None:
-    deep = images.default("x86_64", gpus=4, old_driver=False)
+    deep = images.with_driver("x86_64", old_driver=False)
     assert deep.parameter == (
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     )
     assert deep.owners == ("amazon",)
-    assert "arm64" in (images.default("arm64", gpus=1, old_driver=False).parameter or "")
-    assert "Proprietary" in (images.default("x86_64", gpus=8, old_driver=True).name or "")
-    assert images.default("arm64", gpus=0, old_driver=False).owners == (images.CANONICAL,)
+    assert "arm64" in (images.with_driver("arm64", old_driver=False).parameter or "")
+    assert "Proprietary" in (images.with_driver("x86_64", old_driver=True).name or "")
+    assert images.plain("arm64").owners == (images.CANONICAL,)
 
 
 def test_the_image_of_exactly_that_name_goes_before_a_newer_one() -> None:
