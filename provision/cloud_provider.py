@@ -31,7 +31,7 @@ from provision.asked import (
     refuse_terms,
 )
 from provision.caller import caller_cidrs
-from provision.catalog import SHAPES, nearest_shapes
+from provision.catalog import SHAPES, nearest_shapes, nvidia_by_name
 from provision.clock import Clock, SystemClock
 from provision.cloud import (
     BootImage,
@@ -47,6 +47,7 @@ from provision.cloud import (
 )
 from provision.cloud_folder import CloudFolder, Launch
 from provision.clouds import connect, outline, sdk
+from provision.drivers import expected_plan
 from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import BadCredentials, OtherAccount, UnknownShape
 from provision.gang import Gang
@@ -199,6 +200,11 @@ class CloudProvider:
             free=False,
             actions=outline(wanted, count),
             notes=_way_in(wanted),
+            image=wanted.image,
+            image_why="as asked for"
+            if wanted.image
+            else "the account can't be asked which images it can have",
+            driver=expected_plan(wanted.driver, nvidia=nvidia_by_name(wanted.shape)),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:

@@ -32,6 +32,14 @@ def branch_of(asked: str | None) -> str | None:
     return None if asked in (None, "auto", "none") else asked
 
 
+def expected_plan(asked: str | None, *, nvidia: bool) -> DriverPlan:
+    """The driver as it will most likely be, where no account can be asked for the image."""
+    branch = branch_of(asked)
+    if asked == "none" or not nvidia:
+        return NO_DRIVER
+    return DriverPlan(source="install", version=branch) if branch else DriverPlan(source="image")
+
+
 def driver_plan(asked: str | None, system: System, *, shape: str, nvidia: bool) -> DriverPlan:
     """The driver of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
 

@@ -11,10 +11,20 @@ from inventories.errors import InvalidInput
 from provision.aws import images, shapes
 from provision.aws.api import Api
 from provision.aws.images import Source
+from provision.catalog import nvidia_by_name
 from provision.cloud import BootImage, CloudCluster
 from provision.drivers import branch_of
 
 ImageView = Mapping[str, Any]
+
+
+def unknown(cluster: CloudCluster) -> str:
+    """What stands for the image's id where no account can be asked."""
+    if cluster.image is not None:
+        return cluster.image
+    if branch_of(cluster.driver) or cluster.driver == "none" or not nvidia_by_name(cluster.shape):
+        return "<newest Canonical Ubuntu>"
+    return "<newest Deep Learning Base AMI>"
 
 
 def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple[ImageView, str, bool]:

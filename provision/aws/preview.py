@@ -6,7 +6,7 @@ already are shown as well.
 
 from collections.abc import Iterator
 
-from provision.aws import images, requests
+from provision.aws import choice, images, requests
 from provision.aws.requests import Request, way_out
 from provision.catalog import SHAPES
 from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
@@ -32,7 +32,7 @@ def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
     offer = Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
-        image_id=cluster.image or "<newest Deep Learning Base AMI>",
+        image_id=choice.unknown(cluster),
         image_name="",
         user="ubuntu",
         disk_gb=cluster.disk_gb or images.MIN_DISK_GB,

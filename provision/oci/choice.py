@@ -18,7 +18,15 @@ from provision.oci.images import Image
 from provision.oci.marketplace import VMI
 
 MARKETPLACE = "marketplace:"
-ORDER = f"{VMI}, else Oracle Linux's GPU build, else Ubuntu"
+
+
+def unknown(cluster: CloudCluster) -> str:
+    """What stands for the image's id where no account can be asked."""
+    if cluster.image is not None:
+        return cluster.image
+    if branch_of(cluster.driver) or cluster.driver == "none" or not nvidia_by_name(cluster.shape):
+        return "<newest Canonical Ubuntu for the shape>"
+    return f"<{VMI}, else the newest GPU build of Oracle Linux, else Ubuntu>"
 
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Image:

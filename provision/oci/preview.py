@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.catalog import SHAPES
 from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
-from provision.oci import requests
+from provision.oci import choice, requests
 from provision.oci.images import DEFAULT_DISK_GB
 
 
@@ -26,7 +26,7 @@ def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
     offer = Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
-        image_id=cluster.image or "<newest Canonical Ubuntu for the shape>",
+        image_id=choice.unknown(cluster),
         image_name="",
         user="ubuntu",
         disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
@@ -43,7 +43,7 @@ def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
 
 def _lines(cluster: CloudCluster, offer: Offer, count: int, compartment: str) -> Iterator[str]:
     vcn, subnet, nsg = "<vcn>", "<subnet>", "<nsg>"
-    if offer.facts.get("listing"):
+    if offer.terms is not None:
         listing, version = offer.facts["listing"]
         terms = {"listingId": listing, "listingResourceVersion": version, "signature": "<signature>"}
         yield _line("CreateAppCatalogSubscription", requests.subscription(compartment, terms))

@@ -107,11 +107,12 @@ def test_image_and_driver(
 def test_oracle_linux_gets_its_whole_disk_and_a_python_that_is_new_enough(
     cloud: OciCloud, tmp_path: Path
 ) -> None:
-    grow = "/usr/libexec/oci-growfs -y"
-    assert Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands == (grow,)
-    commands = Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands
-    assert commands[0] == grow
-    assert "dnf install -y python39" in commands[1]
+    (grow,) = Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands
+    assert grow.startswith("/usr/libexec/oci-growfs -y ||")
+    first, last = Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands
+    assert first == grow
+    # cloud-init fails where the last command does: no node is taken for ready whose Python is too old.
+    assert last.endswith("{ dnf install -y python39 && alternatives --set python3 /usr/bin/python3.9; }")
     assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == ()
 
 
