@@ -34,6 +34,8 @@ class BootImage:
     id: str
     name: str = ""
     """Empty: not known."""
+    marketplace: bool = False
+    """Whether it is a partner's, which can be launched also where it can't be looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,7 @@ class Offer:
     driver: DriverPlan = NO_DRIVER
     terms: Terms | None = None
     """Of the image, where nobody has accepted them yet for this account."""
+    from_marketplace: bool = False
     image_there: bool = True
     """False: the image of the cluster's machines can't be found any more, so that none can join them."""
     boot_commands: tuple[str, ...] = ()

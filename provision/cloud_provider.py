@@ -150,7 +150,7 @@ class CloudProvider:
         offer = self._offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
         if create:
             refuse_gone_image(offer, self._folder.name)
-        wanted = replace(wanted, boots_from=BootImage(id=offer.image_id, name=offer.image_name))
+        wanted = replace(wanted, boots_from=_recorded_image(wanted, offer))
         if record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK):
             private = bool(offer.network_hourly_usd)
             refuse_other_network(record, wanted, cloud.parts(), private=private)
@@ -472,6 +472,13 @@ class CloudProvider:
             jump=cluster.bastion,
             launched_at=instance.launched_at,
         )
+
+
+def _recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
+    """What the machines that are there booted from, and new ones will."""
+    if cluster.boots_from is not None and cluster.boots_from.name:
+        return cluster.boots_from
+    return BootImage(id=offer.image_id, name=offer.image_name, marketplace=offer.from_marketplace)
 
 
 def _boot_image(machines: Iterable[Instance]) -> BootImage | None:

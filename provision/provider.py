@@ -55,7 +55,7 @@ class Plan:
     """Why this one, in a clause."""
     driver: DriverPlan = NO_DRIVER
     terms: Terms | None = None
-    """What a yes to the plan accepts beside its price."""
+    """What a yes to the plan accepts beside its price. `create` takes `spec.accept_terms` for that yes."""
     details: Any = None
     """What the provider itself needs beside this to carry the plan out."""
 
@@ -96,6 +96,7 @@ class Provider(Protocol):
 
         Each id is journaled before it is waited for. Returns all machines of the cluster, kept and new,
         by rank. Blocks until the provider calls them running; whether SSH answers is not its business.
+        Raises TermsRefused where a new plan would have another image, before anything is made.
         """
 
     def find(self) -> tuple[Machine, ...]:

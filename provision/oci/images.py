@@ -86,7 +86,7 @@ def booted(api: Api, image: BootImage) -> Image:
     try:
         return replace(as_image(api.call("compute.get_image", image.id) | shown), why=why)
     except Gone:
-        return replace(as_image({"id": image.id} | shown), why=why, there=False)
+        return replace(as_image({"id": image.id} | shown), why=why, there=image.marketplace)
 
 
 def ubuntu(api: Api, shape: str) -> Image:

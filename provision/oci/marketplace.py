@@ -27,8 +27,8 @@ def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
     Where its terms are not accepted and can't be (not `terms`), the newest version whose terms are. Raises
     NotAccepted where there is none, InvalidInput where there is no such listing or no version for the shape.
     """
-    listings = api.list_all("compute.list_app_catalog_listings")
-    ids = {str(one.get("displayName")): str(one["listingId"]) for one in listings}
+    # Most names are whole, and the catalog is long.
+    ids = _listings(api, display_name=name) or _listings(api)
     title = _title(list(ids), name)
     if title is None:
         near = nearest(name, ids) or list(ids)[:3]
@@ -97,6 +97,12 @@ def needed_policy(api: Api) -> str:
         "This policy statement is probably missing: "
         f"`{policy_for('create_app_catalog_subscription', api.compartment)}`."
     )
+
+
+def _listings(api: Api, **only: str) -> dict[str, str]:
+    """Id of each listing by its title."""
+    found = api.list_all("compute.list_app_catalog_listings", **only)
+    return {str(one.get("displayName")): str(one["listingId"]) for one in found}
 
 
 def _title(names: Sequence[str], wanted: str) -> str | None:

@@ -81,6 +81,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
             nvidia=nvidia_by_name(cluster.shape) and bool(shape.get("gpus")),
         ),
         terms=image.terms,
+        from_marketplace=image.listing is not None,
         image_there=image.there,
         boot_commands=image.boot_commands,
         user=image.user,

@@ -68,6 +68,25 @@ def test_terms_that_are_accepted_once_hold_for_every_cluster(up: Up, tmp_path: P
     assert operations(fake).count(SUBSCRIBE) == 1
 
 
+@pytest.mark.parametrize("kind", ["drop_after", "duplicate"])
+def test_a_reply_that_is_lost_subscribes_to_nothing_twice(up: Up, fake: FakeCloud, kind: str) -> None:
+    fake.fault(operation=SUBSCRIBE, kind=kind)
+    (machine,) = up(accept_terms=True)
+    assert machine.user == "ubuntu"
+    kinds = [one["kind"] for one in fake.state()["resources"]]
+    assert kinds.count("appcatalogsubscription") == 1
+
+
+def test_machines_of_the_marketplace_are_joined_where_their_image_can_not_be_looked_at(
+    up: Up, fake: FakeCloud
+) -> None:
+    up(accept_terms=True)
+    fake.settings(refused_by_policy=["GetImage", "*AppCatalog*"])
+    plan = up.plan(2)
+    assert (plan.image, plan.terms, plan.driver.source) == (VMI, None, "image")
+    assert [machine.user for machine in up.create(plan)] == ["ubuntu", "ubuntu"]
+
+
 def test_terms_that_nobody_accepted_are_not(up: Up, fake: FakeCloud) -> None:
     plan = up.plan(ask_terms=True)
     assert plan.terms is not None

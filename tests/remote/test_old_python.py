@@ -1,0 +1,17 @@
+"""What a node with Python 3.6 (Oracle Linux 8) is asked before cloud-init has installed a newer one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from remote import payload
+from remote.node import __main__, frames, ready
+
+FILES = [Path(str(module.__file__)) for module in (__main__, frames, ready)]
+
+
+@pytest.mark.parametrize("text", [payload.BOOT, payload.ENTRY, *(path.read_text() for path in FILES)])
+def test_python_3_6_can_tell_whether_cloud_init_has_ended(text: str) -> None:
+    ast.parse(text, feature_version=(3, 6))
+    assert "from __future__ import annotations" not in text
