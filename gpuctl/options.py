@@ -37,6 +37,11 @@ env_option = click.option(
     metavar="K=V",
     help="A variable for every rank; K alone: its value here. Repeatable.",
 )
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu"]),
+    help="cpu: leave GPUs alone. Without, a machine whose GPUs can't be used is refused (auto).",
+)
 python_option = click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
 
 

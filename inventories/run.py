@@ -37,6 +37,8 @@ class RunOptions:
     min_nodes: int | None = None
     """None: it was not elastic."""
     nproc_per_node: int | None = None
+    device: Literal["cpu"] | None = None
+    """cpu: a script was not to see any GPU. None: those that there are."""
     env: tuple[str, ...] = ()
     """Names only: a value may be a secret."""
     python: str | None = None

@@ -234,6 +234,7 @@ class Session(asyncssh.SSHServerProcess[bytes]):
         # Read anew for each session: the share changes when the cluster grows.
         gpus = Path(self._config.gpus)
         env["CUDA_VISIBLE_DEVICES"] = gpus.read_text() if gpus.exists() else ""
+        env["GPUCTL_UNUSED_GPUS"] = "note"  # a laptop or a container may have some that nobody wants to use
         return env
 
     def _refuse(self, reason: str) -> None:

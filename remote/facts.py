@@ -43,6 +43,9 @@ class Driver:
     """Whether the system asks for a reboot (packages were installed that need one)."""
 
 
+NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """One node's facts. None: could not be found out."""
@@ -138,6 +141,11 @@ def with_environment(
     return replace(
         facts, python=python, python_version=python_version, torch=torch, ray=ray, packages=tuple(packages)
     )
+
+
+def without_gpus(facts: Facts) -> Facts:
+    """The facts of a node whose ranks are to use its CPUs: as those of one that has no GPU."""
+    return replace(facts, gpus=(), driver=NO_GPU)
 
 
 def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:

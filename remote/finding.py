@@ -1,7 +1,7 @@
 """One thing that a preflight found: where, what, and the fix."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOOPBACK = "127."
 MAX_IN_FULL = 3
@@ -62,3 +62,18 @@ def not_the_first(values: Mapping[str, str], what: str, fix: str, *, fatal: bool
         for name, value in values.items()
         if first is not None and value != values[first]
     ]
+
+
+def alike_together(found: list[Finding]) -> list[Finding]:
+    """The same problem on several nodes as one finding; in the order of the first."""
+    together: dict[Finding, list[str]] = {}
+    for finding in found:
+        nodes = together.setdefault(replace(finding, node=""), [])
+        if finding.node not in nodes:
+            nodes.append(finding.node)
+    return [replace(finding, node=named(nodes)) for finding, nodes in together.items()]
+
+
+def sentence(finding: Finding) -> str:
+    """A finding as people read it."""
+    return f"{finding.node}: {finding.problem}. Fix: {finding.fix}."

@@ -2,20 +2,17 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from inventories.machine import Machine
 from inventories.run import Mode
-from remote import nccl
+from remote import gpu_use, nccl
 from remote.errors import PreflightFailed
 from remote.facts import Facts
-from remote.finding import LOOPBACK, Finding, listed, named, not_the_first
+from remote.finding import LOOPBACK, Finding, alike_together, listed, not_the_first, sentence
+from remote.gpu_use import Expected
 from remote.node.facts import RENDEZVOUS_PORTS
 from remote.probe import ProbeAnswer
 from remote.probed import probed
-from remote.readiness import driver_problem, driver_state
-
-__all__ = ["Finding", "check", "findings", "sentence"]
 
 OLDEST_RAY = "2.60"
 MIN_DISK_BYTES = 50 * 1000 * 1000
@@ -34,11 +31,12 @@ def findings(
     mode: Mode = "torchrun",
     installed: bool = True,
     wished: Collection[str] = (),
+    expected: Expected | None = None,
 ) -> list[Finding]:
     """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
 
     `installed`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
-    variables that the user sets for the ranks.
+    variables that the user sets for the ranks. `expected`: GPUs that there should be.
     """
     found = [
         _not_installed(name, fact, package)
@@ -47,6 +45,7 @@ def findings(
         if version is None and installed and (package == "torch" or mode == "ray")
     ]
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
+    found += gpu_use.findings(facts, expected or Expected(), wished=wished)
     found += _different(facts, mode)
     if mode == "ray" and installed:
         found += [
@@ -197,21 +196,7 @@ def _node(name: str, fact: Facts) -> list[Finding]:
                 fatal=False,
             )
         )
-    return found + _driver(name, fact)
-
-
-def _driver(name: str, fact: Facts) -> list[Finding]:
-    """GPUs that are there and can't be used. A node without any driver may be meant for the CPU, and one where
-    some are used may be a container that was given no others.
-    """
-    state, problem = driver_state(fact.driver), driver_problem(fact.driver)
-    if problem is None or (fact.gpus and state != "partial"):
-        return []
-    return [
-        Finding(
-            node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=state in ("reboot", "broken")
-        )
-    ]
+    return found
 
 
 def _different(facts: Mapping[str, Facts], mode: Mode) -> list[Finding]:
@@ -274,21 +259,6 @@ def _differing(
     return not_the_first(values, what, fix, fatal=fatal)
 
 
-def alike_together(found: list[Finding]) -> list[Finding]:
-    """The same problem on several nodes as one finding; in the order of the first."""
-    together: dict[Finding, list[str]] = {}
-    for finding in found:
-        nodes = together.setdefault(replace(finding, node=""), [])
-        if finding.node not in nodes:
-            nodes.append(finding.node)
-    return [replace(finding, node=named(nodes)) for finding, nodes in together.items()]
-
-
-def sentence(finding: Finding) -> str:
-    """A finding as people read it."""
-    return f"{finding.node}: {finding.problem}. Fix: {finding.fix}."
-
-
 def check(
     facts: Mapping[str, Facts],
     probes: Mapping[str, ProbeAnswer] | None = None,
@@ -297,12 +267,13 @@ def check(
     note: Callable[[str], None],
     mode: Mode = "torchrun",
     wished: Collection[str] = (),
+    expected: Expected | None = None,
 ) -> None:
     """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
 
-    `mode` and `wished`: as in `findings`.
+    `mode`, `wished` and `expected`: as in `findings`.
     """
-    found = findings(facts, probes, master=master, mode=mode, wished=wished)
+    found = findings(facts, probes, master=master, mode=mode, wished=wished, expected=expected)
     for finding in found:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))

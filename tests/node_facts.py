@@ -1,8 +1,8 @@
 """Facts of a plain Ubuntu node, for tests of what is made from them."""
 
-from remote.facts import Driver, Facts
+from remote.facts import NO_GPU, Facts
 
-NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)
+__all__ = ["NO_GPU", "facts"]
 
 
 def facts(**changed: object) -> Facts:

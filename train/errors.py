@@ -5,7 +5,7 @@ TrainError
 ├── BadData          the dataset is there and can't be used
 ├── BadOptions       options that don't fit the data, the model or the ranks; exit status 2
 ├── BadCheckpoint    the checkpoint is of another model, or can't be read
-├── BadEnvironment   the launcher's variables are incomplete, this host has too few GPUs, or a package is missing
+├── BadEnvironment   the launcher's variables are incomplete, or this host lacks GPUs, their driver or a package
 ├── NoPeers          the other ranks did not arrive in time
 ├── PeerLost         another rank failed or fell silent: the cause is there, not here
 └── NotWritten       the model or the metrics could not be written
@@ -35,7 +35,7 @@ class BadCheckpoint(TrainError):
 
 
 class BadEnvironment(TrainError):
-    """The launcher's variables are incomplete, this host has too few GPUs, or a package is missing."""
+    """The launcher's variables are incomplete, or this host lacks GPUs, their driver or a package."""
 
 
 class NoPeers(TrainError):

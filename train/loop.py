@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from train import unused_gpus
 from train.artifacts import save_model
 from train.distributed import (
     choose_device,
@@ -29,6 +30,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
     """
     place = this_place()
     device = choose_device(options.device, place)
+    note = unused_gpus.check(options.device, device)
     metrics, run_dir = os.environ.get("GPUCTL_METRICS"), Path(os.environ.get("GPUCTL_RUN_DIR") or ".")
     curves = run_dir / "artifacts" / "tensorboard"
     with (
@@ -36,6 +38,8 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
         process_group(place, device, timeout_s=options.timeout_s),
         open_writer(curves, place, wanted=options.tensorboard, say=report.say) as writer,
     ):
+        if note:
+            report.say(note)
         fair = cpu_threads(place, cores=usable_cores(), ranks=ranks_on_this_machine(place))
         torch.set_num_threads(options.threads or fair)
         # torch's own default is tf32 for convolutions alone.

@@ -1,10 +1,19 @@
 """`gpuctl bench`: the built-in job on each layout, how it scales, and what other layouts would bring."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, python_option
+from gpuctl.options import (
+    TAIL,
+    App,
+    ScriptCommand,
+    common_options,
+    device_option,
+    env_option,
+    python_option,
+)
 
 
 @click.command(
@@ -35,6 +44,7 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option,
     help="Between nodes, for the forecast (default: measured, else the shape's figure).",
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
+@device_option
 @env_option
 @python_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
@@ -45,6 +55,7 @@ def command(
     forecast: str | None,
     bandwidth_gb_s: float | None,
     plot: Path | None,
+    device: Literal["auto", "cpu"] | None,
     env: tuple[str, ...],
     python: str | None,
     words: tuple[str, ...],
@@ -82,6 +93,7 @@ def command(
             repeats=repeats,
             forecast=parse_layouts(forecast, "--forecast") if forecast is not None else (),
             bandwidth_gb_s=bandwidth_gb_s,
+            device=device,
             env=dict(variable(word) for word in env),
             python=python,
             words=words,

@@ -8,7 +8,15 @@ from click.shell_completion import CompletionItem
 
 from gpuctl import completions
 from gpuctl.errors import Usage
-from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
+from gpuctl.options import (
+    TAIL,
+    App,
+    ScriptCommand,
+    common_options,
+    device_option,
+    env_option,
+    install_options,
+)
 from gpuctl.variables import variable
 
 OURS = frozenset({
@@ -43,6 +51,7 @@ OURS = frozenset({
 @click.option(
     "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f finds the run."
 )
+@device_option
 @env_option
 @install_options
 @click.option("--skip-preflight", is_flag=True, help="Start even where the preflight would refuse.")
@@ -79,6 +88,7 @@ def command(
     nnodes: str | None,
     nproc_per_node: str | None,
     detach: bool,
+    device: Literal["auto", "cpu"] | None,
     env: tuple[str, ...],
     python: str | None,
     pip: tuple[str, ...],
@@ -107,6 +117,9 @@ def command(
     to artifacts/ there comes back) and GPUCTL_METRICS (a file for JSON lines such as
     {"step": 10, "loss": 0.4, "samples": 640}). Nothing of gpuctl has to be imported.
 
+    GPUs are used where there are any; a machine that has some, and none that works, is refused with the fix.
+    --device cpu leaves them alone: one process a node, unless --nproc-per-node says otherwise.
+
     What the project's uv.lock, requirements.txt or pyproject.toml lists is installed by uv into an environment on
     the nodes, once; with --python, or an interpreter in the inventory, that is used as it is.
 
@@ -125,7 +138,7 @@ def command(
     Ctrl-C stops the run on every node; a second one does not wait for its end.
     """
     from gpuctl.workflow import dry_run as dry
-    from gpuctl.workflow.request import TrainRequest, built_in_help, why_missing
+    from gpuctl.workflow.request import TrainRequest, built_in_help, check_device, why_missing
     from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
     from gpuctl.workflow.resume import way_on
 
@@ -136,6 +149,7 @@ def command(
         min_nodes=min_nodes,
         nproc_per_node=_nproc(nproc_per_node),
         detach=detach,
+        device=device,
         env=dict(variable(word) for word in env),
         python=python,
         pip=pip,
@@ -150,6 +164,7 @@ def command(
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
+    check_device(request)
     if taken := OURS & set(words if module else words[1:]):
         # Many a script passes over what it doesn't know, and would run to its end on another cluster.
         app.output.say(

@@ -5,7 +5,15 @@ from typing import Literal
 
 import click
 
-from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option, install_options
+from gpuctl.options import (
+    TAIL,
+    App,
+    ScriptCommand,
+    common_options,
+    device_option,
+    env_option,
+    install_options,
+)
 
 
 @click.command(
@@ -50,6 +58,7 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options, env_option,
     "--most-at-once", type=click.IntRange(1), metavar="N", help="Trials side by side (default: what fits)."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawing.")
+@device_option
 @env_option
 @install_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
@@ -64,6 +73,7 @@ def command(
     gpus_per_trial: float | None,
     most_at_once: int | None,
     seed: int,
+    device: Literal["auto", "cpu"] | None,
     env: tuple[str, ...],
     python: str | None,
     pip: tuple[str, ...],
@@ -91,6 +101,7 @@ def command(
 
     request = TrainRequest(
         launcher="ray",
+        device=device,
         env=dict(variable(word) for word in env),
         python=python,
         pip=pip,

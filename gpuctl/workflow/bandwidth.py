@@ -13,7 +13,7 @@ from gpuctl.view import View
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.launch import interrupts_go_to
 from gpuctl.workflow.prepare import Prepared, send_code
-from gpuctl.workflow.request import TrainRequest
+from gpuctl.workflow.request import VISIBLE, TrainRequest
 from gpuctl.workflow.run_plan import launches_of, plan_run
 from inventories.machine import Inventory
 from inventories.run import Result, Run
@@ -65,7 +65,9 @@ def measure(
         run = plan_run(run_folder.id, inventory, TrainRequest(), script, machines, facts, started_at, {})
         if run.world_size == 1:
             return [], [_row(True, "one rank: nothing to measure")]
-        launches = launches_of(run, script, Prepared(facts=facts, code=code), {})
+        # Where GPUs are not to be used, the ranks are on the CPUs here, too.
+        env = {} if any(fact.gpus for fact in facts.values()) else {VISIBLE: ""}
+        launches = launches_of(run, script, Prepared(facts=facts, code=code), env)
         result, overdue = _run(view, run, run_folder, nodes, known_hosts, launches)
         lines = [line for some in read_metrics(run_folder, run).values() for line in some]
     if result.status == "stopped" and not overdue:

@@ -19,7 +19,7 @@ from gpuctl.workflow.bench_request import BENCH_WORDS, BenchRequest, bucket_mb, 
 from gpuctl.workflow.bench_runs import Ready, measure
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
+from gpuctl.workflow.request import TrainRequest, check_device, machines_of, what_to_install, what_to_run
 from inventories.machine import Inventory
 from inventories.run import RunStatus
 from inventories.store import ClusterFolder
@@ -80,10 +80,12 @@ def bench(app: App, request: BenchRequest) -> Bench:
     inventory = load_inventory(folder)
     train_request = TrainRequest(
         nnodes=nodes_of(request.layouts, inventory),
+        device=request.device,
         env=request.env,
         python=request.python,
         words=(*BENCH_WORDS, *request.words),
     )
+    check_device(train_request)
     machines = machines_of(inventory, train_request)
     script, tree, destination = what_to_run(app, train_request, inventory)
     wanted = what_to_install(train_request, tree, machines, app.output.say)
@@ -94,12 +96,22 @@ def bench(app: App, request: BenchRequest) -> Bench:
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
             nodes = held.enter_context(connected(folder, machines))
             view.phase("prepare", "facts, firewalls, environment, code")
-            prepared = prepare(view, folder, inventory, nodes, tree, destination, wanted)
+            prepared = prepare(
+                view,
+                folder,
+                inventory,
+                nodes,
+                tree,
+                destination,
+                wanted,
+                on_cpu=train_request.on_cpu,
+                wished=request.env,
+            )
             view.phase("preflight", "trying every connection, checking what would fail later")
             check_nodes(view, nodes, prepared, machines[0])
             gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
             layouts = request.layouts or default_layouts(gpus)
-            check_gpus(layouts, gpus, request.words)
+            check_gpus(layouts, gpus)
             if inventory.provider == "local" and any(layout.nodes > 1 for layout in layouts):
                 view.note("local hosts share this one machine: more of them bring no more speed")
             allreduce = None
@@ -119,7 +131,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
         status, failure, measured = measure(ready, layouts, request.repeats)
     return Bench(
         cluster=inventory.cluster,
-        words=train_request.words,
+        words=train_request.job_words,
         status=status,
         failure=failure,
         measured=measured,

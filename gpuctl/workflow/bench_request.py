@@ -1,8 +1,8 @@
 """What a person asked `gpuctl bench` for, and what of it can't be done."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gpuctl.errors import Usage
 from gpuctl.scaling import Layout
@@ -27,6 +27,7 @@ class BenchRequest:
     forecast: tuple[Layout, ...] = ()
     bandwidth_gb_s: float | None = None
     """Between nodes, in place of what would be measured."""
+    device: Literal["auto", "cpu"] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
     words: tuple[str, ...] = ()
@@ -47,10 +48,8 @@ def check(request: BenchRequest) -> None:
         )
 
 
-def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int], words: Sequence[str]) -> None:
+def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int]) -> None:
     """Raises Usage where a layout has more processes than a node that has GPUs has of them."""
-    if ("--device", "cpu") in itertools.pairwise(words) or "--device=cpu" in words:
-        return
     for layout in layouts:
         fewest = min((count for count in gpus[: layout.nodes] if count), default=layout.nproc)
         if layout.nproc > fewest:

@@ -131,7 +131,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
-    launches = launches_of(run, script, replace(ready.prepared, facts=known), request.env)
+    launches = launches_of(run, script, replace(ready.prepared, facts=known), request.rank_env)
     with open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
         result, interrupted = see_through(

@@ -10,12 +10,14 @@ from gpuctl.text import plural
 from gpuctl.view import open_view
 from gpuctl.workflow import bandwidth
 from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.prepare import expected_gpus
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.facts import Facts
     from remote.finding import Finding
+    from remote.gpu_use import Expected
     from remote.probe import ProbeAnswer
     from remote.session import Node
 
@@ -45,7 +47,7 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         if there:
             facts, torchless = _with_environment(there, facts)
             prepared = not torchless
-            rows += [*torchless, *_preflight(there, facts, installed=prepared)]
+            rows += [*torchless, *_preflight(there, facts, expected_gpus(inventory), installed=prepared)]
         healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
@@ -144,7 +146,9 @@ def _with_environment(
     return {**facts, **brought}, []
 
 
-def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, installed: bool) -> list[Row]:
+def _preflight(
+    nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", expected: "Expected", *, installed: bool
+) -> list[Row]:
     """What `train` would refuse or note. The first node that answers stands for node 0."""
     from remote import preflight
     from remote.probe import probe
@@ -153,9 +157,8 @@ def _preflight(nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", *, ins
     began = time.monotonic()
     probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
     rows = [of_network(probes, time.monotonic() - began)]
-    return rows + [
-        of_finding(one) for one in preflight.findings(facts, probes, master=master, installed=installed)
-    ]
+    found = preflight.findings(facts, probes, master=master, installed=installed, expected=expected)
+    return rows + [of_finding(one) for one in found]
 
 
 def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:

@@ -9,7 +9,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.checkpoints import goes_on
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.prepare import Prepared
+from gpuctl.workflow.prepare import Prepared, expected_gpus
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from gpuctl.workflow.resume import resolve
 from gpuctl.workflow.run_plan import launches_of, plan_run
@@ -40,15 +40,22 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:
         machines = [machine for machine in machines if machine.name in nodes]
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
+    if request.on_cpu:
+        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
     code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
     prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
     daemons = daemons_of(machines, found) if request.mode == "ray" else {}
     head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0) if daemons else None
-    launches = launches_of(run, script, prepared, request.env, head)
+    launches = launches_of(run, script, prepared, request.rank_env, head)
     environments = {name: environment_of(launch) for name, launch in launches.items()}
     problems = preflight.findings(
-        found, master=machines[0], mode=run.mode, installed=wanted is None, wished=request.env
+        found,
+        master=machines[0],
+        mode=run.mode,
+        installed=wanted is None,
+        wished=request.env,
+        expected=expected_gpus(inventory, on_cpu=request.on_cpu),
     )
     say = app.output.say
     say(

@@ -14,6 +14,7 @@ from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.facts import Facts
+    from remote.gpu_use import Expected
     from remote.python_env.requirements import Wanted
     from remote.session import Node
     from remote.tree import Tree
@@ -27,6 +28,8 @@ class Prepared:
     """With the interpreters that the ranks use and, where these are of environments, what is in them."""
     code: Mapping[str, str]
     """The project's folder on each node. Empty: nothing was sent, as the preflight refuses."""
+    expected: "Expected | None" = None
+    """GPUs that there should be. None: not known."""
 
 
 def prepare(
@@ -39,6 +42,8 @@ def prepare(
     wanted: "Wanted | None",
     *,
     beside: "Mapping[str, Node] | None" = None,
+    on_cpu: bool = False,
+    wished: Collection[str] = (),
 ) -> Prepared:
     """Facts, then firewall, environment and code, on all nodes at once.
 
@@ -48,8 +53,11 @@ def prepare(
     `wanted`: what the ranks need installed; None: the nodes' Python is used as it is. Where a run goes on already,
     only facts are taken: the preflight refuses, and what that run uses is left alone. Where a disk is full, no code
     is sent: the preflight refuses, and tells all else that is wrong with it.
+
+    `on_cpu`: GPUs are not to be used; otherwise PreflightFailed is raised, before anything is done, where a machine
+    has some and none can be. `wished`: names of the variables that a person sets.
     """
-    from remote import facts, preflight
+    from remote import facts, finding, gpu_use, preflight
     from remote.fanout import fan_out, values
     from remote.python_env import compared
 
@@ -62,8 +70,13 @@ def prepare(
     guarded = crosses_a_network(peers)
     everyone = {**nodes, **(beside or {})}
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
-    if any(found[name].active_runs for name in nodes):
-        return Prepared(facts={name: found[name] for name in nodes}, code={})
+    if on_cpu:
+        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    expected = expected_gpus(inventory, on_cpu=on_cpu)
+    own = {name: found[name] for name in nodes}
+    if any(fact.active_runs for fact in own.values()):
+        return Prepared(facts=own, code={}, expected=expected)
+    gpu_use.check(own, expected, wished=wished)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
     room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
     build = Build.of(everyone, found, wanted) if wanted is not None else None
@@ -79,12 +92,25 @@ def prepare(
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _) in both.items()}
-    for finding in preflight.alike_together(compared.findings(ready)):
-        view.note(preflight.sentence(finding))
+    for one_finding in finding.alike_together(compared.findings(ready)):
+        view.note(finding.sentence(one_finding))
     return Prepared(
         facts=ready,
         code={name: root for name, (_, root) in both.items()} if room else {},
+        expected=expected,
     )
+
+
+def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
+    """How many GPUs each machine should have, by its shape, or by what `up` found. `on_cpu`: nobody wants any."""
+    from provision.catalog import SHAPES
+    from remote.gpu_use import Expected
+
+    gpus = {}
+    for machine in () if on_cpu else inventory.machines:
+        shape = SHAPES.get(machine.shape or inventory.shape or "")
+        gpus[machine.name] = max(machine.gpus or 0, shape.gpus if shape else 0)
+    return Expected(gpus=gpus, local=inventory.provider == "local")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,4 +212,5 @@ def check_nodes(
         view.note("the preflight is skipped, as you said")
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
-    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished)
+    expected = prepared.expected
+    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished, expected=expected)

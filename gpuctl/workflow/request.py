@@ -26,6 +26,9 @@ LAUNCHERS: Mapping[Mode, tuple[str, ...]] = {
     "ray": ("torch", "ray[default,train]>=2.60"),
 }
 """What starts the ranks; requirements of every environment that is not locked."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NONE_VISIBLE = ("", "-1")
+"""Its values that hide all GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class TrainRequest:
     nproc_per_node: int | Literal["auto"] | None = None
     """auto, or None for not said: one a GPU, or one where there is none."""
     detach: bool = False
+    device: Literal["auto", "cpu"] | None = None
+    """cpu: GPUs are not to be used. None: not said."""
     env: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
     pip: tuple[str, ...] = ()
@@ -80,6 +85,25 @@ class TrainRequest:
         return self.mode == "ray" and (self.search is not None or not self.built_in)
 
     @property
+    def on_cpu(self) -> bool:
+        """True: GPUs are not to be used."""
+        own = value_of(self.words, "--device") if self.built_in else None
+        return "cpu" in (self.device, own) or self.env.get(VISIBLE) in NONE_VISIBLE
+
+    @property
+    def job_words(self) -> tuple[str, ...]:
+        """The built-in job's options, with the device that was chosen for it."""
+        if value_of(self.words, "--device") is not None:
+            return self.words
+        device = "cpu" if self.on_cpu else self.device
+        return self.words if device is None else ("--device", device, *self.words)
+
+    @property
+    def rank_env(self) -> Mapping[str, str]:
+        """The variables that the ranks are given."""
+        return {**self.env, VISIBLE: ""} if self.on_cpu and not self.built_in else self.env
+
+    @property
     def elastic(self) -> bool:
         """True: it takes as many machines as there are, within limits."""
         return self.min_nodes is not None
@@ -102,6 +126,7 @@ class TrainRequest:
             nnodes=self.nnodes,
             min_nodes=self.min_nodes,
             nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
+            device="cpu" if self.device == "cpu" and not self.built_in else None,
             env=tuple(sorted(self.env)),
             python=self.python,
             pip=self.pip,
@@ -141,12 +166,13 @@ def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple
     from remote.tree import read_tree
 
     if request.built_in:
-        check_built_in(request.words)
-        if note := home_note(request.words, inventory.provider):
+        words = request.job_words
+        check_built_in(words)
+        if note := home_note(words, inventory.provider):
             app.output.say(note)
-        script = built_in(request.words)
+        script = built_in(words)
         if request.search is not None:
-            script = Script(kind="function", target=BUILT_IN_TRIAL, args=request.words, search=request.search)
+            script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
         return script, built_in_tree(), BUILT_IN_FOLDER
     if request.project is not None and not request.project.is_dir():
         raise Usage(
@@ -231,6 +257,15 @@ def check_built_in(words: Sequence[str]) -> None:
     said = done.stderr.strip().splitlines()
     if done.returncode == 2 and said:
         raise Usage(said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --"))
+
+
+def check_device(request: TrainRequest) -> None:
+    """Raises Usage where --device and the built-in job's own contradict each other."""
+    own = value_of(request.words, "--device") if request.built_in else None
+    if request.device is not None and own not in (None, request.device):
+        raise Usage(
+            f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
+        )
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

@@ -136,6 +136,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         nnodes=before.nnodes if request.nnodes is None else request.nnodes,
         min_nodes=before.min_nodes if request.nnodes is None else request.min_nodes,
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
+        device=request.device or before.device,
     )
     if not (request.python or request.pip or request.requirements or request.wheels):
         request = replace(
@@ -148,7 +149,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     if not request.built_in:
         return request
     if run.built_in:
-        return replace(request, words=last_of_each((*run.args, *request.words)))
+        return replace(request, words=last_of_each((*run.args, *request.job_words)), device=None)
     args = (*run.args, *request.words)
     if run.script.startswith("-m "):
         words, module = args, run.script.removeprefix("-m ")

@@ -82,7 +82,7 @@ def train(
                     run_folder,
                     run,
                     nodes,
-                    launches_of(run, project.script, ready.prepared, request.env, ready.head),
+                    launches_of(run, project.script, ready.prepared, request.rank_env, ready.head),
                     detach=request.detach,
                     mirror=request.max_restarts > 0 or request.elastic,
                     beside=_growing(view, folder, request, project, ready, growth, run, machines),
@@ -139,7 +139,17 @@ def _get_ready(
     master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     with _taking(seconds, "prepare"):
         view.phase("prepare", "facts, firewalls, environment, code")
-        prepared = prepare(view, folder, inventory, nodes, project.tree, project.destination, project.wanted)
+        prepared = prepare(
+            view,
+            folder,
+            inventory,
+            nodes,
+            project.tree,
+            project.destination,
+            project.wanted,
+            on_cpu=request.on_cpu,
+            wished=request.env,
+        )
     with _taking(seconds, "preflight"):
         view.phase("preflight", "trying every connection, checking what would fail later")
         check_nodes(
@@ -231,9 +241,24 @@ def _readying(
         others = {name: node for name, node in nodes.items() if name != machine.name}
         one = {machine.name: nodes[machine.name]}
         tree, destination, wanted = project.tree, project.destination, project.wanted
-        ready = prepare(view, folder, inventory, one, tree, destination, wanted, beside=others)
+        on_cpu, wished = request.on_cpu, request.env
+        ready = prepare(
+            view,
+            folder,
+            inventory,
+            one,
+            tree,
+            destination,
+            wanted,
+            beside=others,
+            on_cpu=on_cpu,
+            wished=wished,
+        )
         together = {**{name: facts[name] for name in others}, **ready.facts}
-        preflight.check(together, None, master=master, note=view.note, mode=request.mode, wished=request.env)
+        expected = ready.expected
+        preflight.check(
+            together, None, master=master, note=view.note, mode=request.mode, wished=wished, expected=expected
+        )
         if request.drives and already.head is not None:
             token, most = folder.ray_token(), request.most_nodes
             ray_cluster.join(nodes, machine, together, already.head, master, token, view.node, most=most)

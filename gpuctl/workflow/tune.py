@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.search import Param
-from gpuctl.workflow.request import TrainRequest, check_built_in
+from gpuctl.workflow.request import TrainRequest, check_built_in, check_device
 from gpuctl.workflow.train import train
 from inventories.run import Result
 
@@ -85,7 +85,9 @@ class Tuned:
 def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
     """Search; Ctrl-C ends the search, and what is known of the trials by then comes back."""
     metric = check(request, asked)
-    words = request.words if request.built_in else None
+    if asked.gpus == 0:
+        request = replace(request, device=request.device or "cpu")
+    words = request.job_words if request.built_in else None
     search = asked.document(metric, words)
     result, interrupted = train(app, replace(request, launcher="ray", search=search))
     return Tuned(
@@ -100,6 +102,9 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
 
 def check(request: TrainRequest, asked: TuneRequest) -> str:
     """The metric. Raises Usage for what can't be searched, before anything is launched."""
+    check_device(request)
+    if request.on_cpu and asked.gpus:
+        raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
     if not asked.params:
         raise Usage("There is nothing to search. Name what to draw: --param 'lr=loguniform(1e-4,1e-1)'")
     if not request.built_in:

@@ -52,6 +52,22 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"nnodes": 4, "min_nodes": 2}),
         ({"nnodes": 3}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"min_nodes": None}),
         ({"nnodes": 4, "min_nodes": 1}, RUN, {"nnodes": 4, "min_nodes": 1}),
+        (
+            {"device": "cpu"},
+            BUILT_IN,
+            {"words": ("--epochs", "3", "--device", "cpu"), "device": None, "on_cpu": True},
+        ),
+        ({"device": "auto"}, replace(BUILT_IN, args=("--device", "cpu")), {"words": ("--device", "auto")}),
+        (
+            {},
+            replace(RUN, options=RunOptions(project="/srv", device="cpu")),
+            {"device": "cpu", "on_cpu": True},
+        ),
+        (
+            {"device": "auto"},
+            replace(RUN, options=RunOptions(project="/srv", device="cpu")),
+            {"device": "auto", "on_cpu": False},
+        ),
         ({}, RUN, {"mode": "torchrun"}),
         ({}, replace(RUN, mode="ray"), {"mode": "ray"}),
         ({"launcher": "torchrun"}, replace(RUN, mode="ray"), {"mode": "torchrun"}),

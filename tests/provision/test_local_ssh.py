@@ -108,6 +108,7 @@ class TestCommands:
         assert set(re.findall(r"^GPUCTL_\w+", env, re.MULTILINE)) == {
             "GPUCTL_LOCAL_HOST",
             "GPUCTL_LOCAL_CLUSTER",
+            "GPUCTL_UNUSED_GPUS",
         }
 
     def test_a_client_may_set_its_language_and_nothing_else(self, ssh):
