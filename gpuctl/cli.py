@@ -5,6 +5,7 @@ place that turns errors into a sentence and a status; it knows the error classes
 only imported by those who can raise it.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,12 +15,14 @@ import click
 
 from gpuctl import overview
 from gpuctl.errors import Declined
-from gpuctl.options import App, global_options
+from gpuctl.options import App, Options, global_options
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
 from inventories.suggest import did_you_mean
 
 INTERRUPTED = 130
+JSON_VARIABLE = "GPUCTL_JSON"
+"""Set to 1 it is --json for every command."""
 
 STATUSES = {
     "gpuctl.errors.Usage": 2,
@@ -124,7 +127,7 @@ group = Commands(
 
 def main(arguments: Sequence[str]) -> int:
     """Run gpuctl; returns the exit status. Every error ends here."""
-    app = App()
+    app = App(Options(json=os.environ.get(JSON_VARIABLE, "") not in ("", "0")))
     try:
         status = group.main(list(arguments), prog_name="gpuctl", standalone_mode=False, obj=app)
         if sys.stdout:
@@ -138,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
             app.give(json=True)
-        return _report(app, "Usage", _usage_message(error), 2, error)
+        return _report(app, "Usage", _familiar(arguments) or _usage_message(error), 2, error)
     except Exception as error:  # noqa: BLE001 - nobody is to see a traceback who did not ask for it
         return _report(app, type(error).__name__, *_sentence(error), error)
 
@@ -173,6 +176,23 @@ def _usage_message(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpuctl"
     return f"{message} See `{path} --help`."
+
+
+def _familiar(arguments: Sequence[str]) -> str | None:
+    """The answer to a line that other tools would take; None: it is none."""
+    from gpuctl import familiar  # only those who have an error pay for it
+
+    return familiar.answer(arguments, overview.COMMANDS, _options_of)
+
+
+def _options_of(name: str) -> tuple[frozenset[str], bool]:
+    """A command's options that take a value, and whether what follows its first word is somebody else's."""
+    command = group.get_command(click.Context(group), name)
+    if command is None:
+        return frozenset(), False
+    options = [option for option in command.params if isinstance(option, click.Option) and not option.is_flag]
+    names = frozenset(name for option in options for name in option.opts)
+    return names, not command.context_settings.get("allow_interspersed_args", True)
 
 
 def _asked_for_json(arguments: Sequence[str]) -> bool:

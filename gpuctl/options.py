@@ -11,7 +11,8 @@ several commands which start ranks have stand here, too.
 """
 
 import functools
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,17 @@ def global_options() -> list[click.Option]:
         else click.Option(names, is_flag=True, help=help_line)
         for names, value, help_line in overview.GLOBAL_OPTIONS
     ]
+
+
+def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | None:
+    """The note on a last --json that is not gpuctl's, where the output is for people; None: there is none.
+
+    `command`: gpuctl's, as it is typed before the words that are another's. `what`: what these are of.
+    """
+    if app.options.json or words[-1:] != ("--json",):
+        return None
+    line = f"gpuctl {command.replace(' ', ' --json ', 1)}{shlex.join(words[:-1])}"
+    return f"note: the --json at the end went to the {what}; gpuctl's own goes before it: {line}"
 
 
 class ScriptCommand(click.Command):

@@ -105,6 +105,7 @@ def text() -> str:
         "",
         "Options, before or after the command's name:",
         *_rows(_options()),
+        "  GPUCTL_JSON=1 in the environment is --json for every command.",
         "",
         "Exit status:",
         *_rows(EXIT_STATUSES, width=10),

@@ -3,7 +3,7 @@
 import click
 
 from gpuctl import completions
-from gpuctl.options import TAIL, App, common_options
+from gpuctl.options import TAIL, App, common_options, json_note
 
 
 @click.command(context_settings=TAIL)
@@ -23,6 +23,8 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
     """
     from gpuctl.workflow.machines import execute
 
+    if note := json_note(app, "exec -- ", "command", words):
+        app.output.say(note)
     outcomes = execute(app, words, rank)
     if app.options.json:
         app.output.json({"nodes": outcomes})

@@ -16,6 +16,7 @@ from gpuctl.options import (
     device_option,
     env_option,
     install_options,
+    json_note,
 )
 from gpuctl.variables import variable
 
@@ -165,7 +166,12 @@ def command(
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     check_device(request)
-    if taken := OURS & set(words if module else words[1:]):
+    taken = OURS & set(words if module else words[1:])
+    before = "train " if module is None else f"train -m {module} "
+    if note := None if request.built_in else json_note(app, before, "script", words):
+        app.output.say(note)
+        taken -= {"--json"}
+    if taken:
         # Many a script passes over what it doesn't know, and would run to its end on another cluster.
         app.output.say(
             f"note: {' '.join(sorted(taken))} after the script is the script's; gpuctl's own go before it"

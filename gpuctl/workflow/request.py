@@ -256,7 +256,9 @@ def check_built_in(words: Sequence[str]) -> None:
     )
     said = done.stderr.strip().splitlines()
     if done.returncode == 2 and said:
-        raise Usage(said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --"))
+        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
+        raise Usage(sentence + ours)
 
 
 def check_device(request: TrainRequest) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gpuctl import cli, errors, overview
 from gpuctl.commands.train import left_behind
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
+from gpuctl.workflow.request import check_built_in
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
 from remote.errors import PreflightFailed, ScriptNotSynced
@@ -317,6 +318,61 @@ def test_json_after_wrong_options_is_still_seen(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["error"]["exit_status"] == 2
     assert cli.main(["exec", "--bogus", "--", "ls", "--json"]) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("value", "json_wanted"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_a_variable_is_json_for_every_command(
+    register: Register, monkeypatch: pytest.MonkeyPatch, value: str, json_wanted: bool
+) -> None:
+    monkeypatch.setenv("GPUCTL_JSON", value)
+    apps = telling(register)
+    assert cli.main(["probe"]) == 0
+    assert apps[0].options.json is json_wanted
+    assert cli.main(["probe", "--json"]) == 0
+    assert apps[1].options.json
+
+
+def test_a_wrong_line_is_json_with_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_JSON", "1")
+    assert cli.main(["down", "--bogus"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["exit_status"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["exec", "--", "hostname", "--json"], "went to the command; gpuctl's own goes before it: "
+         "gpuctl exec --json -- hostname"),
+        (["train", "x.py", "--lr", "0.1", "--json"], "went to the script; gpuctl's own goes before it: "
+         "gpuctl train --json x.py --lr 0.1"),
+        (["train", "-m", "pkg.mod", "--json"], "went to the script; gpuctl's own goes before it: "
+         "gpuctl train --json -m pkg.mod"),
+    ],
+)  # fmt: skip
+def test_json_at_the_end_of_anothers_words_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    note: str,
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    assert cli.main(words) == 2, "there is no cluster"
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"note: the --json at the end {note}\n")
+    assert "is the script's" not in err
+    assert cli.main([words[0], "--json", *words[1:]]) == 2
+    out, err = capsys.readouterr()
+    assert "at the end" not in err
+    assert json.loads(out)["error"]["exit_status"] == 2
+
+
+def test_json_among_the_built_in_jobs_options_is_told() -> None:
+    with pytest.raises(errors.Usage, match="gpuctl's own --json goes before --: gpuctl train --json -- …$"):
+        check_built_in(("--epochs", "1", "--json"))
 
 
 def test_an_error_after_the_document_adds_no_second_one(

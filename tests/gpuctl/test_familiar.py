@@ -1,0 +1,135 @@
+"""What people type who know other tools, and the line that they are given for it."""
+
+import importlib
+import json
+
+import click
+import pytest
+
+from gpuctl import cli, familiar, overview
+
+SOON = {"clusters"}
+"""Commands that are named here and may not be there yet."""
+
+
+def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What gpuctl says of a line that it refuses."""
+    assert cli.main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("launch", "gpuctl up"),
+        ("launch --gpus A10:2", "gpuctl up --shape VM.GPU.A10.2"),
+        ("launch --gpus A100-80GB:8 --use-spot -n 2", "gpuctl up --shape p4de.24xlarge --spot --count 2"),
+        ("launch -c my task.yaml", "gpuctl up --cluster my -f task.yaml"),
+        ("launch --gpus A10:3", "gpuctl up --shape SHAPE (gpuctl shapes lists them)"),
+        (
+            "launch -c my --gpus=T4 -- python my.py --lr 1",
+            "gpuctl up --cluster my --shape g4dn.xlarge; then train on them: gpuctl train --cluster my my.py --lr 1",
+        ),
+        ("run my.py --lr 0.1", "gpuctl train my.py --lr 0.1"),
+        ("python -m pkg.mod --nproc_per_node 2", "gpuctl train -m pkg.mod --nproc_per_node 2"),
+        (
+            "torchrun --standalone --nnodes 2 --nproc_per_node 4 --master_addr 10.0.0.1 my.py --nproc_per_node 3",
+            "gpuctl train --nnodes 2 --nproc-per-node 4 my.py --nproc_per_node 3",
+        ),
+        ("accelerate launch my.py", "gpuctl train my.py"),
+        ("list", "gpuctl clusters"),
+        ("--cluster blue ls -l", "gpuctl clusters --cluster blue"),
+        ("get pods", "gpuctl status"),
+        ("ps", "gpuctl runs"),
+        ("tail", "gpuctl logs -f"),
+        ("tail 20261121", "gpuctl logs -f 20261121"),
+        ("cp a b", "gpuctl push FILE; from the nodes: gpuctl pull FILE"),
+        ("cost", "gpuctl clusters; what a run cost: gpuctl results; list prices: gpuctl shapes"),
+        ("destroy -auto-approve", "gpuctl down --yes"),
+        ("terminate my", "gpuctl down --cluster my"),
+        ("kill 20261121", "gpuctl stop 20261121"),
+        ("plan -n 2", "gpuctl up --dry-run --count 2"),
+        ("nvidia-smi -L", "gpuctl exec -- nvidia-smi -L"),
+        ("help train", "gpuctl train --help"),
+    ],
+)
+def test_other_tools_commands_are_answered_with_the_line_to_type(
+    line: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = answered(line, capsys)
+    name = line.removeprefix("--cluster blue ").split()[0]
+    assert said.startswith(f"gpuctl has no '{name}'. ")
+    assert said.partition(". ")[2].partition(": ")[2] == ours
+
+
+@pytest.mark.parametrize(
+    ("line", "missing", "ours"),
+    [
+        ("up -n 2", "-n", "gpuctl up --count 2"),
+        ("up --num-nodes 2 --shape S", "--num-nodes", "gpuctl up --count 2 --shape S"),
+        ("up --gpus A10:2 --disk-size=200", "--gpus, --disk-size", "gpuctl up --shape VM.GPU.A10.2 --disk-gb 200"),
+        ("up -n", "-n", "gpuctl up --count N"),
+        ("up task.yml", "'task.yml'", "gpuctl up -f task.yml"),
+        ("train -n 2", "-n", "gpuctl train --nnodes 2"),
+        ("train --num-nodes 2 my.py --num-nodes 3", "--num-nodes", "gpuctl train --nnodes 2 my.py --num-nodes 3"),
+        ("train --nproc_per_node=4 --env A=1 my.py", "--nproc_per_node",
+         "gpuctl train --nproc-per-node 4 --env A=1 my.py"),
+        ("train --gpus A10:2", "--gpus", "gpuctl train --nproc-per-node 2"),
+        ("down my", "'my'", "gpuctl down --cluster my"),
+        ("--cluster blue down --force", "--force", "gpuctl down --cluster blue --yes"),
+        ("status -o table", "-o", "gpuctl status --json"),
+        ("shapes A10", "'A10'", "gpuctl shapes --gpu A10"),
+    ],
+)  # fmt: skip
+def test_other_tools_options_are_answered_with_the_line_to_type(
+    line: str, missing: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = line.removeprefix("--cluster blue ").split()[0]
+    assert answered(line, capsys) == f"{name} does not take {missing}; write: {ours}"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("trian", "There is no command 'trian'; did you mean 'train'? See `gpuctl --help`."),
+        (
+            "up --count many",
+            "Invalid value for '--count': 'many' is not a valid integer. See `gpuctl up --help`.",
+        ),
+        ("exec --bogus -- ls -n 2", "No such option '--bogus'"),
+        ("--no-color", "Missing command. See `gpuctl --help`."),
+    ],
+)
+def test_other_mistakes_are_told_as_ever(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answered(line, capsys).startswith(said)
+
+
+def test_json_gets_the_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["launch", "-n", "2", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"] == "gpuctl has no 'launch'. Create machines: gpuctl up --count 2 --json"
+
+
+def options_of(name: str) -> set[str]:
+    command = importlib.import_module(overview.module_of(name)).command
+    return {opt for param in command.params if isinstance(param, click.Option) for opt in param.opts}
+
+
+def test_the_table_names_what_gpuctl_has_and_nothing_that_it_has_itself() -> None:
+    for typed, (begin, _) in familiar.COMMANDS.items():
+        assert typed not in overview.COMMANDS
+        ours = begin.split()[0]
+        assert ours in overview.COMMANDS or ours in SOON or ours.startswith("-"), typed
+    assert not set(familiar.SENTENCES) & {*overview.COMMANDS, *familiar.COMMANDS}
+    for command, table in familiar.OPTIONS.items():
+        for name in [command] if command else overview.COMMANDS:
+            own = options_of(name)
+            for typed, instead in table.items():
+                written = instead.partition(" ")[0].partition("{")[0]
+                assert not written or written in own, f"{name}: {instead}"
+                if command:
+                    assert typed not in own, f"{name}: {typed}"
