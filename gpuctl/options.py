@@ -145,7 +145,7 @@ def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | 
     if app.options.json or words[-1:] != ("--json",):
         return None
     line = f"gpuctl {command.replace(' ', ' --json ', 1)}{shlex.join(words[:-1])}"
-    return f"note: the --json at the end went to the {what}; gpuctl's own goes before it: {line}"
+    return f"note: the --json at the end went to the {what}; gpuctl's own goes before it: {line.rstrip()}"
 
 
 class ScriptCommand(click.Command):

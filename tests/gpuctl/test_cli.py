@@ -371,7 +371,7 @@ def test_json_at_the_end_of_anothers_words_is_told(
 
 
 def test_json_among_the_built_in_jobs_options_is_told() -> None:
-    with pytest.raises(errors.Usage, match="gpuctl's own --json goes before --: gpuctl train --json -- …$"):
+    with pytest.raises(errors.Usage, match=r"gpuctl's own --json goes before --: gpuctl train --json -- …$"):
         check_built_in(("--epochs", "1", "--json"))
 
 
