@@ -5,7 +5,7 @@ without workers, `loss.item()` at every step. Ours: the parts of `python -m trai
 `--loop fast`, and each choice of the fast loop by itself on top of the plain one. All take the same number of steps
 in each round, in an order that changes; printed are medians of images a second, and median ratios to the tutorials'
 loop. What clocks and metrics cost is measured in pairs of a few steps, with and without them. How far all that is
-from what the device could do is told by the operations of a step, and for the GPUs in `PEAKS` by their floors.
+from what the device could do is told by the operations of a step, and for GPUs that are known by their floors.
 
 On a CPU it is `cnn` on images of MNIST's shape, on a GPU `resnet18` on CIFAR-10's, there also in bf16 and compiled.
 With `--compile` the compiled fast loop is measured on a CPU as well, after a minute or so for the compiler.
@@ -25,13 +25,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
-from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.parts.floors import peaks_of, step_floor
+from bench.parts.network import network_cost
+from bench.parts.published import Published
 from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share
 from train.data import Images
 from train.distributed import Place
@@ -43,77 +42,13 @@ from train.progress import Progress, StepLog
 from train.report import Report
 from train.step import Objective, Step
 from train.timing import StepTimer
-from train.vision import torchvision
 
 BATCH = 64
 WARM_UP = 12
 COST_LIMIT = 1.01
 PAIRS, PAIR_STEPS = 100, 4
-PEAKS = {"H200": (790e12, 4.8e12), "A10G": (125e12, 0.6e12), "A10": (125e12, 0.6e12)}
-"""What the floors are counted with: operations a second in bf16, and bytes a second of memory."""
-ADAM_BYTES = 40
-"""That a step has to move for each weight in fp32: the weight for forward, backward and update, the gradient written
-and read, two states of Adam read and written, the weight written."""
 Loop = Callable[[int], float]
 """Takes so many steps; seconds."""
-
-
-class Tutorial:
-    """The loop that people copy."""
-
-    def __init__(self, options: Options, images: Images, classes: int, device: torch.device) -> None:
-        transforms = torchvision().transforms
-        channels = images.images.shape[1]
-        steps = [transforms.ToTensor(), transforms.Normalize([0.5] * channels, [0.25] * channels)]
-        if channels == 3:
-            steps.insert(0, transforms.RandomHorizontalFlip())
-        self._loader = DataLoader(Pictures(images, transforms.Compose(steps)), BATCH, shuffle=True)
-        self._device = device
-        torch.manual_seed(0)
-        self._model = build(options, tuple(images.images.shape[1:]), classes).to(device)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
-        self._criterion = nn.CrossEntropyLoss()
-        self._batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(())
-        self._running_loss = 0.0
-
-    def __call__(self, steps: int) -> float:
-        began = time.perf_counter()
-        for _ in range(steps):
-            inputs, labels = self._next()
-            inputs, labels = inputs.to(self._device), labels.to(self._device)
-            self._optimizer.zero_grad()
-            loss = self._criterion(self._model(inputs), labels)
-            loss.backward()
-            self._optimizer.step()
-            self._running_loss += loss.item()
-        return time.perf_counter() - began
-
-    def _next(self) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = next(self._batches, None)
-        if batch is None or len(batch[1]) < BATCH:
-            self._batches = iter(self._loader)
-            batch = next(self._batches)
-        return batch
-
-
-class Pictures(TorchDataset):
-    """As torchvision's datasets keep them: arrays that become pictures one by one."""
-
-    def __init__(self, images: Images, transform: Callable[..., torch.Tensor]) -> None:
-        self._pixels = images.images.permute(0, 2, 3, 1).numpy()
-        self._labels = images.labels.tolist()
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from PIL import Image
-
-        pixels = self._pixels[index]
-        return self._transform(
-            Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-        ), self._labels[index]
 
 
 class Ours:
@@ -197,7 +132,7 @@ class Silent(StepTimer):
 def main() -> int:
     numbers = [word for word in sys.argv[1:] if word != "--compile"]
     rounds = int(numbers[0]) if numbers else 7
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     on_gpu = device.type == "cuda"
     steps = int(numbers[1]) if len(numbers) > 1 else (200 if on_gpu else 40)
     shape, model = ((3, 32, 32), "resnet18") if on_gpu else ((1, 28, 28), "cnn")
@@ -227,7 +162,7 @@ def main() -> int:
             )  # fmt: skip
 
         loops: dict[str, Loop] = {
-            "the tutorials' loop": Tutorial(options, images, 10, device),
+            "the tutorials' loop": Published(options, images, 10, device, batch_size=BATCH),
             "--loop plain": ours(),
             "plain + data on the device": ours(resident=True),
             "plain + channels last": ours(last=True),
@@ -261,23 +196,19 @@ def main() -> int:
 
 def print_floors(options: Options, shape: tuple[int, int, int], steps_per_s: float, device: str) -> None:
     """How far the fastest loop is from what the device could do at the least."""
-    model = build(options, shape, 10)
-    with FlopCounterMode(display=False) as counted:
-        nn.functional.cross_entropy(model(torch.zeros(BATCH, *shape)), torch.zeros(BATCH).long()).backward()
-    operations = counted.get_total_flops()
+    network = network_cost(options, shape, 10)
+    operations = network.flop_per_image * BATCH
     print(
-        f"  {operations / BATCH / 1e6:.1f} MFLOP an image, forward and backward: the fastest does "
+        f"  {network.flop_per_image / 1e6:.1f} MFLOP an image, forward and backward: the fastest does "
         f"{operations * steps_per_s / 1e12:.3f} TFLOP/s"
     )
-    for known, (flop_per_s, bytes_per_s) in PEAKS.items():
-        if known in device.split():
-            step_ms = 1000 / steps_per_s
-            arithmetic = operations / flop_per_s * 1000
-            memory = sum(p.numel() for p in model.parameters()) * ADAM_BYTES / bytes_per_s * 1000
-            print(
-                f"  floors of a step of {step_ms:.3f} ms: {arithmetic:.3f} ms for the arithmetic in bf16, "
-                f"{memory:.3f} ms for the weights' way through memory"
-            )
+    peaks = peaks_of(device)
+    if peaks is not None:
+        floor = step_floor(network, BATCH, "bf16", tflops=peaks.tflops["bf16"], gb_s=peaks.gb_s)
+        print(
+            f"  floors of a step of {1000 / steps_per_s:.3f} ms: {floor['compute_ms']:.3f} ms for the arithmetic in "
+            f"bf16, {floor['memory_ms']:.3f} ms for the way through memory"
+        )
 
 
 def cost_of(told: Loop, silent: Loop) -> float:

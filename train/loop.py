@@ -42,11 +42,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
             report.say(note)
         fair = cpu_threads(place, cores=usable_cores(), ranks=ranks_on_this_machine(place))
         torch.set_num_threads(options.threads or fair)
-        # torch's own default is tf32 for convolutions alone.
-        torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
-        # Steps have one shape, and the last of an epoch another: worth trying which convolution is the fastest.
-        torch.backends.cudnn.benchmark = options.loop == "fast"
-        torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
+        set_arithmetic(options)
         trainer = Trainer(options, place, device, report, run_dir / "checkpoints")
         trainer.start()
         epochs = []
@@ -67,3 +63,12 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
             path = run_dir / "artifacts" / "model.pt"
             save_model(trainer.model, path)
             report.say(f"model written to {path}")
+
+
+def set_arithmetic(options: Options) -> None:
+    """How torch computes products and convolutions in this process, from now on."""
+    # torch's own default is tf32 for convolutions alone.
+    torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
+    # Steps have one shape, and the last of an epoch another: worth trying which convolution is the fastest.
+    torch.backends.cudnn.benchmark = options.loop == "fast"
+    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")

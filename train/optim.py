@@ -43,8 +43,9 @@ def optimizer_for(
     if options.optimizer == "sgd":
         return SGD(weights, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused or None)
     kind = Adam if options.optimizer == "adam" else AdamW
-    # On a GPU its count of steps is kept there, too: nothing has to be read from it, or sent to it, in a step.
-    capturable = device.type == "cuda" and (fused or compiled)
+    # On a GPU its count of steps is kept there, too: nothing has to be read from it, or sent to it, in a step. A
+    # fused one does so by itself; told to, it would warn that no graph is captured.
+    capturable = device.type == "cuda" and compiled
     return kind(weights, lr=lr, weight_decay=decay, fused=fused or None, capturable=capturable)
 
 

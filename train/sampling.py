@@ -46,13 +46,6 @@ class Chance:
     shifts: Tensor | None
     """[n, 2], int64, 0 .. 2 * MAX_SHIFT: down and right of the upper left corner of the padded image."""
 
-    def to(self, device: torch.device) -> "Chance":
-        """The same on a device."""
-        return Chance(
-            flips=None if self.flips is None else self.flips.to(device),
-            shifts=None if self.shifts is None else self.shifts.to(device),
-        )
-
 
 def chance(count: int, augmentation: Augmentation, *, seed: int, epoch: int) -> Chance:
     """The chance of an epoch: `none`, `flip` or `crop` (`auto` is for the caller to decide)."""

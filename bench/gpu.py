@@ -1,0 +1,168 @@
+"""The built-in job on one GPU, beside the published loop: speed, floors, waits, losses, memory, NCCL, parsers.
+
+    python bench/gpu.py [--out DIR] [--minutes 8] [--device auto|cuda|cpu] [--only SECTION]...
+
+Needs this checkout, torch (2.11 or newer), torchvision, torchmetrics and Pillow, and no network. ResNet-18 with
+torchvision's stem, 50,000 synthetic images of 32 x 32, batches of 64 and 1024, the same for all loops: the published
+one (`bench/parts/published.py`, without workers and with eight), `--loop plain`, `fast`, `fast --compile`, each as
+`python -m train` has it, in fp32 and bf16. Each takes an epoch that does not count and then up to three; between two
+clocks the GPU is waited for. It writes `gpu.json` (after each section), `gpu.txt` and `gpu.log` into DIR, and prints
+the table. Beside the speeds it checks that
+
+- no step of the fast loop waits for the GPU, by CUDA's own warnings;
+- the losses are the CPU's, in double precision and, as far as rounding lets them be, in single;
+- NCCL starts with one rank, and DistributedDataParallel's step on it has the same losses;
+- what the node's part reads from nvidia-smi, for facts and for `top`, is what torch sees.
+
+A section that fails, or that no time is left for, is recorded, and the others go on. Without a GPU, or with
+`--device cpu`, it is a miniature of itself on the CPU, with a small network and without compiling: it shows that the
+program works, no more. Exit status: 0 all is well, 1 a check or a section failed, 4 the time was over before all was
+measured, 130 interrupted.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of  # noqa: E402
+from bench.parts.gpu_table import judged, text  # noqa: E402
+from bench.parts.sections import Document, Section, run, status_of  # noqa: E402
+
+
+def main() -> int:
+    options = _parse()
+    if options.work is not None:
+        return _work(options.device, options.work)
+    device = _device(options.device)
+    sizes = WHOLE if device == "cuda" else MINIATURE
+    sections = sections_of(sizes, on_gpu=device == "cuda")
+    wrong = set(options.only) - {section.name for section in sections}
+    if wrong:
+        names = ", ".join(repr(section.name) for section in sections)
+        print(f"there is no section {', '.join(sorted(wrong))}: give one of {names}", file=sys.stderr)
+        return 2
+    out = Path(options.out or tempfile.mkdtemp(prefix="gpuctl-bench-gpu-"))
+    out.mkdir(parents=True, exist_ok=True)
+    document: Document = {
+        "program": "bench/gpu.py",
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "minutes": options.minutes,
+        "sizes": asdict(sizes),
+        "seconds": 0.0,
+        "complete": False,
+        "sections": {},
+        "checks": [],
+        "loops": [],
+    }
+    chosen = [section for section in sections if not options.only or section.name in options.only]
+    return _run(chosen, document, out, device, options.minutes)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="the built-in job on one GPU, beside the published loop")
+    parser.add_argument(
+        "--out", help="folder for gpu.json, gpu.txt and gpu.log (default: a new temporary one)"
+    )
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all of it (default: 8)")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="SECTION", help="may be given several times"
+    )
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _device(wanted: str) -> str:
+    """Torch is not asked: it is imported in the processes beside this one alone."""
+    if wanted != "auto":
+        return wanted
+    return "cuda" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
+
+
+def _run(sections: Sequence[Section], document: Document, out: Path, device: str, minutes: float) -> int:
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def keep() -> None:
+        document["seconds"] = round(time.monotonic() - began, 1)
+        document["loops"] = judged(document)
+        _write(out / "gpu.json", json.dumps(document, indent=1, default=str))
+
+    with (out / "gpu.log").open("wb") as log:
+
+        def start(together: Sequence[Section], handle: int) -> "subprocess.Popen[Any]":
+            asked = json.dumps({"handle": handle, "sections": [asdict(section) for section in together]})
+            command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", asked]
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                pass_fds=[handle],
+                start_new_session=True,
+            )
+
+        try:
+            run(sections, start, document, until=began + minutes * 60, keep=keep)
+        except KeyboardInterrupt:
+            for section in document["sections"].values():
+                if section["status"] == "running":
+                    section |= {"status": "failed", "error": "interrupted"}
+            status = 130
+        else:
+            document["complete"] = True
+            status = status_of(document)
+        keep()
+    shown = text(document)
+    _write(out / "gpu.txt", shown)
+    print(shown, end="")
+    print(f"written to {out}: gpu.json, gpu.txt, gpu.log")
+    return status
+
+
+def _write(path: Path, content: str) -> None:
+    """At any instant the file is whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(content)
+    part.replace(path)
+
+
+def _work(device: str, asked: str) -> int:
+    """In the process beside: run the sections that are asked for."""
+    request = json.loads(asked)
+    os.set_inheritable(request["handle"], False)
+    import torch
+
+    from bench.parts.gpu_sections import run_here
+
+    sections = [Section(**section) for section in request["sections"]]
+    sizes = WHOLE if device == "cuda" else MINIATURE
+    # With its number: without one it is not equal to where tensors say they are.
+    run_here(
+        sections,
+        sizes,
+        torch.device("cuda", 0) if device == "cuda" else torch.device("cpu"),
+        request["handle"],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

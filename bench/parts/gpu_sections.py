@@ -1,0 +1,417 @@
+"""The sections of `bench/gpu.py`: each takes the device, tells what it finds, and checks what has to hold."""
+
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.parts import job
+from bench.parts.device import check_parsers, environment, measure_ceilings, synchronize, timed
+from bench.parts.gpu_plan import Sizes
+from bench.parts.network import network_cost
+from bench.parts.sections import Section, Tell, work
+from remote.node import nccl_log
+from train.communication import parallel
+from train.models import build
+from train.optim import optimizer_for
+from train.options import Compression, Options
+from train.step import Objective, Step
+from train.timing import StepTimer
+
+DOUBLE_BOUND = 1e-6
+"""Of the losses in double precision, relative: another order of additions makes 1e-12 of the first steps' losses."""
+ROUNDING = 30.0
+"""In single precision a GPU may be so many times as far from double precision as this machine's CPU is: its
+convolutions are computed in other ways (Winograd, FFT), which round more, and what differs grows with the steps."""
+ROUNDING_FLOOR = 1e-5
+SINGLE_BOUND = 2e-2
+"""However far the CPU is."""
+NCCL_TIMEOUT_S = 60.0
+DDP_STEPS = 6
+SHAPE = (3, 32, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a section has."""
+
+    device: torch.device
+    sizes: Sizes
+    tell: Tell
+    until: float
+    """Monotonic: it should come to its end by then."""
+    folder: Path
+
+
+Run = Callable[[Work], None]
+
+
+def device_section(work: Work) -> None:
+    """What the device is, what it can do at its best, and what the network asks of it."""
+    work.tell.value("environment", value=environment(work.device))
+    work.tell.value("cost", value=asdict(network_cost(_job(work, 2), SHAPE, job.CLASSES)))
+    measure_ceilings(work.device, work.tell, matrix=work.sizes.matrix, copied=work.sizes.copied)
+
+
+def parsers_section(work: Work) -> None:
+    """What the node's part reads from the real nvidia-smi."""
+    check_parsers(work.device, work.tell, matrix=work.sizes.matrix)
+
+
+def waits_section(work: Work) -> None:
+    """Whether a step of the fast loop waits for the GPU."""
+    if work.device.type == "cuda":
+        with job.Waits() as planted:
+            planted.on()
+            torch.ones(1, device=work.device).item()
+        work.tell.check(
+            "a planted wait is seen",
+            ok=sum(planted.found.values()) == 1,
+            said=f"{sum(planted.found.values())} of 1",
+        )
+    jobs = {"fast": {}, "fast bf16": {"precision": "bf16"}, "fast fp16": {"precision": "fp16"}}
+    jobs["fast clip adamw"] = {
+        "clip": 1.0,
+        "optimizer": "adamw",
+        "augmentation": "crop",
+        "schedule": "cosine",
+    }
+    for name, chosen in jobs.items():
+        _check_waits(work, name, chosen)
+
+
+def _check_waits(work: Work, name: str, chosen: dict[str, Any]) -> None:
+    sizes, batch = work.sizes, work.sizes.batches[0]
+    images = (sizes.warm_up + sizes.watched + 5) * batch
+    with job.trainer_of(_job(work, batch, images=images, **chosen), work.device, work.folder) as trainer:
+        found = job.waits_of(trainer, warm_up=sizes.warm_up, steps=sizes.watched, until=work.until)
+    work.tell.value("waits", name, value=found)
+    _judge_waits(work, name, found)
+
+
+def _judge_waits(work: Work, name: str, found: dict[str, int]) -> None:
+    if work.device.type == "cuda":
+        places = ", ".join(f"{count} at {where}" for where, count in found.items())
+        said = f"{work.sizes.watched} steps without a wait" if not found else places
+        work.tell.check(f"{name} does not wait", ok=not found, said=said)
+
+
+def losses_section(work: Work) -> None:
+    """Whether the losses of some steps are those of the CPU."""
+    cpu = torch.device("cpu")
+    exact = _losses(work, cpu, double=True)
+    work.tell.value("double", "cpu", value=exact)
+    found = _losses(work, work.device, double=True)
+    work.tell.value("double", "device", value=found)
+    difference = apart(found, exact)
+    work.tell.check(
+        "losses in double precision",
+        ok=difference <= DOUBLE_BOUND,
+        said=f"{len(found)} steps differ from the CPU's by {difference:.1e} at most (bound {DOUBLE_BOUND:g})",
+    )
+    for optimizer in ("sgd", "adam"):
+        _check_single(work, optimizer)
+
+
+def _check_single(work: Work, optimizer: str) -> None:
+    chosen = {"optimizer": optimizer, "lr": 0.01 if optimizer == "sgd" else 1e-3}
+    exact = _losses(work, torch.device("cpu"), double=True, **chosen)
+    on_cpu = apart(_losses(work, torch.device("cpu"), **chosen), exact)
+    bound = min(SINGLE_BOUND, max(ROUNDING * on_cpu, ROUNDING_FLOOR))
+    differs = {"cpu fp32": on_cpu}
+    for precision in ("fp32", "tf32", "bf16"):
+        found = _losses(work, work.device, precision=precision, **chosen)
+        work.tell.value(optimizer, precision, value=found)
+        differs[precision] = apart(found, exact)
+    work.tell.value(optimizer, "apart", value=differs)
+    work.tell.check(
+        f"losses in single precision, {optimizer}",
+        ok=differs["fp32"] <= bound,
+        said=f"{differs['fp32']:.1e} from double precision (bound {bound:.1e}: the CPU's own is {on_cpu:.1e}); "
+        f"tf32 {differs['tf32']:.1e}, bf16 {differs['bf16']:.1e}",
+    )
+
+
+def _losses(work: Work, device: torch.device, *, double: bool = False, **chosen: Any) -> list[float]:  # noqa: ANN401
+    sizes = work.sizes
+    images = sizes.loss_steps * sizes.loss_batch
+    options = _job(work, sizes.loss_batch, images=images, log_every=1, **chosen)
+    torch.manual_seed(options.seed)
+    weights = build(options, SHAPE, job.CLASSES).state_dict()
+    torch.set_default_dtype(torch.float64 if double else torch.float32)
+    try:
+        with job.trainer_of(options, device, work.folder) as trainer:
+            # Double precision draws others.
+            trainer.model.load_state_dict(weights)
+            trainer.take_epoch()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return job.losses_of(work.folder)
+
+
+def apart(these: list[float], those: list[float]) -> float:
+    """The largest relative difference."""
+    return max(abs(one - other) / abs(other) for one, other in zip(these, those, strict=True))
+
+
+def epochs_section(batch: int) -> Run:
+    """Epochs of the published loop and of the job's, uncompiled, in order of what is to be known first."""
+
+    def run(work: Work) -> None:
+        options = _job(work, batch)
+        workers = 8 if work.device.type == "cuda" else 1
+
+        def published(count: int) -> Callable[[float], dict[str, Any]]:
+            return lambda until: job.measure_published(
+                options, work.device, epochs=min(2, work.sizes.epochs), until=until, workers=count
+            )
+
+        variants: dict[str, Callable[[float], dict[str, Any]]] = {
+            "published": published(0),
+            "fast": _measured(work, options),
+            "fast bf16": _measured(work, replace(options, precision="bf16")),
+            "plain": _measured(work, replace(options, loop="plain")),
+            "fast tf32": _measured(work, replace(options, precision="tf32")),
+            f"published, {workers} workers": published(workers),
+        }
+        _each(work, variants)
+
+    return run
+
+
+def compiled_section(batch: int, precision: str) -> Run:
+    """Epochs of the compiled job, its first step by itself, and whether it waits for the GPU."""
+
+    def run(work: Work) -> None:
+        name = "fast --compile" if precision == "fp32" else f"fast {precision} --compile"
+        options = _job(work, batch, compile=True, precision=precision)
+        _each(work, {name: _measured(work, options)})
+
+    return run
+
+
+def _each(work: Work, variants: dict[str, Callable[[float], dict[str, Any]]]) -> None:
+    """Measure them one by one, each in its share of the time that is left; one that fails keeps no other."""
+    failed: list[str] = []
+    for number, (name, measured) in enumerate(variants.items()):
+        left_s = work.until - time.monotonic()
+        # Those that come first are known to take longest.
+        until = time.monotonic() + left_s * min(1.0, 2.0 / (len(variants) - number))
+        try:
+            work.tell.value("variants", name, value=measured(until))
+        except (RuntimeError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    if failed:
+        raise RuntimeError("; ".join(failed))
+
+
+def _measured(work: Work, options: Options) -> Callable[[float], dict[str, Any]]:
+    return lambda until: job.measure(options, work.device, work.folder, epochs=work.sizes.epochs, until=until)
+
+
+def nccl_section(work: Work) -> None:
+    """How long the ranks' back end takes to start with one rank, and whether the averaged step works on it."""
+    backend = "nccl" if work.device.type == "cuda" else "gloo"
+    log = work.folder / "nccl.log"
+    os.environ |= {**nccl_log.DEBUG, "NCCL_DEBUG_FILE": str(log)}
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        os.environ.setdefault(name, "lo")
+    synchronize(work.device)
+    with _one_rank(work, backend):
+        tensor = torch.ones(2**20, device=work.device)
+        began = time.perf_counter()
+        dist.all_reduce(tensor)
+        synchronize(work.device)
+        work.tell.value("first_all_reduce_s", value=time.perf_counter() - began)
+        weights = sum(p.numel() for p in build(_job(work, 1), SHAPE, job.CLASSES).parameters())
+        gradients = torch.ones(weights, device=work.device)
+        work.tell.value("all_reduce_ms", value=timed(lambda: dist.all_reduce(gradients), work.device) * 1e3)
+        work.tell.check(
+            "all-reduce of one rank", ok=bool((tensor == 1).all()), said=f"{backend}, 4 MiB, unchanged"
+        )
+        alone = _averaged(work, None)
+        for compression in ("none", "half", "powersgd"):
+            found = _averaged(work, compression)
+            work.tell.value("averaged", compression, value=found)
+            bound = ROUNDING_FLOOR * 10 if compression == "none" else 0.2
+            difference = apart(found, alone)
+            work.tell.check(
+                f"DistributedDataParallel, --compression {compression}",
+                ok=difference <= bound,
+                said=f"{len(found)} losses differ by up to {difference:.1e} from those without it (bound {bound:g})",
+            )
+    work.tell.value("transports", value=nccl_log.read(str(log)))
+
+
+@contextmanager
+def _one_rank(work: Work, backend: str) -> Iterator[None]:
+    """The process group, as the job makes it with several ranks; how long that takes is told."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    on_gpu = work.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(work.device)
+    began = time.perf_counter()
+    dist.init_process_group(
+        backend,
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=0,
+        world_size=1,
+        timeout=timedelta(seconds=NCCL_TIMEOUT_S),
+        device_id=work.device if on_gpu else None,
+    )
+    work.tell.value("start_s", value=time.perf_counter() - began)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _averaged(work: Work, compression: Compression | None) -> list[float]:
+    """The losses of some steps on the same images, with DistributedDataParallel or (None) without."""
+    options = _job(work, work.sizes.loss_batch, optimizer="sgd", lr=1e-3)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(work.sizes.loss_batch, 3, 32, 32, generator=generator).to(work.device)
+    labels = torch.randint(job.CLASSES, (work.sizes.loss_batch,), generator=generator).to(work.device)
+    job.set_arithmetic(options)
+    torch.manual_seed(0)
+    model = build(options, SHAPE, job.CLASSES).to(work.device)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    timer = StepTimer(work.device)
+    objective: Any = Objective(model, options)
+    if compression is not None:
+        objective = parallel(
+            objective,
+            work.device,
+            compression=compression,
+            bucket_mb=None,
+            steps=DDP_STEPS,
+            on_ready=timer.gradients_ready,
+        )
+    optimizer = optimizer_for(options, model.parameters(), fused=True)
+    step = Step(options, objective, optimizer, timer, part=work.sizes.loss_batch)
+    losses = []
+    for _ in range(DDP_STEPS):
+        timer.start()
+        timer.data_ready()
+        loss, _ = step(images.contiguous(memory_format=torch.channels_last), labels)
+        timer.end()
+        losses.append(float(loss))
+    assert all(taken.step_ms >= 0 for taken in timer.steps)
+    return losses
+
+
+def profile_section(work: Work) -> None:
+    """What a step is made of: kernels, the time that the GPU is busy, calls that wait."""
+    sizes, batch = work.sizes, work.sizes.batches[0]
+    images = (sizes.warm_up + sizes.watched + 5) * batch
+    for name, precision in (("fast", "fp32"), ("fast bf16", "bf16")):
+        options = _job(work, batch, images=images, precision=precision)
+        with job.trainer_of(options, work.device, work.folder) as trainer:
+            work.tell.value("steps", name, value=_profiled(work, trainer))
+
+
+def _profiled(work: Work, trainer: Any) -> dict[str, Any]:  # noqa: ANN401
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if work.device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    profiler = torch.profiler.profile(activities=activities)
+    steps = min(work.sizes.watched, 20)
+    pace = job.Pace(trainer.timer, work.until)
+    ended: list[float] = []
+
+    def end() -> None:
+        ended.append(time.perf_counter())
+        synchronize(work.device)
+        job.stop()
+
+    pace.in_steps(work.sizes.warm_up, profiler.__enter__)
+    pace.in_steps(work.sizes.warm_up + steps, end)
+    with suppress(job.Stopped):
+        trainer.take_epoch()
+    if ended:
+        profiler.__exit__(None, None, None)
+    rows = profiler.key_averages()
+    on_device = [row for row in rows if str(row.device_type).endswith("CUDA")]
+    calls = {row.key: row.count / steps for row in rows if row.key.startswith("cuda")}
+    top = sorted(on_device, key=lambda row: row.self_device_time_total, reverse=True)[:8]
+    return {
+        "steps": steps,
+        "host_ms": statistics.median(
+            (after - before) * 1e3
+            for before, after in zip(pace.began[-steps:-1], pace.began[-steps + 1 :], strict=True)
+        )
+        if steps > 1
+        else None,
+        "kernels": sum(row.count for row in on_device) / steps,
+        "device_ms": sum(row.self_device_time_total for row in on_device) / 1e3 / steps,
+        "calls": calls,
+        "top": [{"name": row.key[:100], "ms": row.self_device_time_total / 1e3 / steps} for row in top],
+    }
+
+
+def _job(work: Work, batch: int, *, images: int | None = None, **chosen: Any) -> Options:  # noqa: ANN401
+    return job.job(work.sizes.images if images is None else images, batch, model=work.sizes.model, **chosen)
+
+
+def runs_of(sizes: Sizes) -> dict[str, Run]:
+    """What each section of the plan does."""
+    small, large = sizes.batches
+    return {
+        "device": device_section,
+        "waits": waits_section,
+        "losses": losses_section,
+        "parsers": parsers_section,
+        "nccl": nccl_section,
+        "profile": profile_section,
+        f"batch {small}": epochs_section(small),
+        f"batch {large}": epochs_section(large),
+        f"batch {small}, compiled": compiled_section(small, "fp32"),
+        f"batch {large}, compiled": compiled_section(large, "fp32"),
+        f"batch {small}, bf16 compiled": compiled_section(small, "bf16"),
+        f"batch {large}, bf16 compiled": compiled_section(large, "bf16"),
+    }
+
+
+def run_here(sections: Sequence[Section], sizes: Sizes, device: torch.device, handle: int) -> None:
+    """Run them in this process, and tell by lines to the handle."""
+    runs = runs_of(sizes)
+    job.keep_images()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+
+    def usable() -> bool:
+        """After a fault of the GPU's nothing works in this process."""
+        try:
+            synchronize(device)
+        except RuntimeError:
+            return False
+        return True
+
+    with _folder() as folder:
+
+        def run(section: Section, tell: Tell, until: float) -> None:
+            torch.set_default_dtype(torch.float32)
+            runs[section.name](Work(device=device, sizes=sizes, tell=tell, until=until, folder=folder))
+
+        work(sections, run, usable, handle)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For the files of a process's sections; compiled code is among them, so that nothing is found compiled."""
+    with tempfile.TemporaryDirectory(prefix="gpuctl-bench-") as made:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{made}/inductor"
+        os.environ["TRITON_CACHE_DIR"] = f"{made}/triton"
+        yield Path(made)

@@ -1,0 +1,179 @@
+"""What `bench/gpu.py` has found, as a table for people. Standard library alone."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bench.parts.floors import Cost, floors
+from bench.parts.sections import Document
+
+COLUMNS = (
+    "loop",
+    "s an epoch",
+    "spread",
+    "images/s",
+    "x published",
+    "ms a step",
+    "floor",
+    "x floor",
+    "peak GB",
+    "first step s",
+)
+PUBLISHED = "published"
+
+
+def judged(document: Document) -> list[dict[str, Any]]:
+    """Each variant of each batch size with its ratio to the published loop and its distance to the floors."""
+    rows: list[dict[str, Any]] = []
+    for batch, variants in sorted(_batches(document).items()):
+        published = variants.get(PUBLISHED)
+        for name, variant in variants.items():
+            median = variant["epoch_s_median"]
+            row = {
+                "batch": batch,
+                "loop": name,
+                **variant,
+                "ratio": None,
+                "step_mean_ms": None,
+                "floors": None,
+            }
+            if published is not None:
+                row["ratio"] = published["epoch_s_median"] / median
+            row["step_mean_ms"] = median / variant["steps"] * 1e3
+            row["floors"] = _floors(document, batch, precision_of(name), row["step_mean_ms"])
+            rows.append(row)
+    return rows
+
+
+def precision_of(name: str) -> str:
+    """A variant's, by its name. The published loop's is torch's default: tf32 in the convolutions."""
+    if name.startswith(PUBLISHED):
+        return "tf32"
+    return next((word for word in name.split() if word in ("bf16", "tf32", "fp16")), "fp32")
+
+
+def _batches(document: Document) -> dict[int, dict[str, dict[str, Any]]]:
+    found: dict[int, dict[str, dict[str, Any]]] = {}
+    for name, section in document["sections"].items():
+        if name.startswith("batch "):
+            batch = int(name.split()[1].rstrip(","))
+            found.setdefault(batch, {}).update(section.get("variants", {}))
+    return found
+
+
+def _floors(document: Document, batch: int, precision: str, step_ms: float) -> dict[str, Any] | None:
+    device = document["sections"].get("device", {})
+    if "cost" not in device or "environment" not in device:
+        return None
+    found = floors(
+        Cost(**device["cost"]),
+        batch,
+        precision,
+        name=device["environment"]["name"],
+        measured=device.get("ceilings", {}),
+    )
+    return {
+        source: {**floor, "distance": step_ms / floor["floor_ms"] if floor["floor_ms"] else None}
+        for source, floor in found.items()
+    }
+
+
+def text(document: Document) -> str:
+    """All of it, for a terminal."""
+    return "\n".join(_lines(document)) + "\n"
+
+
+def _lines(document: Document) -> Iterator[str]:
+    yield from _head(document)
+    rows = judged(document)
+    for batch in sorted({row["batch"] for row in rows}):
+        yield f"\nbatch {batch}, {document['sizes']['model']}, {document['sizes']['images']:,} images of 3 x 32 x 32:"
+        yield from _aligned([COLUMNS, *(_cells(row) for row in rows if row["batch"] == batch)])
+    if rows:
+        yield (
+            "  Floor: the larger of arithmetic and memory, at the rates that were measured on this device. The "
+            "published loop computes convolutions in TF32, as torch does by itself; fp32 is fp32."
+        )
+    yield from _profiled(document)
+    yield ""
+    for check in document["checks"]:
+        yield f"  {'ok    ' if check['ok'] else 'FAILED'}  {check['section']}: {check['name']}: {check['said']}"
+    for name, section in document["sections"].items():
+        if section["status"] != "done":
+            yield f"  {section['status'].upper()}  {name}: {section['error']}"
+    yield f"\n{document['seconds']:.0f} s in all"
+
+
+def _head(document: Document) -> Iterator[str]:
+    device = document["sections"].get("device", {})
+    found = device.get("environment")
+    if found is None:
+        yield "the device is not known"
+        return
+    parts = [
+        found["name"],
+        f"{found['cpus']} CPU cores",
+        f"torch {found['torch']}",
+        f"Python {found['python']}",
+    ]
+    parts += [
+        f"{name} {found[name]}" for name in ("driver", "cuda", "cudnn", "nccl", "triton") if found.get(name)
+    ]
+    yield ", ".join(parts)
+    if found.get("clocks"):
+        yield "  " + ", ".join(f"{name} {value}" for name, value in found["clocks"].items())
+    ceilings = device.get("ceilings", {})
+    if ceilings:
+        products = ", ".join(
+            f"{value:.1f} in {name}" for name, value in ceilings.get("matmul_tflops", {}).items()
+        )
+        yield (
+            f"  measured: products of matrices {products} TFLOP/s; "
+            f"copies {_number(ceilings.get('copy_gb_s'), 0)} GB/s; the smallest operation {_number(ceilings.get('launch_us'))} us"
+        )
+    nccl = document["sections"].get("nccl", {})
+    if "start_s" in nccl:
+        yield (
+            f"  one rank's process group starts in {nccl['start_s']:.2f} s, its first all-reduce takes "
+            f"{_number(nccl.get('first_all_reduce_s'))} s, one of all gradients "
+            f"{_number(nccl.get('all_reduce_ms'))} ms"
+        )
+
+
+def _profiled(document: Document) -> Iterator[str]:
+    for name, step in document["sections"].get("profile", {}).get("steps", {}).items():
+        yield (
+            f"  a step of {name}, batch {document['sizes']['batches'][0]}, under the profiler: {step['kernels']:.0f} "
+            f"kernels, the device busy for {step['device_ms']:.2f} ms"
+        )
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    floor = (row["floors"] or {}).get("measured", {})
+    peak = row.get("peak_memory_bytes")
+    partly = "~" if row.get("extrapolated_from") else ""
+    return (
+        row["loop"],
+        partly + _number(row["epoch_s_median"], 3),
+        f"{row['spread']:.0%}",
+        f"{row['images_per_s']:,.0f}",
+        _number(row["ratio"]),
+        _number(row["step_mean_ms"], 3),
+        _number(floor.get("floor_ms"), 3),
+        _number(floor.get("distance"), 1),
+        _number(None if peak is None else peak / 1e9),
+        _number(row.get("first_step_s")),
+    )
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        first, *others = (
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  " + "  ".join([first, *others])

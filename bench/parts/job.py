@@ -1,0 +1,310 @@
+"""The built-in job on a device, epoch by epoch: as `python -m train` puts it together, with a hand on its clock."""
+
+import functools
+import gc
+import json
+import statistics
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.parts.device import synchronize
+from bench.parts.published import Published
+from train import data
+from train.data import Dataset
+from train.data.synthetic import read
+from train.distributed import Place
+from train.loop import set_arithmetic
+from train.options import Options
+from train.report import Report
+from train.timing import StepTimer, summarize
+from train.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+CLASSES = 10
+FULL_SPEED = 10
+"""Steps before those that are taken for an epoch that could not be taken whole."""
+
+
+def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401 - the fields of Options
+    """The built-in job on synthetic images of CIFAR-10's shape, without files."""
+    return Options(
+        dataset="synthetic",
+        synthetic=(images, 3, 32, 32, CLASSES),
+        batch_size=batch_size,
+        epochs=1000,
+        checkpoint_every=0,
+        save=False,
+        tensorboard=False,
+        **chosen,
+    )
+
+
+def keep_images() -> None:
+    """Have the job make the same images only once in this process."""
+    made = functools.lru_cache(maxsize=2)(
+        lambda seed, shape: read(Options(seed=seed, synthetic=shape), Place())
+    )
+    data.READERS["synthetic"] = lambda options, _place: made(options.seed, options.synthetic)
+
+
+def images_of(options: Options) -> Dataset:
+    """The images that the job is trained on."""
+    return data.load(options, Place())
+
+
+@contextmanager
+def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator[Trainer]:
+    """The job, ready for its first step. Its step lines are in `metrics.jsonl` in the folder, which is made anew."""
+    clear(device)
+    set_arithmetic(options)
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    with Report(path=metrics, place=Place(), options=options) as report:
+        yield Trainer(options, Place(), device, report, folder / "checkpoints")
+
+
+def clear(device: torch.device) -> None:
+    """Forget what an earlier job has left: compiled code, memory, its peak."""
+    torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def losses_of(folder: Path) -> list[float]:
+    """Of the steps that the job told of."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "step" in line]
+
+
+class Stopped(Exception):
+    """The job was not to take another step."""
+
+
+class Pace:
+    """Has a hand on the beginning of each step: it may note it, do something, or end the job."""
+
+    def __init__(self, timer: StepTimer, until: float) -> None:
+        """No step begins after `until` (monotonic)."""
+        self.began: list[float] = []
+        self.at: dict[int, Callable[[], object]] = {}
+        """What is done before the step of that number, counted from 0."""
+        self._start = timer.start
+        self._until = until
+        timer.start = self._begin  # type: ignore[method-assign]
+
+    def _begin(self) -> None:
+        if time.monotonic() > self._until:
+            raise Stopped
+        self.at.pop(len(self.began), lambda: None)()
+        self.began.append(time.perf_counter())
+        self._start()
+
+    def in_steps(self, count: int, then: Callable[[], object]) -> None:
+        """Do it before the `count`-th step from now."""
+        self.at[len(self.began) + count] = then
+
+
+def stop() -> None:
+    """End the job."""
+    raise Stopped
+
+
+def measure(
+    options: Options, device: torch.device, folder: Path, *, epochs: int, until: float
+) -> dict[str, Any]:
+    """Seconds an epoch and what else is to be known of a job; the first epoch does not count.
+
+    Where not even the second can be taken whole, its seconds are those of the steps that were taken times their
+    number in an epoch, and `extrapolated_from` is how many those were.
+    """
+    with trainer_of(options, device, folder) as trainer:
+        pace = Pace(trainer.timer, until)
+        told: dict[str, Any] = {
+            "options": differing(options),
+            "steps": steps_of(options),
+            "extrapolated_from": None,
+        }
+        taken: list[float] = []
+        try:
+            told["first_epoch_s"] = trainer.take_epoch().seconds
+            while len(taken) < epochs and (not taken or time.monotonic() + 1.2 * taken[-1] < until):
+                taken.append(trainer.take_epoch().seconds)
+        except Stopped:
+            if not taken:
+                taken, told["extrapolated_from"] = _from_steps(pace, device, told["steps"])
+        summary = summarize(trainer.timer.steps)
+        return {
+            **told,
+            **spread(taken, options.synthetic[0]),
+            "first_step_s": pace.began[1] - pace.began[0],
+            "step_ms": {"p50": summary.p50_ms, "p95": summary.p95_ms},
+            "share": {"compute": summary.compute_share, "data": summary.data_share},
+            **memory(device),
+            "losses": losses_of(folder)[:5],
+            "loss_every": options.log_every,
+        }
+
+
+def measure_published(
+    options: Options, device: torch.device, *, epochs: int, until: float, workers: int
+) -> dict[str, Any]:
+    """The same of the published loop, with torch's default arithmetic."""
+    clear(device)
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = True, False
+    torch.set_float32_matmul_precision("highest")
+    assert options.batch_size is not None
+    images = images_of(options).training
+    assert isinstance(images, data.Images)
+    loop = Published(options, images, CLASSES, device, batch_size=options.batch_size, workers=workers)
+    began = time.perf_counter()
+    loop(1)
+    first_step_s = time.perf_counter() - began
+    loop(min(FULL_SPEED, steps_of(options) - 1))
+    taken: list[float] = []
+    extrapolated = None
+    while len(taken) < epochs and (not taken or time.monotonic() + 1.2 * taken[-1] < until):
+        seconds, steps, of = loop.epoch(until)
+        synchronize(device)
+        if steps < of and taken:
+            break
+        taken.append(seconds * of / steps)
+        extrapolated = steps if steps < of else None
+    return {
+        "workers": workers,
+        "steps": steps_of(options),
+        "extrapolated_from": extrapolated,
+        **spread(taken, options.synthetic[0]),
+        "first_step_s": first_step_s,
+        **memory(device),
+    }
+
+
+def _from_steps(pace: Pace, device: torch.device, steps: int) -> tuple[list[float], int]:
+    synchronize(device)
+    now, began = time.perf_counter(), pace.began
+    skipped = min(FULL_SPEED, len(began) - 1)
+    if skipped < 0:
+        raise RuntimeError("there was no time for a single step")
+    count = len(began) - skipped
+    return [(now - began[skipped]) / count * steps], count
+
+
+def spread(taken: list[float], images: int) -> dict[str, Any]:
+    """Several epochs as one."""
+    median = statistics.median(taken)
+    return {
+        "epoch_s": taken,
+        "epoch_s_median": median,
+        "spread": (max(taken) - min(taken)) / median,
+        "images_per_s": images / median,
+    }
+
+
+def memory(device: torch.device) -> dict[str, int | None]:
+    """The most that was in use since `clear`."""
+    if device.type != "cuda":
+        return {"peak_memory_bytes": None, "peak_reserved_bytes": None}
+    return {
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+    }
+
+
+def steps_of(options: Options) -> int:
+    """An epoch's."""
+    assert options.batch_size is not None
+    return -(-options.synthetic[0] // options.batch_size)
+
+
+def differing(options: Options) -> dict[str, Any]:
+    """The options that are not as they are by themselves."""
+    usual = asdict(Options())
+    return {name: value for name, value in asdict(options).items() if value != usual[name]}
+
+
+class Waits:
+    """Where the host waited for the GPU, from `on` until the end of the block.
+
+    By the warnings of CUDA's own debug mode, and by calls of `torch.cuda.synchronize`. The mode does not tell of
+    copies from memory that is not pinned, which wait as well.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+        """Lines of code, innermost first → how often."""
+        self._watching = False
+
+    def __enter__(self) -> "Waits":  # noqa: PYI034
+        self._caught = warnings.catch_warnings()
+        self._caught.__enter__()
+        warnings.simplefilter("always")
+        warnings.showwarning = self._shown
+        self._synchronize = torch.cuda.synchronize
+        torch.cuda.synchronize = self._synchronized
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._mode("default")
+        torch.cuda.synchronize = self._synchronize
+        self._caught.__exit__(None, None, None)
+
+    def on(self) -> None:
+        """From now on."""
+        self._mode("warn")
+        self._watching = True
+
+    @staticmethod
+    def _mode(mode: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode(mode)
+
+    def _shown(self, message: Warning | str, *_: object, **__: object) -> None:
+        if "synchronizing" in str(message):
+            self._count()
+
+    def _synchronized(self, *arguments: Any) -> None:  # noqa: ANN401 - torch's own
+        self._count()
+        self._synchronize(*arguments)
+
+    def _count(self) -> None:
+        if not self._watching:
+            return
+        ours = [
+            f"{Path(frame.filename).relative_to(ROOT)}:{frame.lineno} {frame.name}"
+            for frame in reversed(traceback.extract_stack())
+            if frame.filename.startswith(str(ROOT / "train"))
+        ]
+        where = " < ".join(ours[:3]) or "outside of train/"
+        self.found[where] = self.found.get(where, 0) + 1
+
+
+def waits_of(trainer: Trainer, *, warm_up: int, steps: int, until: float) -> dict[str, int]:
+    """Where so many steps wait for the GPU: those after the warm-up, in its first epoch, and the first of its second.
+
+    The epoch has to have more steps than both together. What comes after an epoch's last step is not in it.
+    """
+    pace = Pace(trainer.timer, until)
+    with Waits() as waits:
+        pace.in_steps(warm_up, waits.on)
+        pace.in_steps(warm_up + steps, stop)
+        try:
+            trainer.take_epoch()
+        except Stopped:
+            return waits.found
+    raise RuntimeError(f"an epoch has less than {warm_up + steps} steps")
+
+
+def shorter(options: Options, images: int) -> Options:
+    """The same with another number of images."""
+    return replace(options, synthetic=(images, *options.synthetic[1:]))

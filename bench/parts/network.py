@@ -1,0 +1,27 @@
+"""What a network asks of any device, counted."""
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.parts.floors import Cost
+from train.models import ImageShape, build
+from train.options import Options
+
+
+def network_cost(options: Options, shape: ImageShape, classes: int) -> Cost:
+    """Of one image in training."""
+    batch = 2
+    model = build(options, shape, classes)
+    given: list[int] = []
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(lambda _layer, _given, output: given.append(output.numel()))
+    images, labels = torch.zeros(batch, *shape), torch.zeros(batch).long()
+    with FlopCounterMode(display=False) as counted:
+        nn.functional.cross_entropy(model(images), labels).backward()
+    return Cost(
+        flop_per_image=counted.get_total_flops() / batch,
+        activations_per_image=sum(given) / batch,
+        parameters=sum(p.numel() for p in model.parameters()),
+    )

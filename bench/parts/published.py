@@ -1,0 +1,105 @@
+"""The training loop that tutorials publish, which the built-in job's loops are compared with.
+
+Pictures of PIL's through RandomHorizontalFlip, ToTensor and Normalize one by one, a DataLoader without workers unless
+some are asked for, the last smaller batch kept, torch's default arithmetic (TF32 in a GPU's convolutions), Adam,
+`loss.item()` at every step.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from train.data import Images
+from train.models import build
+from train.options import Options
+from train.vision import torchvision
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Published:
+    """The loop that people copy."""
+
+    def __init__(
+        self,
+        options: Options,
+        images: Images,
+        classes: int,
+        device: torch.device,
+        *,
+        batch_size: int,
+        workers: int = 0,
+    ) -> None:
+        transforms = torchvision().transforms
+        channels = images.images.shape[1]
+        steps = [transforms.ToTensor(), transforms.Normalize([0.5] * channels, [0.25] * channels)]
+        if channels == 3:
+            steps.insert(0, transforms.RandomHorizontalFlip())
+        self._batch_size = batch_size
+        self._loader = DataLoader(
+            OneByOne(images, transforms.Compose(steps)),
+            batch_size,
+            shuffle=True,
+            num_workers=workers,
+            pin_memory=workers > 0,
+        )
+        self._device = device
+        torch.manual_seed(0)
+        self._model = build(options, tuple(images.images.shape[1:]), classes).to(device)
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
+        self._criterion = nn.CrossEntropyLoss()
+        self._batches: Iterator[Batch] = iter(())
+        self._running_loss = 0.0
+
+    def __call__(self, steps: int) -> float:
+        """Take so many steps of whole batches; seconds."""
+        began = time.perf_counter()
+        for _ in range(steps):
+            batch = next(self._batches, None)
+            if batch is None or len(batch[1]) < self._batch_size:
+                self._batches = iter(self._loader)
+                batch = next(self._batches)
+            self._step(*batch)
+        return time.perf_counter() - began
+
+    def epoch(self, until: float) -> tuple[float, int, int]:
+        """Take an epoch, or what can be taken of it until then (monotonic); seconds, steps, and those of an epoch."""
+        began, taken = time.perf_counter(), 0
+        for images, labels in self._loader:
+            self._step(images, labels)
+            taken += 1
+            if time.monotonic() > until:
+                break
+        return time.perf_counter() - began, taken, len(self._loader)
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        images, labels = images.to(self._device), labels.to(self._device)
+        self._optimizer.zero_grad()
+        loss = self._criterion(self._model(images), labels)
+        loss.backward()
+        self._optimizer.step()
+        self._running_loss += loss.item()
+
+
+class OneByOne(TorchDataset[tuple[torch.Tensor, int]]):
+    """As torchvision's datasets keep them: arrays that become pictures one by one."""
+
+    def __init__(self, images: Images, transform: Callable[..., torch.Tensor]) -> None:
+        self._pixels = images.images.permute(0, 2, 3, 1).numpy()
+        self._labels = images.labels.tolist()
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        pixels = self._pixels[index]
+        return self._transform(
+            Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+        ), self._labels[index]

@@ -1,0 +1,225 @@
+"""Sections of a benchmark, each on its own: what one fails over, or takes too long for, keeps no other from its turn.
+
+They run in a process beside this one, which tells what it finds line by line. One that raises is recorded, and the
+next one goes on in the same process, if that is still good for it. One that takes too long, or whose process ends,
+is recorded with what it had told until then, and the next one has a new process. Standard library alone.
+
+A line is a JSON object: {"section", "event": "begin"}, {"section", "event": "value", "path": [..], "value"},
+{"section", "event": "check", "name", "ok", "said"}, or, with "status" being "done" or "failed",
+{"section", "event": "end", "status", "error"}.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+Document = dict[str, Any]
+Start = Callable[[Sequence["Section"], int], "subprocess.Popen[Any]"]
+"""Starts a process, in a process group of its own, that runs these sections and writes its lines to that handle."""
+
+START_S = 120.0
+"""For a process to import what it needs."""
+LEAST_S = 5.0
+"""No section begins with less than that."""
+MARGIN = 0.9
+"""The part of its time after which a section should come to its end by itself."""
+END_S = 10.0
+"""For a process that was told to end. One that is stuck in a driver is left to the system."""
+MOST_ERROR = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One of them."""
+
+    name: str
+    limit_s: float
+    alone: bool = False
+    """In a process of its own."""
+
+
+class Tell:
+    """What a section tells while it runs."""
+
+    def __init__(self, handle: int, section: str) -> None:
+        self._handle = handle
+        self._section = section
+
+    def value(self, *path: str, value: object) -> None:
+        """Something that was found, at that place in the section's part of the document."""
+        self._line(event="value", path=list(path), value=value)
+
+    def check(self, name: str, *, ok: bool, said: str) -> None:
+        """Whether something is as it should be."""
+        self._line(event="check", name=name, ok=ok, said=said)
+
+    def begin(self) -> None:
+        """The section begins."""
+        self._line(event="begin")
+
+    def end(self, error: str | None = None) -> None:
+        """The section is over."""
+        self._line(event="end", status="done" if error is None else "failed", error=error)
+
+    def _line(self, **values: object) -> None:
+        line = json.dumps({"section": self._section, **values}, default=str).encode() + b"\n"
+        while line:
+            line = line[os.write(self._handle, line) :]
+
+
+def work(
+    sections: Sequence[Section],
+    runs: Callable[[Section, Tell, float], None],
+    usable: Callable[[], bool],
+    handle: int,
+) -> None:
+    """In the process beside: run them one after the other, each until the time (monotonic) that it is given.
+
+    `usable`: whether the process is still good for another section after one that failed.
+    """
+    for section in sections:
+        tell = Tell(handle, section.name)
+        tell.begin()
+        until = time.monotonic() + section.limit_s * MARGIN
+        try:
+            runs(section, tell, until)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
+            traceback.print_exc()
+            tell.end(f"{type(error).__name__}: {error}"[:MOST_ERROR])
+            if not usable():
+                return
+        else:
+            tell.end()
+
+
+def run(
+    sections: Sequence[Section], start: Start, document: Document, *, until: float, keep: Callable[[], None]
+) -> None:
+    """Run all of them before that time (monotonic); what they tell goes into the document's `sections` and `checks`.
+
+    `keep` is called whenever a section is over.
+    """
+    waiting = list(sections)
+    for section in waiting:
+        document["sections"][section.name] = {"status": "not run", "error": None, "seconds": None}
+    while waiting:
+        if until - time.monotonic() < LEAST_S:
+            for section in waiting:
+                document["sections"][section.name]["error"] = "no time was left for it"
+            break
+        reader, writer = os.pipe()
+        together = _together(waiting)
+        try:
+            process = start(together, writer)
+        finally:
+            os.close(writer)
+        following = _Following(document, together, until, keep)
+        try:
+            following.follow(reader, process)
+        finally:
+            os.close(reader)
+            end(process)
+        over = {section.name for section in together} & following.over
+        waiting = [section for section in waiting if section.name not in over]
+    keep()
+
+
+def _together(waiting: Sequence[Section]) -> list[Section]:
+    """Those that the next process runs."""
+    if waiting[0].alone:
+        return [waiting[0]]
+    alone = next((index for index, section in enumerate(waiting) if section.alone), len(waiting))
+    return list(waiting[:alone])
+
+
+class _Following:
+    """Reads what a process tells of its sections."""
+
+    def __init__(
+        self, document: Document, sections: Sequence[Section], until: float, keep: Callable[[], None]
+    ) -> None:
+        self.over: set[str] = set()
+        self._document = document
+        self._limits = {section.name: section.limit_s for section in sections}
+        self._until = until
+        self._keep = keep
+        self._first = sections[0].name
+        self._current: str | None = None
+        self._began = time.monotonic()
+        self._rest = b""
+
+    def follow(self, reader: int, process: "subprocess.Popen[Any]") -> None:
+        """Until all are over, the process ends, or a section takes too long."""
+        while True:
+            limit_s = START_S if self._current is None else self._limits[self._current]
+            left_s = min(self._began + limit_s, self._until) - time.monotonic()
+            if left_s <= 0:
+                return self._lost(
+                    "out of time", f"it took longer than the {self._seconds():.0f} s that it had"
+                )
+            if not select.select([reader], [], [], left_s)[0]:
+                continue
+            data = os.read(reader, 65536)
+            if not data:
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+        if self._current is not None or not self.over:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            self._lost("failed", f"its process ended with status {process.returncode}")
+        return None
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        name, event = line["section"], line["event"]
+        part = self._document["sections"][name]
+        if event == "begin":
+            self._current, self._began = name, time.monotonic()
+            part["status"] = "running"
+        elif event == "value":
+            for step in line["path"][:-1]:
+                part = part.setdefault(step, {})
+            part[line["path"][-1]] = line["value"]
+        elif event == "check":
+            checked = {"section": name, "name": line["name"], "ok": line["ok"], "said": line["said"]}
+            self._document["checks"].append(checked)
+        else:
+            self._end(name, line["status"], line["error"])
+
+    def _end(self, name: str, status: str, error: str | None) -> None:
+        part = self._document["sections"][name]
+        part["status"], part["error"], part["seconds"] = status, error, round(self._seconds(), 2)
+        self.over.add(name)
+        self._current, self._began = None, time.monotonic()
+        self._keep()
+
+    def _lost(self, status: str, error: str) -> None:
+        self._end(self._current or self._first, status, error)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+def end(process: "subprocess.Popen[Any]") -> None:
+    """End a process and those that it started, which are in its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+
+
+def status_of(document: Document) -> int:
+    """The exit status: 1 where a check or a section failed, 4 where one had no time left, else 0."""
+    states = [section["status"] for section in document["sections"].values()]
+    if "failed" in states or not all(check["ok"] for check in document["checks"]):
+        return 1
+    return 0 if all(state == "done" for state in states) else 4
