@@ -41,7 +41,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## the benchmarks, each printing its ratio
+bench: $(VENV)/.dev  ## the benchmarks, each printing its ratio; the one for GPUs is a miniature without one
 	for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
 
 clean:

@@ -29,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +41,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of  # noqa: E402
 from bench.parts.gpu_table import judged, text  # noqa: E402
-from bench.parts.sections import Document, Section, run, status_of  # noqa: E402
+from bench.parts.sections import Document, Section, end, run, status_of  # noqa: E402
 
 
 def main() -> int:
@@ -96,32 +97,46 @@ def _device(wanted: str) -> str:
 
 def _run(sections: Sequence[Section], document: Document, out: Path, device: str, minutes: float) -> int:
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    begun: list[subprocess.Popen[Any]] = []
+    stop = _Stop()
 
     def keep() -> None:
         document["seconds"] = round(time.monotonic() - began, 1)
         document["loops"] = judged(document)
         _write(out / "gpu.json", json.dumps(document, indent=1, default=str))
 
-    with (out / "gpu.log").open("wb") as log:
+    with (out / "gpu.log").open("wb") as log, tempfile.TemporaryDirectory(prefix="gpuctl-bench-") as scratch:
 
         def start(together: Sequence[Section], handle: int) -> "subprocess.Popen[Any]":
-            asked = json.dumps({"handle": handle, "sections": [asdict(section) for section in together]})
-            command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", asked]
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                pass_fds=[handle],
-                start_new_session=True,
+            asked = json.dumps(
+                {"handle": handle, "folder": scratch, "sections": [asdict(section) for section in together]}
             )
+            command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", asked]
+            with stop.held():
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ROOT,
+                    # Nothing is to be found that was compiled before.
+                    env={
+                        **os.environ,
+                        "PYTHONUNBUFFERED": "1",
+                        "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor",
+                        "TRITON_CACHE_DIR": f"{scratch}/triton",
+                    },
+                    pass_fds=[handle],
+                    start_new_session=True,
+                )
+                begun.append(process)
+            return process
 
         try:
             run(sections, start, document, until=began + minutes * 60, keep=keep)
         except KeyboardInterrupt:
+            for process in begun[-1:]:  # those before are over
+                end(process)
             for section in document["sections"].values():
                 if section["status"] == "running":
                     section |= {"status": "failed", "error": "interrupted"}
@@ -135,6 +150,30 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
     print(shown, end="")
     print(f"written to {out}: gpu.json, gpu.txt, gpu.log")
     return status
+
+
+class _Stop:
+    """SIGINT and SIGTERM end the program by KeyboardInterrupt, not before a process that begins is known."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+        if not self._held:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What was asked for meanwhile is done at its end."""
+        self._held = True
+        yield
+        self._held = False
+        if self._asked:
+            raise KeyboardInterrupt
 
 
 def _write(path: Path, content: str) -> None:
@@ -155,12 +194,8 @@ def _work(device: str, asked: str) -> int:
     sections = [Section(**section) for section in request["sections"]]
     sizes = WHOLE if device == "cuda" else MINIATURE
     # With its number: without one it is not equal to where tensors say they are.
-    run_here(
-        sections,
-        sizes,
-        torch.device("cuda", 0) if device == "cuda" else torch.device("cpu"),
-        request["handle"],
-    )
+    where = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
+    run_here(sections, sizes, where, Path(request["folder"]), request["handle"])
     return 0
 
 

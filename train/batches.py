@@ -81,18 +81,18 @@ class ResidentBatches:
     def epoch(self, number: int, batch_size: int, begin: int = 0) -> Iterator[Batch]:
         """As `Batches` has it. Nothing waits for the device."""
         count, kept = len(self._labels), self._labels.device
-        order = _moved(self._which.order(count, number, begin), kept)
+        order = moved(self._which.order(count, number, begin), kept)
         happens = self._which.chance(count, number)
-        all_flips = None if happens.flips is None else _moved(happens.flips, kept)
-        all_shifts = None if happens.shifts is None else _moved(happens.shifts, kept)
+        all_flips = None if happens.flips is None else moved(happens.flips, kept)
+        all_shifts = None if happens.shifts is None else moved(happens.shifts, kept)
         for chosen in torch.split(order, batch_size):
-            flips = None if all_flips is None else _moved(all_flips[chosen], self._device)
-            shifts = None if all_shifts is None else _moved(all_shifts[chosen], self._device)
-            images = augment(_moved(self._images[chosen], self._device), flips, shifts)
-            yield self._normalize(images), _moved(self._labels[chosen], self._device)
+            flips = None if all_flips is None else moved(all_flips[chosen], self._device)
+            shifts = None if all_shifts is None else moved(all_shifts[chosen], self._device)
+            images = augment(moved(self._images[chosen], self._device), flips, shifts)
+            yield self._normalize(images), moved(self._labels[chosen], self._device)
 
 
-def _moved(values: Tensor, device: torch.device) -> Tensor:
+def moved(values: Tensor, device: torch.device) -> Tensor:
     """The same on the device; it is not waited for."""
     if values.device.type == device.type:
         return values

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.batches import Batch, Normalize, Share
+from train.batches import Batch, Normalize, Share, moved
 from train.data.images import Pictures
 from train.errors import BadData, BadEnvironment
 from train.on_ray import LABEL
@@ -79,7 +79,10 @@ class StreamedBatches:
         for chosen in torch.split(order, batch_size):
             images = images_of(self._next(stream))
             assert len(images) == len(chosen)
-            yield self._normalize(self._moved(images)), self._moved(self._pictures.labels[chosen])
+            yield (
+                self._normalize(moved(images, self._device)),
+                moved(self._pictures.labels[chosen], self._device),
+            )
 
     def _next(self, stream: Iterator[Columns]) -> Columns:
         try:
@@ -89,12 +92,6 @@ class StreamedBatches:
                 f"Ray Data brought no images within {self._timeout_s:g} s: look whether its tasks find room on the "
                 "nodes (gpuctl ray status) and how fast their disks are, or give a larger --timeout-s."
             ) from error
-
-    def _moved(self, values: Tensor) -> Tensor:
-        """On the device; it is not waited for."""
-        if self._device.type == "cpu":
-            return values
-        return values.pin_memory().to(self._device, non_blocking=True)
 
 
 def block_images(size: int, batch_size: int) -> int:

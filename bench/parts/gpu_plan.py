@@ -18,25 +18,23 @@ class Sizes:
     copied: int
     """Bytes."""
     watched: int
-    """Steps that are looked at for waits, after `warm_up` others."""
-    warm_up: int
+    """Steps that are looked at for waits."""
     loss_steps: int
     loss_batch: int
 
 
 WHOLE = Sizes(
     model="resnet18", images=50_000, batches=(64, 1024), epochs=3, matrix=8192, copied=2**31,
-    watched=100, warm_up=30, loss_steps=10, loss_batch=32,
+    watched=100, loss_steps=10, loss_batch=32,
 )  # fmt: skip
 MINIATURE = Sizes(
     model="cnn",
-    images=40,
-    batches=(8, 16),
+    images=18,
+    batches=(4, 8),
     epochs=1,
     matrix=128,
     copied=2**20,
     watched=2,
-    warm_up=1,
     loss_steps=2,
     loss_batch=4,
 )

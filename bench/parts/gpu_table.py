@@ -128,7 +128,8 @@ def _head(document: Document) -> Iterator[str]:
         )
         yield (
             f"  measured: products of matrices {products} TFLOP/s; "
-            f"copies {_number(ceilings.get('copy_gb_s'), 0)} GB/s; the smallest operation {_number(ceilings.get('launch_us'))} us"
+            f"copies {_number(ceilings.get('copy_gb_s'), 0)} GB/s; "
+            f"the smallest operation {_number(ceilings.get('launch_us'))} us"
         )
     nccl = document["sections"].get("nccl", {})
     if "start_s" in nccl:

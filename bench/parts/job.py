@@ -4,12 +4,13 @@ import functools
 import gc
 import json
 import statistics
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
 
 def clear(device: torch.device) -> None:
     """Forget what an earlier job has left: compiled code, memory, its peak."""
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+        torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -92,7 +94,7 @@ class Stopped(Exception):
 
 
 class Pace:
-    """Has a hand on the beginning of each step: it may note it, do something, or end the job."""
+    """At the beginning of each step: notes it, does what is due, and may end the job."""
 
     def __init__(self, timer: StepTimer, until: float) -> None:
         """No step begins after `until` (monotonic)."""
@@ -121,9 +123,11 @@ def stop() -> None:
 
 
 def measure(
-    options: Options, device: torch.device, folder: Path, *, epochs: int, until: float
+    options: Options, device: torch.device, folder: Path, *, epochs: int, until: float, watched: int
 ) -> dict[str, Any]:
     """Seconds an epoch and what else is to be known of a job; the first epoch does not count.
+
+    At the end, so many further steps are looked at for waits (None: there was no time).
 
     Where not even the second can be taken whole, its seconds are those of the steps that were taken times their
     number in an epoch, and `extrapolated_from` is how many those were.
@@ -144,10 +148,13 @@ def measure(
             if not taken:
                 taken, told["extrapolated_from"] = _from_steps(pace, device, told["steps"])
         summary = summarize(trainer.timer.steps)
+        told["waits"] = None
+        if told["extrapolated_from"] is None and time.monotonic() < until:
+            told["waits"] = waits_of(trainer, pace, min(watched, told["steps"] - 1))
         return {
             **told,
             **spread(taken, options.synthetic[0]),
-            "first_step_s": pace.began[1] - pace.began[0],
+            "first_step_s": pace.began[1] - pace.began[0] if len(pace.began) > 1 else None,
             "step_ms": {"p50": summary.p50_ms, "p95": summary.p95_ms},
             "share": {"compute": summary.compute_share, "data": summary.data_share},
             **memory(device),
@@ -273,9 +280,9 @@ class Waits:
         if "synchronizing" in str(message):
             self._count()
 
-    def _synchronized(self, *arguments: Any) -> None:  # noqa: ANN401 - torch's own
+    def _synchronized(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own
         self._count()
-        self._synchronize(*arguments)
+        self._synchronize(*arguments, **named)
 
     def _count(self) -> None:
         if not self._watching:
@@ -289,22 +296,16 @@ class Waits:
         self.found[where] = self.found.get(where, 0) + 1
 
 
-def waits_of(trainer: Trainer, *, warm_up: int, steps: int, until: float) -> dict[str, int]:
-    """Where so many steps wait for the GPU: those after the warm-up, in its first epoch, and the first of its second.
+def waits_of(trainer: Trainer, pace: Pace, steps: int) -> dict[str, int]:
+    """Where the first so many steps of an epoch wait for the GPU, and getting its batches; the job ends with them.
 
-    The epoch has to have more steps than both together. What comes after an epoch's last step is not in it.
+    The epoch has to have more steps. What comes after an epoch's last step is not in it.
     """
-    pace = Pace(trainer.timer, until)
     with Waits() as waits:
-        pace.in_steps(warm_up, waits.on)
-        pace.in_steps(warm_up + steps, stop)
+        pace.in_steps(0, waits.on)
+        pace.in_steps(steps, stop)
         try:
             trainer.take_epoch()
         except Stopped:
             return waits.found
-    raise RuntimeError(f"an epoch has less than {warm_up + steps} steps")
-
-
-def shorter(options: Options, images: int) -> Options:
-    """The same with another number of images."""
-    return replace(options, synthetic=(images, *options.synthetic[1:]))
+    raise RuntimeError(f"an epoch has no more than {steps} steps")

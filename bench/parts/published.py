@@ -35,7 +35,7 @@ class Published:
         workers: int = 0,
     ) -> None:
         transforms = torchvision().transforms
-        channels = images.images.shape[1]
+        channels, height, width = images.images.shape[1:]
         steps = [transforms.ToTensor(), transforms.Normalize([0.5] * channels, [0.25] * channels)]
         if channels == 3:
             steps.insert(0, transforms.RandomHorizontalFlip())
@@ -49,7 +49,7 @@ class Published:
         )
         self._device = device
         torch.manual_seed(0)
-        self._model = build(options, tuple(images.images.shape[1:]), classes).to(device)
+        self._model = build(options, (channels, height, width), classes).to(device)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
         self._criterion = nn.CrossEntropyLoss()
         self._batches: Iterator[Batch] = iter(())
@@ -68,6 +68,7 @@ class Published:
 
     def epoch(self, until: float) -> tuple[float, int, int]:
         """Take an epoch, or what can be taken of it until then (monotonic); seconds, steps, and those of an epoch."""
+        self._batches = iter(())  # those that fetch ahead for it would take part of the cores
         began, taken = time.perf_counter(), 0
         for images, labels in self._loader:
             self._step(images, labels)

@@ -1,0 +1,282 @@
+"""`bench/gpu.py`: its sections, whatever becomes of one; its floors and table; the miniature of it on a CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.parts.floors import Cost, floors, peaks_of
+from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of
+from bench.parts.gpu_table import judged, precision_of, text
+from bench.parts.sections import Section, run, status_of
+
+ROOT = Path(__file__).parents[2]
+WORKER = """
+import os, sys, time
+from bench.parts.sections import Section, work
+def act(section, tell, until):
+    tell.value("seen", "pid", value=os.getpid())
+    if section.name == "raises":
+        raise ValueError("a planted fault")
+    if section.name == "dies":
+        os._exit(7)
+    if section.name == "hangs":
+        time.sleep(60)
+    tell.check("fine", ok=section.name != "wrong", said="planted")
+work([Section(name=name, limit_s=30) for name in sys.argv[2:]], act, lambda: True, int(sys.argv[1]))
+"""
+
+
+def started(sections, handle):
+    words = [sys.executable, "-c", WORKER, str(handle), *(section.name for section in sections)]
+    return subprocess.Popen(words, cwd=ROOT, pass_fds=[handle], start_new_session=True)
+
+
+def ran(*names, seconds=30.0, limits=None, alone=()):
+    document = {"sections": {}, "checks": []}
+    kept = []
+    sections = [
+        Section(name=name, limit_s=(limits or {}).get(name, 30.0), alone=name in alone) for name in names
+    ]
+    run(
+        sections,
+        started,
+        document,
+        until=time.monotonic() + seconds,
+        keep=lambda: kept.append(json.dumps(document)),
+    )
+    assert len(kept) > len([name for name in names if document["sections"][name]["status"] != "not run"])
+    return document
+
+
+def test_a_section_that_raises_dies_or_hangs_is_recorded_and_the_others_go_on():
+    document = ran("first", "raises", "second", "dies", "third", "hangs", "last", limits={"hangs": 0.3})
+    sections = document["sections"]
+    assert {name: section["status"] for name, section in sections.items()} == {
+        "first": "done",
+        "raises": "failed",
+        "second": "done",
+        "dies": "failed",
+        "third": "done",
+        "hangs": "out of time",
+        "last": "done",
+    }
+    assert sections["raises"]["error"] == "ValueError: a planted fault"
+    assert "status 7" in sections["dies"]["error"]
+    pids = {name: section["seen"]["pid"] for name, section in sections.items()}
+    assert pids["first"] == pids["raises"] == pids["second"] == pids["dies"]
+    assert len({pids["dies"], pids["third"], pids["last"]}) == 3
+    assert pids["hangs"] == pids["third"]
+    assert status_of(document) == 1
+
+
+def test_a_section_that_is_to_be_alone_has_a_process_of_its_own():
+    sections = ran("one", "two", "three", alone=("two",))["sections"]
+    assert len({section["seen"]["pid"] for section in sections.values()}) == 3
+
+
+def test_a_check_that_fails_makes_the_status_1_and_time_that_is_over_makes_it_4():
+    assert status_of(ran("fine")) == 0
+    assert status_of(ran("wrong")) == 1
+    document = ran("late", seconds=1.0)
+    assert document["sections"]["late"] == {
+        "status": "not run",
+        "error": "no time was left for it",
+        "seconds": None,
+    }
+    assert status_of(document) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "gb_s"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.4, 3350),
+        ("NVIDIA H100 PCIe", 756, 2000),
+        ("NVIDIA H200", 989.4, 4800),
+        ("NVIDIA A100-SXM4-40GB", 312, 1555),
+        ("NVIDIA A100-SXM4-80GB", 312, 2039),
+        ("NVIDIA A10", 125, 600),
+        ("NVIDIA A10G", 70, 600),
+        ("NVIDIA L40S", 362, 864),
+        ("Tesla T4", None, 320),
+    ],
+)
+def test_a_data_sheet_is_found_by_the_name_that_nvidia_smi_gives(name, bf16, gb_s):
+    peaks = peaks_of(name)
+    assert (peaks.tflops["bf16"], peaks.gb_s) == (bf16, gb_s)
+
+
+COST = Cost(flop_per_image=217.3e6, activations_per_image=500_000, parameters=11_181_642)
+
+
+def test_a_floor_is_the_larger_of_arithmetic_and_memory_and_not_known_for_an_unknown_device():
+    found = floors(
+        COST, 64, "bf16", name="NVIDIA H100 80GB HBM3", measured={"matmul_tflops": {"bf16": 700.0}}
+    )
+    sheet = found["data_sheet"]
+    assert sheet["compute_ms"] == pytest.approx(217.3e6 * 64 / 989.4e12 * 1e3)
+    assert sheet["memory_ms"] == pytest.approx((11_181_642 * 40 + 500_000 * 64 * 5 * 2) / 3350e9 * 1e3)
+    assert sheet["floor_ms"] == sheet["memory_ms"]
+    assert found["measured"] == {
+        "compute_ms": pytest.approx(217.3e6 * 64 / 700e12 * 1e3),
+        "memory_ms": None,
+        "floor_ms": None,
+    }
+    unknown = floors(COST, 64, "fp32", name="a GPU of tomorrow", measured={})
+    assert set(unknown["data_sheet"].values()) == set(unknown["measured"].values()) == {None}
+
+
+def variant(*seconds, steps=100):
+    median = sorted(seconds)[len(seconds) // 2]
+    return {
+        "epoch_s": list(seconds),
+        "epoch_s_median": median,
+        "spread": 0.0,
+        "images_per_s": 50_000 / median,
+        "steps": steps,
+        "extrapolated_from": None,
+        "first_step_s": 1.0,
+        "peak_memory_bytes": 2_000_000_000,
+    }
+
+
+def sample():
+    done = {"status": "done", "error": None, "seconds": 1.0}
+    environment = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "cpus": 16,
+        "torch": "2.11",
+        "python": "3.12",
+        "driver": "580.1",
+    }
+    return {
+        "seconds": 12.0,
+        "sizes": {"model": "resnet18", "images": 50_000, "batches": [64, 1024]},
+        "checks": [{"section": "losses", "name": "alike", "ok": False, "said": "0.1 apart"}],
+        "sections": {
+            "device": {
+                **done,
+                "environment": environment,
+                "cost": {"flop_per_image": 1e9, "activations_per_image": 0, "parameters": 0},
+                "ceilings": {
+                    "matmul_tflops": {"fp32": 50.0, "bf16": 700.0},
+                    "copy_gb_s": 3000.0,
+                    "launch_us": 3.0,
+                },
+            },
+            "batch 64": {**done, "variants": {"published": variant(10.0), "fast": variant(2.0)}},
+            "batch 64, compiled": {**done, "variants": {"fast bf16 --compile": variant(0.5)}},
+            "profile": {"status": "out of time", "error": "it took longer", "seconds": 40.0},
+        },
+    }
+
+
+def test_each_loop_has_its_ratio_to_the_published_one_and_its_distance_to_the_floor():
+    rows = {row["loop"]: row for row in judged(sample())}
+    assert {name: row["ratio"] for name, row in rows.items()} == {
+        "published": 1.0,
+        "fast": 5.0,
+        "fast bf16 --compile": 20.0,
+    }
+    floor_ms = 64 * 1e9 / 50e12 * 1e3
+    assert rows["fast"]["floors"]["measured"]["distance"] == pytest.approx(20.0 / floor_ms)
+    assert rows["fast bf16 --compile"]["floors"]["data_sheet"]["floor_ms"] == pytest.approx(64 / 989.4)
+    assert [precision_of(name) for name in rows] == ["tf32", "fp32", "bf16"]
+
+
+def test_the_table_shows_loops_failed_checks_and_what_was_not_finished():
+    shown = text(sample())
+    assert "NVIDIA H100 80GB HBM3, 16 CPU cores, torch 2.11, Python 3.12, driver 580.1" in shown
+    (fast,) = [line for line in shown.splitlines() if line.startswith("  fast  ")]
+    assert fast.split() == [
+        "fast",
+        "2.000",
+        "0%",
+        "25,000",
+        "5.00",
+        "20.000",
+        "1.280",
+        "15.6",
+        "2.00",
+        "1.00",
+    ]
+    assert "FAILED  losses: alike: 0.1 apart" in shown
+    assert "OUT OF TIME  profile: it took longer" in shown
+
+
+def test_the_whole_program_measures_and_compiles_more_than_its_miniature():
+    whole = [section.name for section in sections_of(WHOLE, on_gpu=True)]
+    assert whole[:4] == ["device", "waits", "losses", "batch 64"]
+    assert len([name for name in whole if "compiled" in name]) == 4
+    assert not [section for section in sections_of(MINIATURE, on_gpu=False) if "compiled" in section.name]
+
+
+def bench(*words, path=None):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUCTL_")}
+    environ |= {"PATH": f"{path}:{environ['PATH']}"} if path else {}
+    words = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--device", "cpu", *words]
+    return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_the_miniature_runs_every_section_and_a_wrong_nvidia_smi_fails_its_check_alone(tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        '*driver_version*) echo "0, GPU-1, NVIDIA H100 80GB HBM3, 81559, 580.95.05" ;;\n'
+        '*) echo "1, 0, GPU-1, 7, 100, 81559, 40, 80.5, NVIDIA H100 80GB HBM3" ;;\n'
+        "esac\n"
+    )
+    (tools / "nvidia-smi").chmod(0o755)
+    with bench("--out", str(tmp_path / "out"), path=tools) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 1, err
+    document = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    assert document["complete"]
+    assert {section["status"] for section in document["sections"].values()} == {"done"}
+    failed = {check["name"] for check in document["checks"] if not check["ok"]}
+    assert failed == {"facts against torch", "facts of the driver", "top against torch"}
+    loops = {(row["batch"], row["loop"]) for row in document["loops"]}
+    assert {loop for _, loop in loops} >= {"published", "plain", "fast", "fast bf16", "fast tf32"}
+    assert {batch for batch, _ in loops} == set(MINIATURE.batches)
+    fast = next(row for row in document["loops"] if row["loop"] == "fast")
+    assert fast["floors"]["measured"]["distance"] > 0
+    assert len(fast["epoch_s"]) == MINIATURE.epochs
+    assert set(document["sections"]["nccl"]["averaged"]) == {"none", "half", "powersgd"}
+    assert document["sections"]["parsers"]["usage"][0]["power_w"] == 80.5
+    assert (tmp_path / "out" / "gpu.txt").read_text() in out
+
+
+def test_a_section_that_is_not_there_is_refused_with_the_names_of_those_that_are():
+    with bench("--only", "speed") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "there is no section speed: give one of 'device', 'waits'" in err
+
+
+def test_a_terminated_program_leaves_what_it_has_and_no_process(tmp_path):
+    with bench("--only", "device", "--out", str(tmp_path)) as process:
+        limit = time.monotonic() + 60
+        while not _worker_of(process.pid):
+            assert process.poll() is None and time.monotonic() < limit, "no process for the sections came up"
+            time.sleep(0.02)
+        (worker,) = _worker_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not Path(f"/proc/{worker}").exists()
+    document = json.loads((tmp_path / "gpu.json").read_text())
+    assert not document["complete"]
+    assert set(document["sections"]) == {"device"}
+
+
+def _worker_of(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return children.read_text().split()
