@@ -10,7 +10,9 @@ SECTIONS = (
         (
             ("up", "Create the cluster's machines and prepare them; again: converge."),
             ("status", "Show the machines, their real state, price and age."),
+            ("clusters", "List every cluster: state, machines, price, cost so far, age, runs."),
             ("down", "Remove everything of the cluster."),
+            ("clean", "Free disks, here and on the nodes: old runs, environments, wheels, code."),
             (
                 "doctor",
                 "Check credentials, permissions, quota, keys; --cluster: machines, their network.",

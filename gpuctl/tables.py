@@ -201,11 +201,11 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         least=("private", "id", "gpus", "address"),
     )
     unheard = cluster.get("unheard") or {}
-    notes = [_unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    notes = [unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
     return Group(head, "", table, *notes)
 
 
-def _unfinished_note(run: str, unheard: Sequence[str]) -> Text:
+def unfinished_note(run: str, unheard: Sequence[str]) -> Text:
     """What there is to say of a run that has not ended."""
     if not unheard:
         return Text(f"run {run} is running", "cyan")

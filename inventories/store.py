@@ -91,7 +91,7 @@ class ClusterFolder:
         if not self.exists():
             raise NotFound(
                 f"There is no cluster '{self.name}'. Make one with `gpuctl up --cluster {self.name}`, "
-                "or see those that exist with `gpuctl status --all`."
+                "or see those that exist with `gpuctl clusters`."
             )
         try:
             return read_inventory(self.inventory_path)

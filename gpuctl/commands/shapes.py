@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuctl import completions
 from gpuctl.options import App, common_options
 
 if TYPE_CHECKING:
@@ -20,7 +21,16 @@ Priced = tuple["Shape", "Price | None"]
 
 @click.command()
 @common_options
-@click.option("--gpu", metavar="G", help="Only this GPU, such as A10.")
+@click.argument("words", nargs=-1, metavar="[NAME|GPU]...", shell_complete=completions.shapes)
+@click.option("--gpu", metavar="G", help="Only this GPU, such as A10, and its variants.")
+@click.option(
+    "--gpus",
+    "--count",
+    "gpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only with exactly so many GPUs a machine.",
+)
 @click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only with so many GPUs or more.")
 @click.option("--provider", type=click.Choice(PROVIDERS), help="Only this provider's.")
 @click.option(
@@ -31,7 +41,9 @@ Priced = tuple["Shape", "Price | None"]
 @click.option("--refresh-prices", is_flag=True, help="Ask the providers for today's prices, and keep them.")
 def command(
     app: App,
+    words: tuple[str, ...],
     gpu: str | None,
+    gpus: int | None,
     min_gpus: int | None,
     provider: str | None,
     max_price: float | None,
@@ -39,9 +51,12 @@ def command(
     region: str | None,
     refresh_prices: bool,
 ) -> None:
-    """List the machine shapes that gpuctl knows: GPUs, networks, list prices.
+    """List the machine shapes that gpuctl knows, or search them: GPUs, networks, list prices.
 
     \b
+    gpuctl shapes VM.GPU.A10.2                         all that is known of one
+    gpuctl shapes A10 --gpus 4                         by GPU (A10, and A10G) and GPUs a machine
+    gpuctl shapes BM.GPU g5                            by the beginnings of names
     gpuctl shapes --gpu H100 --sort price-per-gpu      the cheapest H100
     gpuctl shapes --min-gpus 4 --max-price 15          four GPUs or more for $15 an hour
     gpuctl shapes --refresh-prices --region eu-west-1  today's prices, AWS's in Ireland
@@ -50,52 +65,53 @@ def command(
     price lists; no account is needed. AWS's has some hundred MB: --provider oci leaves it out. Other shapes
     than those listed can be used, too, where the provider has them: gpuctl up --shape NAME.
     """
-    from provision.catalog import SHAPES
+    from gpuctl.shape_search import nothing
     from provision.prices import load
 
     if max_price is not None and not math.isfinite(max_price):
         raise click.UsageError("--max-price is a number of US dollars.")
-    names = matching_gpus(app, gpu) if gpu is not None else None
+    shapes, exact = chosen(app, words, gpu, provider)
     failed = refresh(app, provider, region) if refresh_prices else None
     prices = load(app.store.home)
     wanted = [
         (shape, prices.of(shape.name, region))
-        for shape in SHAPES.values()
-        if provider in (None, shape.provider)
-        and (names is None or shape.gpu in names)
-        and shape.gpus >= (min_gpus or 1)
+        for shape in shapes
+        if shape.gpus >= (min_gpus or 1) and gpus in (None, shape.gpus)
     ]
     rows = ordered([row for row in wanted if affordable(row, max_price)], sort)
     if app.options.json:
         app.output.json(document(rows, region))
+    elif not rows:
+        app.output.say(nothing(shapes, gpus))
     else:
-        show(app, rows, region)
+        show(app, rows, region, in_full=exact)
     tell_unknown(app, wanted, prices, region, max_price)
     if failed is not None:
         raise failed
 
 
-def matching_gpus(app: App, wanted: str) -> list[str]:
-    """The GPUs of that name, in any case; where there is none, those whose name begins so.
+def chosen(
+    app: App, words: Sequence[str], gpu: str | None, provider: str | None
+) -> "tuple[list[Shape], bool]":
+    """The shapes that are named, of the GPU and provider; and whether each was named in full.
 
-    Raises Usage for a name that no GPU has.
+    Raises Usage for a name that no shape and no GPU has.
     """
-    from gpuctl.errors import Usage
-    from inventories.suggest import nearest
+    from gpuctl.shape_search import by_gpu, find
     from provision.catalog import SHAPES
 
-    known = sorted({shape.gpu for shape in SHAPES.values()})
-    folded = wanted.strip().casefold()
-    exact = [gpu for gpu in known if gpu.casefold() == folded]
-    if exact:
-        return exact
-    begin = [gpu for gpu in known if folded and gpu.casefold().startswith(folded)]
-    if not begin:
-        near = nearest(wanted, known, limit=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise Usage(f"No shape has a GPU called {wanted!r}{hint} Known are {', '.join(known)}.")
-    app.output.say(f"No GPU is called {wanted}; shown are {', '.join(begin)}.")
-    return begin
+    named = find(words) if words else None
+    of_gpu = by_gpu(gpu) if gpu is not None else None
+    for found in (named, of_gpu):
+        for note in found.notes if found is not None else ():
+            app.output.say(note)
+    shapes = [
+        shape
+        for shape in SHAPES.values()
+        if provider in (None, shape.provider)
+        and all(found is None or shape.name in found.names for found in (named, of_gpu))
+    ]
+    return shapes, named is not None and named.exact
 
 
 def refresh(app: App, provider: str | None, region: str | None) -> Exception | None:
@@ -177,14 +193,19 @@ def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[
     }
 
 
-def show(app: App, rows: Sequence[Priced], region: str | None) -> None:
-    """The table, and under it when and from where the prices are."""
+def show(app: App, rows: Sequence[Priced], region: str | None, *, in_full: bool) -> None:
+    """The table, and under it when and from where the prices are; `in_full`: all that is known of each shape."""
+    from gpuctl.shape_table import shape_in_full
     from gpuctl.tables import shapes_table
 
-    if rows:
-        app.output.table(shapes_table([describe(*row, region) for row in rows]))
-    else:
-        app.output.say("No shape that gpuctl knows is like that.")
+    documents = [describe(*row, region) for row in rows]
+    if not in_full:
+        app.output.table(shapes_table(documents))
+        return
+    for at, shape in enumerate(documents):
+        if at:
+            app.output.text("")
+        app.output.table(shape_in_full(shape))
 
 
 def tell_unknown(

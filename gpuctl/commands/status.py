@@ -7,21 +7,29 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--all", "every", is_flag=True, help="All clusters.")
-def command(app: App, every: bool) -> None:
+@click.option("--all", "every", is_flag=True, help="All clusters, their machines one by one.")
+def command(app: App, every: bool) -> int:
     """Show the machines, their real state as the provider tells it, price, age and runs.
 
-    A machine that was ended from outside is shown as gone; `gpuctl up` replaces it.
+    A machine that was ended from outside is shown as gone; `gpuctl up` replaces it. `gpuctl clusters` has a line a
+    cluster.
     """
     from gpuctl.tables import machines_table
-    from gpuctl.workflow.status import status_of
 
-    folders = app.store.clusters() if every else [app.store.cluster(app.options.cluster)]
-    documents = [status_of(app, folder) for folder in folders]
+    if every:
+        from gpuctl.workflow.clusters import every_cluster
+
+        documents = every_cluster(app)
+    else:
+        from gpuctl.workflow.status import status_of
+
+        documents = [status_of(app, app.store.cluster(app.options.cluster))]
     if app.options.json:
         app.output.json({"clusters": documents} if every else documents[0])
-        return
-    if not documents:
+    elif not documents:
         app.output.say("There is no cluster. Create one: gpuctl up --provider local --count 2")
-    for document in documents:
-        app.output.table(machines_table(document))
+    else:
+        for document in documents:
+            if document["machines"] is not None:
+                app.output.table(machines_table(document))
+    return 4 if any(document.get("problem") for document in documents) else 0

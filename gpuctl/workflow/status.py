@@ -1,13 +1,13 @@
 """`status`: what the provider says of a cluster's machines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
 from gpuctl.workflow.connect import load_inventory
-from gpuctl.workflow.open_runs import open_runs
+from gpuctl.workflow.open_runs import OpenRun, open_runs
 from gpuctl.workflow.up import describe, provider_name
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
@@ -15,6 +15,7 @@ from inventories.store import ClusterFolder
 from provision import limits
 from provision.cloud_folder import CloudFolder
 from provision.clouds import CLOUDS
+from provision.prices import price_of
 from provision.providers import load
 from remote.fanout import fan_out, values
 
@@ -27,15 +28,14 @@ def cost_so_far(folder: ClusterFolder, now: datetime) -> float | None:
         inventory = folder.load()
     except InventoryError:
         return None
-    return _cost(inventory, inventory.machines, now)
+    return _cost(inventory, now)
 
 
-def _cost(inventory: Inventory, machines: Sequence[Machine], now: datetime) -> float | None:
-    """`machines` may be more than the inventory's, at the price of those."""
+def _cost(inventory: Inventory, now: datetime) -> float | None:
     each_usd = None
     if inventory.hourly_usd is not None and inventory.machines:
         each_usd = inventory.hourly_usd / len(inventory.machines)
-    since = [machine.launched_at or inventory.created_at for machine in machines]
+    since = [machine.launched_at or inventory.created_at for machine in inventory.machines]
     cost_usd = limits.cost_so_far(each_usd, since, now)
     return None if cost_usd is None else round(cost_usd, 4)
 
@@ -43,30 +43,66 @@ def _cost(inventory: Inventory, machines: Sequence[Machine], now: datetime) -> f
 def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
     """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
 
+    `unheard` has the nodes that never said how a run ended on them, where no other says that it goes on.
+    """
+    inventory = inventory_now(folder, app.output.say)
+    return document_of(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
+
+
+def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory:
+    """The cluster, with its machines as the provider tells of them now.
+
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
-    made them. `unheard` has the nodes that never said how a run ended on them, where no other
-    says that it goes on.
+    made them.
     """
     from provision.cloud_provider import CloudProvider
 
-    inventory = _unfinished_up(app, folder) or load_inventory(folder)
+    inventory = _unfinished_up(folder, say) or load_inventory(folder)
     provider = load(inventory.provider, folder)
     if isinstance(provider, CloudProvider):
         # One question for all of them, however many there are.
         machines = with_found(inventory.machines, provider.find(), provider.states())
         if len(machines) > len(inventory.machines):
-            app.output.say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
+            say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
         found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
         machines = tuple(found.values())
-    runs = open_runs(app, folder.name)
-    now = datetime.now(UTC)
+    return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
+
+
+def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> float | None:
+    """What so many machines of the cluster cost an hour: what its inventory lacks is billed, too."""
+    known = len(inventory.machines)
+    if count == known:
+        return inventory.hourly_usd
+    if known:
+        return None if inventory.hourly_usd is None else inventory.hourly_usd / known * count
+    each_usd = _list_price(folder, inventory)
+    return None if each_usd is None else each_usd * count
+
+
+def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
+    """Of one machine, USD an hour on demand. None: not known, as of spot machines."""
+    record = CloudFolder(folder).load() if inventory.provider in CLOUDS else None
+    if record is None or record.spot:
+        return None
+    try:
+        price = price_of(CloudFolder(folder).home, record.shape, record.target.region)
+    except InventoryError:
+        return None  # a torn file of prices hides no machine
+    return price.usd_per_hour if price else None
+
+
+def document_of(
+    folder: ClusterFolder, inventory: Inventory, runs: Sequence[OpenRun], now: datetime
+) -> dict[str, Any]:
+    """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
-    return describe(replace(inventory, machines=machines)) | {
+    return describe(inventory) | {
         "created_at": inventory.created_at,
         "age_s": round(age_s),
         "expires_at": _expires_at(folder, inventory.provider),
-        "cost_usd": _cost(inventory, machines, now),
+        "cost_usd": _cost(inventory, now),
         "runs": [run.id for run in runs],
         "unheard": {run.id: run.unheard for run in runs if run.unheard},
     }
@@ -94,7 +130,7 @@ def with_found(
     return tuple(sorted((*current, *more), key=lambda machine: machine.rank))
 
 
-def _unfinished_up(app: App, folder: ClusterFolder) -> Inventory | None:
+def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory | None:
     """The cluster of a first `up` that was killed, which is not in any inventory yet."""
     name = None if folder.exists() else provider_name(folder)
     if name is None:
@@ -102,7 +138,7 @@ def _unfinished_up(app: App, folder: ClusterFolder) -> Inventory | None:
     record = CloudFolder(folder).load() if name in CLOUDS else None
     journal = folder.journal.read()
     if record is None:
-        app.output.say(f"the first `up` of {folder.name} did not finish: {UNFINISHED}")
+        say(f"the first `up` of {folder.name} did not finish: {UNFINISHED}")
     return Inventory(
         cluster=folder.name,
         provider=name,

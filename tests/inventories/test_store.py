@@ -132,7 +132,7 @@ def test_no_such_cluster(store):
         store.cluster("demo").load()
     assert str(caught.value) == (
         "There is no cluster 'demo'. Make one with `gpuctl up --cluster demo`, "
-        "or see those that exist with `gpuctl status --all`."
+        "or see those that exist with `gpuctl clusters`."
     )
 
 

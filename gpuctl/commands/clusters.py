@@ -1,0 +1,32 @@
+"""`gpuctl clusters`: every cluster, its real state, what it costs, what runs there."""
+
+import click
+
+from gpuctl.options import App, common_options
+
+
+@click.command()
+@common_options
+def command(app: App) -> int:
+    """List every cluster of this computer: its real state, machines, price, cost so far, age and runs.
+
+    \b
+    gpuctl clusters                 all of them, what costs most first
+    gpuctl clusters --json          the same for a program; `problem` says why a state is not known
+    gpuctl status --cluster NAME    the machines of one
+    gpuctl reap --dry-run           what is in your cloud accounts, also without the files of this computer
+
+    Every provider is asked. Where one can't be, the cluster's state is unknown, the reason is told, and the
+    exit status is 4. Rented machines without a time limit are marked: nothing but `gpuctl down` ends them.
+    """
+    from gpuctl.cluster_table import clusters_table
+    from gpuctl.workflow.clusters import every_cluster, totals
+
+    documents = every_cluster(app)
+    if app.options.json:
+        app.output.json({"clusters": documents})
+    elif not documents:
+        app.output.say("There is no cluster. Create one: gpuctl up --provider local --count 2")
+    else:
+        app.output.table(clusters_table(documents, totals(documents)))
+    return 4 if any(document["problem"] for document in documents) else 0

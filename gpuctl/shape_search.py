@@ -1,0 +1,104 @@
+"""Which of the known shapes a person means: by a shape's name, or its beginning, or by a GPU's name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuctl.errors import Usage
+from inventories.suggest import nearest
+from provision.catalog import SHAPES, Shape, provider_by_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search found."""
+
+    names: frozenset[str]
+    """Of shapes."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of it, a sentence each."""
+    exact: bool = False
+    """Whether every word was the whole name of a shape."""
+
+
+def find(words: Sequence[str]) -> Found:
+    """The shapes that the words mean, all together. Raises Usage for a word that is like none of them."""
+    found = [_by_word(word) for word in words]
+    return Found(
+        names=frozenset().union(*(one.names for one in found)),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        exact=all(one.exact for one in found),
+    )
+
+
+def _by_word(word: str) -> Found:
+    """The shape of that name; else the shapes of a GPU; else those whose names begin so, or have it in them."""
+    folded = word.strip().casefold()
+    if not folded:
+        raise Usage("A shape's name can't be empty. `gpuctl shapes` lists all.")
+    whole = [name for name in SHAPES if name.casefold() == folded]
+    if whole:
+        return Found(names=frozenset(whole), exact=True)
+    if any(shape.gpu.casefold() == folded for shape in SHAPES.values()):
+        return by_gpu(word)
+    begin = [name for name in SHAPES if name.casefold().startswith(folded)]
+    names = begin or [name for name in SHAPES if folded in name.casefold()]
+    if names:
+        return Found(names=frozenset(names))
+    near = nearest(word, [*SHAPES, *known_gpus()])
+    hint = f" The nearest are {', '.join(near)}." if near else ""
+    provider = provider_by_name(word)
+    if provider is not None:
+        raise Usage(
+            f"gpuctl knows no shape {word!r}.{hint} {provider.upper()} may have it all the same: "
+            f"gpuctl up --shape {word} --dry-run"
+        )
+    raise Usage(f"No shape and no GPU is called {word!r}.{hint} `gpuctl shapes` lists all.")
+
+
+def by_gpu(wanted: str) -> Found:
+    """The shapes with the GPU of that name, in any case, and with its relatives: the A10G is listed with the A10.
+
+    Where there is none of that name, those whose names begin so. Raises Usage for a name that no GPU has.
+    """
+    known = known_gpus()
+    folded = wanted.strip().casefold()
+    exact = [gpu for gpu in known if gpu.casefold() == folded]
+    begin = [gpu for gpu in known if folded and gpu.casefold().startswith(folded)]
+    if not begin:
+        near = nearest(wanted, known, limit=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise Usage(f"No shape has a GPU called {wanted!r}{hint} Known are {', '.join(known)}.")
+    if not exact:
+        return Found(
+            names=with_gpus(begin), notes=(f"No GPU is called {wanted}; shown are {', '.join(begin)}.",)
+        )
+    # A letter makes a variant, a digit another GPU: A10 and A10G, but not A100.
+    relatives = [gpu for gpu in begin if gpu[len(folded) :][:1].isalpha()]
+    return Found(
+        names=with_gpus([*exact, *relatives]), notes=tuple(_note(one, exact[0]) for one in relatives)
+    )
+
+
+def _note(relative: str, gpu: str) -> str:
+    providers = sorted({shape.provider.upper() for shape in SHAPES.values() if shape.gpu == relative})
+    return f"{relative} is another GPU than {gpu}, {' and '.join(providers)}'s; its shapes are listed, too."
+
+
+def with_gpus(gpus: Sequence[str]) -> frozenset[str]:
+    """Names of the shapes that have one of these GPUs."""
+    return frozenset(name for name, shape in SHAPES.items() if shape.gpu in gpus)
+
+
+def known_gpus() -> list[str]:
+    """The names of all GPUs."""
+    return sorted({shape.gpu for shape in SHAPES.values()})
+
+
+def nothing(shapes: Sequence[Shape], gpus: int | None) -> str:
+    """The sentence where a search left nothing. `shapes`: what it had found before the numbers were looked at."""
+    counts = sorted({shape.gpus for shape in shapes})
+    if gpus is not None and counts and gpus not in counts:
+        *some, last = map(str, counts)
+        there = f"{', '.join(some)} or {last}" if some else last
+        return f"None of these shapes has {gpus} GPUs a machine: they have {there}."
+    return "No shape that gpuctl knows is like that."
