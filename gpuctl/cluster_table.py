@@ -15,10 +15,8 @@ Document = Mapping[str, Any]
 STYLES = {**STATE_STYLES, "partial": "yellow", "unfinished": "yellow"}
 
 
-def clusters_table(
-    clusters: Sequence[Document], totals: str, now: datetime | None = None
-) -> RenderableType:
-    """The clusters, the elements of the document of `clusters --json`; below them what nothing ends, and their runs."""
+def clusters_table(clusters: Sequence[Document], totals: str, now: datetime | None = None) -> RenderableType:
+    """The clusters, elements of the document of `clusters --json`; below them what nothing ends, and the runs."""
     now = now or datetime.now(UTC)
     columns: dict[str, Callable[[Document], str | Text]] = {
         "cluster": lambda one: Text(one["cluster"], "bold"),

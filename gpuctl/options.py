@@ -87,6 +87,8 @@ class App:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
+        self.cluster_named = False
+        """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
 
     def give(self, **given: str | bool | None) -> None:
         """Take over the options that were given; None and False mean: not given here.
@@ -95,6 +97,7 @@ class App:
         """
         told = {name: value for name, value in given.items() if value not in (None, False)}
         self.options = replace(self.options, **told)  # type: ignore[arg-type]
+        self.cluster_named |= "cluster" in told
         self.__dict__.pop("output", None)
 
     @functools.cached_property

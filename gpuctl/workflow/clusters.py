@@ -140,7 +140,11 @@ def _order(document: dict[str, Any]) -> tuple[bool, float, str]:
     """What costs most comes first; what is billed at an unknown price before all."""
     billed = document["billed"] is not False
     hourly_usd = document["hourly_usd"]
-    return not billed, -(float("inf") if hourly_usd is None else hourly_usd) if billed else 0, document["cluster"]
+    return (
+        not billed,
+        -(float("inf") if hourly_usd is None else hourly_usd) if billed else 0,
+        document["cluster"],
+    )
 
 
 class _Asking:

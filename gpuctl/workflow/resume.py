@@ -186,7 +186,7 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
         return _alike(newest, run)
     if request.module is not None:
         return run.script == f"-m {request.module}"
-    path = _path(run)
+    path = script_path(run)
     if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
     return path == os.path.normpath(Path.cwd() / request.words[0])
@@ -196,13 +196,13 @@ def _alike(one: Run, other: Run) -> bool:
     """Whether two runs are of the built-in job, or of the same script or module of the same project."""
     if one.built_in or other.built_in:
         return one.built_in and other.built_in
-    paths = _path(one), _path(other)
+    paths = script_path(one), script_path(other)
     if None in paths:
         return Path(one.script).name == Path(other.script).name
     return paths[0] == paths[1]
 
 
-def _path(run: Run) -> str | None:
+def script_path(run: Run) -> str | None:
     """Where a run's script lies on this computer, a module by its title; None where that is not known."""
     project = run.options.project if run.options else None
     return None if project is None else os.path.normpath(Path(project, run.script))

@@ -25,6 +25,8 @@ ANSWERING = {
     "place": "checkpoints",
     "discard": "checkpoints",
     "send_checkpoints": "checkpoints",
+    "leftovers": "leftovers",
+    "clean": "removal",
     "ray_start": "ray_daemons",
     "ray_ready": "ray_daemons",
     "ray_state": "ray_daemons",

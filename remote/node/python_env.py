@@ -4,6 +4,7 @@ Scripts in an environment hold its path, so that it is never moved: it is built 
 no `ready.json` is an unfinished one and is made anew. Homes may be shared: the first node to come builds for all.
 """
 
+import contextlib
 import os
 import platform
 import re
@@ -60,6 +61,12 @@ def ready(key: str) -> Optional[Dict[str, Any]]:
     return record if usable else None
 
 
+def mark_used(key: str) -> None:
+    """Note that an environment was asked for now: the one that was used last is kept when others are removed."""
+    with contextlib.suppress(OSError):  # a full disk keeps no run from what is there
+        (home_of(key) / "used").touch()
+
+
 def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
     `environment` with its record, or `failed` with the step and uv's last words.
@@ -68,10 +75,14 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     """
     key = str(request["key"])
     if request.get("look"):
-        frames.write(output, dict(look(key), t="looked"))
+        found = look(key)
+        if found["ready"] is not None:
+            mark_used(key)
+        frames.write(output, dict(found, t="looked"))
         return
     record = ready(key)
     if record is not None:
+        mark_used(key)
         frames.write(output, {"t": "environment", "ready": record, "built": False})
         return
     caller = env_work.Caller(output, incoming, float(request["deadline_s"]))

@@ -1,0 +1,262 @@
+"""What `clean` removes, decided from facts alone: here, and on the nodes.
+
+What the next run would use again stays: the environment used last, the code sent last, uv. So does what is nowhere
+else: a run of which not all is here, the latest checkpoints of each script, files that runs wrote.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from remote.leftovers import Item, Leftovers
+
+USUAL_AGE_S = 30 * 86_400.0
+"""Runs younger than this stay, unless something else is asked for."""
+HERE = "here"
+
+NAMES = {
+    "run": "runs",
+    "environment": "environments",
+    "wheels": "wheels",
+    "uv": "uv",
+    "code": "code",
+    "written": "files of runs",
+    "program": "old versions",
+    "removed": "leftovers",
+}
+"""Kind → what a table calls it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a person asked for."""
+
+    older_than_s: float | None = None
+    """Runs that began longer ago are old. None: USUAL_AGE_S, unless `keep_runs` is given."""
+    keep_runs: int | None = None
+    """Of each cluster the latest so many runs are not old. None: that does not count."""
+    everything: bool = False
+    """Also what the next run would use again, and files that runs wrote."""
+
+    def is_old(self, run: "LocalRun | None", later: int, began: datetime | None, now: datetime) -> bool:
+        """Whether a run is one of the old ones. `later`: how many runs of its cluster are younger."""
+        age_s = self.older_than_s
+        if age_s is None:
+            age_s = USUAL_AGE_S if self.keep_runs is None else 0.0
+        young = began is None or now - began < timedelta(seconds=age_s)
+        kept = self.keep_runs is not None and run is not None and later < self.keep_runs
+        return not young and not kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """A run as the files of this computer have it."""
+
+    id: str
+    cluster: str | None
+    """None: its record can't be read."""
+    script: str = ""
+    """What tells runs of one script from those of others."""
+    built_in: bool = False
+    over: bool = True
+    bytes: int = 0
+    checkpoints: int | None = None
+    """Bytes of its checkpoints here; None: there are none."""
+    files: Mapping[str, int] | None = None
+    """Path in its folder → size. None: not looked at."""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One thing, and what becomes of it."""
+
+    where: str
+    """HERE, or a node."""
+    cluster: str | None
+    kind: str
+    name: str
+    bytes: int
+    whole: bool = True
+    shared: int = 0
+    removes: bool
+    why: str
+    """Why it goes, or why it stays, in a clause."""
+
+
+def began_at(run_id: str) -> datetime | None:
+    """When a run began, which its id tells."""
+    try:
+        return datetime.strptime(run_id[: len("20261121-054625")], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def latest_checkpoints(runs: Sequence[LocalRun], on_nodes: Collection[str]) -> dict[str, str]:
+    """Ids of the runs whose checkpoints `train --resume` would take: the latest of each cluster's scripts, and why.
+
+    `runs`: oldest first. `on_nodes`: ids of those that have some on a node.
+    """
+    newest: dict[tuple[str | None, str], str] = {}
+    for run in runs:
+        if run.checkpoints is not None or run.id in on_nodes:
+            newest[run.cluster, run.script] = run.id
+    return {run: f"the latest checkpoints of {Path(script).name}" for (_, script), run in newest.items()}
+
+
+def choose_here(
+    runs: Sequence[LocalRun],
+    latest: Mapping[str, str],
+    policy: Policy,
+    now: datetime,
+    *,
+    silent: Mapping[str, Collection[str]],
+    kept: Mapping[str, str],
+) -> list[Choice]:
+    """Which of the runs here go. `runs`: all of this computer, oldest first.
+
+    While something of a run is on a node, its record here stays, which tells whose it is. `silent`: cluster → its
+    machines that could not be asked; `kept`: ids of runs that stay on a node → why.
+    """
+    later = _later(runs)
+
+    def why_it_stays(run: LocalRun) -> str:
+        if run.cluster is None:
+            return "its record can't be read"
+        if not run.over:
+            return "not known to be over"
+        if run.id in latest:
+            return latest[run.id]
+        if not policy.is_old(run, later[run.id], began_at(run.id), now):
+            return "not old"
+        unasked = sorted(set(run.nodes) & set(silent.get(run.cluster, ())))
+        if unasked:
+            return f"{unasked[0]}, which may have more of it, does not answer"
+        return kept.get(run.id, "")
+
+    choices = []
+    for run in runs:
+        stays = why_it_stays(run)
+        choices.append(
+            Choice(
+                where=HERE,
+                cluster=run.cluster,
+                kind="run",
+                name=run.id,
+                bytes=run.bytes,
+                removes=not stays,
+                why=stays or "old",
+            )
+        )
+    return choices
+
+
+def _later(runs: Sequence[LocalRun]) -> dict[str, int]:
+    """Id of a run → how many runs of its cluster came after it."""
+    seen: dict[str | None, int] = {}
+    later = {}
+    for run in reversed(runs):
+        later[run.id] = seen.get(run.cluster, 0)
+        seen[run.cluster] = later[run.id] + 1
+    return later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known beside what a node tells of itself."""
+
+    cluster: str
+    """The node's."""
+    runs: Mapping[str, LocalRun]
+    """By id: all runs of this computer."""
+    later: Mapping[str, int]
+    latest: Mapping[str, str]
+    """The runs of which nothing is removed: id → why."""
+    ours: bool
+    """Whether nobody else's gpuctl works on the machines."""
+    busy: frozenset[tuple[str, str]] = frozenset()
+    """Kind and name of what is in use, or not over, on another node that shares the home."""
+
+
+def known_of(cluster: str, runs: Sequence[LocalRun], latest: Mapping[str, str], *, ours: bool) -> Known:
+    """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first."""
+    by_id = {run.id: run for run in runs}
+    return Known(cluster=cluster, runs=by_id, later=_later(runs), latest=latest, ours=ours)
+
+
+def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, now: datetime) -> list[Choice]:
+    """What goes of a node's leftovers."""
+    newest = {
+        kind: max((one.used for one in found.items if one.kind == kind), default=0.0)
+        for kind in ("environment", "code", "uv")
+    }
+    choices = []
+    for item in found.items:
+        stays, goes = _fate(item, known, policy, newest.get(_family(item.kind), 0.0), now)
+        choices.append(
+            Choice(
+                where=node,
+                cluster=known.cluster,
+                kind=item.kind,
+                name=item.name,
+                bytes=item.bytes,
+                whole=item.whole,
+                shared=item.shared,
+                removes=not stays,
+                why=stays or goes,
+            )
+        )
+    return choices
+
+
+def _family(kind: str) -> str:
+    """What runs wrote into a folder of code is in use where that is."""
+    return "code" if kind == "written" else kind
+
+
+def _fate(item: Item, known: Known, policy: Policy, newest: float, now: datetime) -> tuple[str, str]:
+    """Why an item stays, else empty, and why it goes."""
+    if item.in_use or (_family(item.kind), item.name) in known.busy:
+        return "in use", ""
+    if item.kind == "run":
+        return _fate_of_run(item, known, policy, now)
+    if item.kind == "written":
+        return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
+    if item.kind in ("environment", "code", "uv") and not policy.everything and item.used >= newest > 0:
+        return "used last", ""
+    if item.kind == "environment":
+        return "", "not used last" if item.used else "never finished"
+    return "", {"wheels": "sent again when needed", "removed": "cut off"}.get(item.kind, "not used last")
+
+
+def _fate_of_run(item: Item, known: Known, policy: Policy, now: datetime) -> tuple[str, str]:
+    run = known.runs.get(item.name)
+    if not item.over or (run is not None and not run.over):
+        return "not known to be over", ""
+    if item.name in known.latest:
+        return known.latest[item.name], ""
+    if run is None and not known.ours:
+        return "not of this computer", ""
+    if run is not None and run.cluster not in (None, known.cluster):
+        return f"of the cluster {run.cluster}", ""
+    if policy.everything:
+        return "", "over"
+    if run is not None and is_all_here(item, run):
+        return "", "all of it is here"
+    if policy.is_old(run, known.later.get(item.name, 0), began_at(item.name), now):
+        return "", "old"
+    return "not all of it is here", ""
+
+
+def is_all_here(item: Item, run: LocalRun) -> bool:
+    """Whether all that a node has of a run was brought to this computer."""
+    if item.files is None or run.files is None:
+        return False
+    for file in item.files:
+        folder, _, inner = file.path.partition("/")
+        # Of two nodes' files of one name the second is in a folder of that node's.
+        places = [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]
+        if not any(run.files.get(place) == file.bytes for place in places):
+            return False
+    return True

@@ -1,0 +1,277 @@
+"""`clean`: look at the disks, here and on the nodes; show, ask, remove."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.cleaning import (
+    HERE,
+    Choice,
+    LocalRun,
+    Policy,
+    choose_here,
+    choose_on_node,
+    known_of,
+    latest_checkpoints,
+)
+from gpuctl.errors import Declined, Usage
+from gpuctl.options import App
+from gpuctl.text import for_cluster, plural
+from gpuctl.workflow.clean_here import leftovers_here, remove_here, runs_here, with_files
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.open_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
+from inventories.errors import InventoryError
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.connection import connect
+from remote.fanout import fan_out
+from remote.leftovers import MEASURE_S, Cleaned, Leftovers, clean, look
+from remote.tree import human_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine whose disk is looked at."""
+
+    cluster: ClusterFolder
+    machine: Machine
+    ours: bool
+    """Whether nobody else's gpuctl works there."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Cluster and node: clusters may name machines alike."""
+        return self.cluster.name, self.machine.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was found on the nodes."""
+
+    hosts: Mapping[tuple[str, str], Host]
+    found: Mapping[tuple[str, str], Leftovers]
+    errors: Mapping[tuple[str, str], str]
+
+    def silent(self) -> dict[str, set[str]]:
+        """Cluster → its machines that could not be asked."""
+        silent: dict[str, set[str]] = {}
+        for cluster, node in self.errors:
+            silent.setdefault(cluster, set()).add(node)
+        return silent
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of a removal."""
+
+    freed_bytes: int = 0
+    removed: int = 0
+    failed: list[dict[str, str]] = field(default_factory=list)
+
+
+def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> dict[str, Any]:
+    """Look, show, ask, remove; returns the document of `clean --json`.
+
+    A machine that does not answer keeps nothing else: it is told, and is in the document.
+    """
+    began, now = time.monotonic(), datetime.now(UTC)
+    name = app.options.cluster if app.cluster_named else None
+    with ExitStack() as locks:
+        folders = [] if here_only else _clusters(app, name)
+        for folder in () if dry_run else folders:
+            locks.enter_context(folder.lock("clean", on_wait=app.output.say))
+        if not here_only:
+            refuse_at_work(app, name)
+        runs = runs_here(app)
+        seen = survey(hosts_of(app, folders), runs)
+        choices = choose(app, policy, seen, runs, now)
+        _show(app, choices, seen)
+        outcome = Outcome()
+        doomed = [choice for choice in choices if choice.removes]
+        if doomed and not dry_run:
+            _ask(app, doomed)
+            outcome = remove(app, doomed, seen)
+            _tell(app, outcome, doomed, seen)
+    return {
+        "items": choices,
+        "removable_bytes": sum(choice.bytes for choice in doomed),
+        "freed_bytes": outcome.freed_bytes,
+        "removed": outcome.removed,
+        "failed": outcome.failed,
+        "not_asked": [
+            {"cluster": cluster, "node": node, "reason": why} for (cluster, node), why in seen.errors.items()
+        ],
+        "dry_run": dry_run,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def _clusters(app: App, name: str | None) -> list[ClusterFolder]:
+    """The clusters to look at: the one that was named, or all. Raises NotFound where there is none of that name."""
+    folders = [folder for folder in app.store.clusters() if name in (None, folder.name)]
+    if name is not None and not folders and not app.store.runs(name):
+        load_inventory(app.store.cluster(name))
+    return folders
+
+
+def refuse_at_work(app: App, cluster: str | None) -> None:
+    """Raise Usage where a run is going on."""
+    for run in open_runs(app, cluster):
+        if run.going_on:
+            busy = run.folder.load_run().cluster
+            raise Usage(
+                f"{how_it_stands(run).removesuffix('.')} on the cluster {busy}, of which nothing is removed: wait "
+                f"for its end or end it with `gpuctl stop {run.id}`, or clean another cluster with --cluster NAME, "
+                "or this computer alone with --here."
+            )
+
+
+def hosts_of(app: App, folders: Sequence[ClusterFolder]) -> list[Host]:
+    """The machines of these clusters. A cluster whose files can't be read is told, and left out."""
+    hosts = []
+    for folder in folders:
+        try:
+            inventory = folder.load() if folder.exists() else None
+        except InventoryError as error:
+            app.output.say(f"note: the machines of {folder.name} are left out: {error}")
+            continue
+        if inventory is not None:
+            ours = inventory.provider != "hosts"
+            hosts += [Host(cluster=folder, machine=machine, ours=ours) for machine in inventory.machines]
+    return hosts
+
+
+def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float = MEASURE_S) -> Seen:
+    """Ask all of them at once. What can't be asked is in `errors`."""
+    built_in = [run.id for run in runs if run.built_in]
+
+    def one(host: Host) -> Leftovers:
+        node = connect(host.machine, host.cluster.known_hosts_path, timeout_s=ASK_TIMEOUT_S)
+        try:
+            return look(node, built_in=built_in, measure_s=measure_s)
+        finally:
+            node.close()
+
+    named = {"/".join(host.key): host for host in hosts}
+    outcomes = fan_out(one, named)
+    return Seen(
+        hosts={host.key: host for host in hosts},
+        found={named[one.node].key: one.value for one in outcomes if one.value is not None},
+        errors={named[one.node].key: str(one.error) for one in outcomes if one.error is not None},
+    )
+
+
+def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: datetime) -> list[Choice]:
+    """What becomes of each thing that was found, here and on the nodes."""
+    cluster = app.options.cluster if app.cluster_named else None
+    on_nodes = [item for found in seen.found.values() for item in found.items if item.kind == "run"]
+    runs = with_files(app, runs, {item.name for item in on_nodes})
+    latest = latest_checkpoints(runs, {item.name for item in on_nodes if item.checkpoints is not None})
+    there: list[Choice] = []
+    for (name, node), found, others in once_a_home(seen.found):
+        known = known_of(name, runs, latest, ours=seen.hosts[name, node].ours)
+        busy = frozenset(
+            (item.kind, item.name) for other in others for item in other.items if item.in_use or not item.over
+        )
+        there += choose_on_node(node, found, replace(known, busy=busy), policy, now)
+    kept = {choice.name: choice.why for choice in there if choice.kind == "run" and not choice.removes}
+    here = choose_here(runs, latest, policy, now, silent=seen.silent(), kept=kept)
+    mine = [choice for choice in here if cluster in (None, choice.cluster)]
+    return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *there]
+
+
+def once_a_home(
+    found: Mapping[tuple[str, str], Leftovers],
+) -> list[tuple[tuple[str, str], Leftovers, list[Leftovers]]]:
+    """Each home once, by the first node that has it, with what the others with the same home said."""
+    homes: dict[object, list[tuple[str, str]]] = {}
+    for key, one in found.items():
+        homes.setdefault(one.home or key, []).append(key)
+    return [(first, found[first], [found[key] for key in others]) for first, *others in homes.values()]
+
+
+def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
+    """Remove what was chosen, on all nodes at once, then here. A run whose node kept it stays here, too."""
+    outcome = Outcome()
+    wanted: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for choice in doomed:
+        if choice.where != HERE:
+            assert choice.cluster is not None
+            wanted.setdefault((choice.cluster, choice.where), []).append((choice.kind, choice.name))
+
+    def one(key: tuple[str, str]) -> Cleaned:
+        host = seen.hosts[key]
+        node = connect(host.machine, host.cluster.known_hosts_path)
+        try:
+            return clean(node, wanted[key])
+        finally:
+            node.close()
+
+    stay: set[str] = set()
+    keys = {"/".join(key): key for key in wanted}
+    for done in fan_out(one, keys):
+        key = keys[done.node]
+        if done.value is None:
+            stay |= {name for kind, name in wanted[key] if kind == "run"}
+            _failed(app, outcome, key[1], "", "", str(done.error))
+            continue
+        outcome.freed_bytes += done.value.freed_bytes
+        outcome.removed += len(done.value.removed)
+        for kind, name, why in done.value.kept:
+            stay.add(name)
+            _failed(app, outcome, key[1], kind, name, why)
+    for choice in doomed:
+        if choice.where == HERE and choice.name not in stay:
+            freed, problem = remove_here(app.store, choice)
+            outcome.freed_bytes += freed
+            outcome.removed += problem is None
+            if problem is not None:
+                _failed(app, outcome, HERE, choice.kind, choice.name, problem)
+    return outcome
+
+
+def _failed(app: App, outcome: Outcome, where: str, kind: str, name: str, reason: str) -> None:
+    outcome.failed.append({"where": where, "kind": kind, "name": name, "reason": reason})
+    app.output.error(f"{where}: {kind} {name} stays: {reason}" if kind else reason)
+
+
+def _show(app: App, choices: Sequence[Choice], seen: Seen) -> None:
+    for error in seen.errors.values():
+        app.output.say(f"note: not looked at: {error}")
+    if choices and not app.options.json:
+        from gpuctl.clean_table import clean_table
+
+        app.output.table(clean_table(choices))
+    if not any(choice.removes for choice in choices):
+        app.output.say("Nothing has to be removed." if choices else "There is nothing to remove.")
+
+
+def _ask(app: App, doomed: Sequence[Choice]) -> None:
+    where = {choice.where for choice in doomed} - {HERE}
+    places = ["here"] if any(choice.where == HERE for choice in doomed) else []
+    places += [f"on {plural(len(where), 'node')}"] if where else []
+    size = human_bytes(sum(choice.bytes for choice in doomed))
+    lost = ", with files that runs wrote and that are nowhere else" if _loses(doomed) else ""
+    if not app.output.confirm(f"Remove {size} {' and '.join(places)}{lost}?"):
+        raise Declined("Nothing was removed, as you said no.")
+
+
+def _loses(doomed: Sequence[Choice]) -> bool:
+    return any(choice.kind == "written" for choice in doomed)
+
+
+def _tell(app: App, outcome: Outcome, doomed: Sequence[Choice], seen: Seen) -> None:
+    """What was freed, and why it may be less than was removed."""
+    app.output.say(f"{plural(outcome.removed, 'item')} removed, {human_bytes(outcome.freed_bytes)} freed")
+    shared = sum(choice.shared for choice in doomed)
+    caches = {found.uv_cache for found in seen.found.values() if found.uv_cache}
+    if shared and caches and not outcome.failed:
+        app.output.say(
+            f"note: {human_bytes(shared)} of it may still be in uv's own cache there ({', '.join(sorted(caches))}), "
+            + for_cluster(
+                "which is not gpuctl's: `gpuctl exec -- uv cache clean` empties it", app.options.cluster
+            )
+        )
