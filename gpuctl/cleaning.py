@@ -225,9 +225,11 @@ def _fate(item: Item, known: Known, policy: Policy, newest: float, now: datetime
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
     if item.kind in ("environment", "code", "uv") and not policy.everything and item.used >= newest > 0:
         return "used last", ""
-    if item.kind == "environment":
-        return "", "not used last" if item.used else "never finished"
-    return "", {"wheels": "sent again when needed", "removed": "cut off"}.get(item.kind, "not used last")
+    if item.kind == "environment" and not item.used:
+        return "", "never finished"
+    if item.kind == "removed":
+        return "", "cut off"
+    return "", "made or sent again when needed" if policy.everything else "not used last"
 
 
 def _fate_of_run(item: Item, known: Known, policy: Policy, now: datetime) -> tuple[str, str]:

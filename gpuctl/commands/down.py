@@ -16,7 +16,8 @@ def command(app: App, forget: bool) -> int:
     """Remove everything of the cluster. Nothing to remove is success, too.
 
     A run that is going on is stopped first; that is asked about, or needs --yes. Results stay. Machines that you
-    brought (provider hosts) are not touched but for our rules in their firewalls, which go.
+    brought (provider hosts) are not touched but for our rules in their firewalls, which go; what gpuctl has left on
+    their disks is told, and on a terminal offered to be removed.
     """
     from gpuctl.workflow.down import down
 

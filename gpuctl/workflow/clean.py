@@ -94,7 +94,7 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> di
         if doomed and not dry_run:
             _ask(app, doomed)
             outcome = remove(app, doomed, seen)
-            _tell(app, outcome, doomed, seen)
+            tell_what_was_freed(app, outcome, doomed, seen)
     return {
         "items": choices,
         "removable_bytes": sum(choice.bytes for choice in doomed),
@@ -263,7 +263,7 @@ def _loses(doomed: Sequence[Choice]) -> bool:
     return any(choice.kind == "written" for choice in doomed)
 
 
-def _tell(app: App, outcome: Outcome, doomed: Sequence[Choice], seen: Seen) -> None:
+def tell_what_was_freed(app: App, outcome: Outcome, doomed: Sequence[Choice], seen: Seen) -> None:
     """What was freed, and why it may be less than was removed."""
     app.output.say(f"{plural(outcome.removed, 'item')} removed, {human_bytes(outcome.freed_bytes)} freed")
     shared = sum(choice.shared for choice in doomed)

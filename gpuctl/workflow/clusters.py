@@ -3,15 +3,14 @@
 All providers are asked at once. One that can't be asked, or does not answer, keeps no other cluster from being shown.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Semaphore, Thread
 from typing import Any, Literal
 
 from gpuctl.options import App
 from gpuctl.text import plural
+from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.open_runs import OpenRun, open_runs
 from gpuctl.workflow.status import document_of, inventory_now
 from gpuctl.workflow.up import provider_name
@@ -41,11 +40,15 @@ class Seen:
 def every_cluster(app: App) -> list[dict[str, Any]]:
     """The documents of `clusters --json`, the most expensive first. Those not known have a `problem`."""
     folders = app.store.clusters()
-    asked = _Asking(folders, look_at)
+    by_name = {folder.name: folder for folder in folders}
+    asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
     runs = runs_by_cluster(app) if folders else {}
     now = datetime.now(UTC)
     documents = []
-    for folder, seen in asked.answers():
+    silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
+    answers = asked.answers()
+    for folder in folders:
+        seen = answers.get(folder.name, silent)
         for note in seen.notes:
             app.output.say(f"note: {note}")
         document = describe(folder, seen, runs.get(folder.name, ()), now)
@@ -145,37 +148,6 @@ def _order(document: dict[str, Any]) -> tuple[bool, float, str]:
         -(float("inf") if hourly_usd is None else hourly_usd) if billed else 0,
         document["cluster"],
     )
-
-
-class _Asking:
-    """Work on each cluster in a thread of its own, a few at a time, until a deadline.
-
-    The threads are daemons: a provider that never answers keeps no command from ending.
-    """
-
-    def __init__(self, folders: Sequence[ClusterFolder], work: Callable[[ClusterFolder], Seen]) -> None:
-        self._folders = folders
-        self._answers: dict[str, Seen] = {}
-        self._limit = time.monotonic() + ANSWER_DEADLINE_S
-        places = Semaphore(AT_ONCE)
-
-        def one(folder: ClusterFolder) -> None:
-            with places:
-                self._answers[folder.name] = work(folder)
-
-        self._threads = [
-            Thread(target=one, args=(folder,), daemon=True, name=f"ask for {folder.name}")
-            for folder in folders
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def answers(self) -> list[tuple[ClusterFolder, Seen]]:
-        """What there is to tell of each, in their order. Waits until the deadline."""
-        for thread in self._threads:
-            thread.join(max(0.0, self._limit - time.monotonic()))
-        silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
-        return [(folder, self._answers.get(folder.name, silent)) for folder in self._folders]
 
 
 def totals(documents: Sequence[dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural, spent
 from gpuctl.workflow.firewall import restore_firewalls
+from gpuctl.workflow.left_behind import tell_what_stays
 from gpuctl.workflow.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.status import cost_so_far
@@ -32,7 +33,8 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         )
         if others := ", ".join(cluster.name for cluster in app.store.clusters()):
             app.output.say(f"note: these clusters are there: {others}")
-        return {"cluster": folder.name, "removed": [], "leftovers": [], "cost_usd": None, "seconds": 0.0}
+        nothing: dict[str, Any] = {"removed": [], "leftovers": [], "left_on_nodes": [], "cost_usd": None}
+        return {"cluster": folder.name, **nothing, "seconds": 0.0}
     from provision.providers import load
 
     with folder.lock("down", on_wait=app.output.say):
@@ -61,6 +63,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
             for one in opened:
                 app.output.error(f"{one.id}: forgotten, though {one.reason}")
             opened = []
+        left = tell_what_stays(app, folder, machines) if forgets and not opened else []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
@@ -88,6 +91,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         "cluster": folder.name,
         "removed": [machine.name for machine in machines],
         "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
+        "left_on_nodes": left,
         "cost_usd": cost,
         "seconds": seconds,
     }

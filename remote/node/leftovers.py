@@ -22,8 +22,8 @@ REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = ("logs", "metrics", "ranks", "usage")
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN_FILES = ("runner.json", "exit.json", "stop", "failure", "place.json", ".reserve")
-"""What the run's own part keeps beside them, of no use once the run is over."""
+OWN = ("torchrun", "runner.json", "exit.json", "stop", "failure", "place.json", ".reserve")
+"""What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
 """Of a run that are told by name."""
 UV_CACHES = ("UV_CACHE_DIR", "XDG_CACHE_HOME")
@@ -288,7 +288,7 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
     """
     found = []
     for part in parts:
-        for path in walk(part, HERE_TOO + OWN_FILES):
+        for path in walk(part, HERE_TOO + OWN):
             try:
                 size = os.lstat(str(part / path)).st_size
             except OSError:
