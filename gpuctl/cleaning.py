@@ -66,6 +66,8 @@ class LocalRun:
     files: Mapping[str, int] | None = None
     """Path in its folder → size. None: not looked at."""
     nodes: tuple[str, ...] = ()
+    project: str | None = None
+    """The folder on this computer whose files were sent; None: the built-in job's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,14 +177,25 @@ class Known:
     """The runs of which nothing is removed: id → why."""
     ours: bool
     """Whether nobody else's gpuctl works on the machines."""
+    code: frozenset[str] = frozenset()
+    """Names of the cluster's folders of code."""
     busy: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of what is in use, or not over, on another node that shares the home."""
 
 
-def known_of(cluster: str, runs: Sequence[LocalRun], latest: Mapping[str, str], *, ours: bool) -> Known:
+def known_of(
+    cluster: str,
+    runs: Sequence[LocalRun],
+    latest: Mapping[str, str],
+    *,
+    ours: bool,
+    code: Collection[str] = (),
+) -> Known:
     """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first."""
     by_id = {run.id: run for run in runs}
-    return Known(cluster=cluster, runs=by_id, later=_later(runs), latest=latest, ours=ours)
+    return Known(
+        cluster=cluster, runs=by_id, later=_later(runs), latest=latest, ours=ours, code=frozenset(code)
+    )
 
 
 def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, now: datetime) -> list[Choice]:
@@ -221,6 +234,8 @@ def _fate(item: Item, known: Known, policy: Policy, newest: float, now: datetime
         return "in use", ""
     if item.kind == "run":
         return _fate_of_run(item, known, policy, now)
+    if _family(item.kind) == "code" and not known.ours and item.name not in known.code:
+        return "not of this cluster", ""
     if item.kind == "written":
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
     if item.kind in ("environment", "code", "uv") and not policy.everything and item.used >= newest > 0:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gpuctl.cleaning import (
@@ -22,13 +23,16 @@ from gpuctl.options import App
 from gpuctl.text import for_cluster, plural
 from gpuctl.workflow.clean_here import leftovers_here, remove_here, runs_here, with_files
 from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.firewall import owner_of
 from gpuctl.workflow.open_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
 from inventories.errors import InventoryError
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 from remote.connection import connect
 from remote.fanout import fan_out
 from remote.leftovers import MEASURE_S, Cleaned, Leftovers, clean, look
+from remote.script import BUILT_IN_FOLDER
+from remote.sync import code_folder
 from remote.tree import human_bytes
 
 
@@ -38,8 +42,13 @@ class Host:
 
     cluster: ClusterFolder
     machine: Machine
-    ours: bool
-    """Whether nobody else's gpuctl works there."""
+    inventory: Inventory
+    """The cluster's."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether nobody else's gpuctl works there."""
+        return self.inventory.provider != "hosts"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -139,8 +148,9 @@ def hosts_of(app: App, folders: Sequence[ClusterFolder]) -> list[Host]:
             app.output.say(f"note: the machines of {folder.name} are left out: {error}")
             continue
         if inventory is not None:
-            ours = inventory.provider != "hosts"
-            hosts += [Host(cluster=folder, machine=machine, ours=ours) for machine in inventory.machines]
+            hosts += [
+                Host(cluster=folder, machine=machine, inventory=inventory) for machine in inventory.machines
+            ]
     return hosts
 
 
@@ -172,7 +182,8 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
     latest = latest_checkpoints(runs, {item.name for item in on_nodes if item.checkpoints is not None})
     there: list[Choice] = []
     for (name, node), found, others in once_a_home(seen.found):
-        known = known_of(name, runs, latest, ours=seen.hosts[name, node].ours)
+        host = seen.hosts[name, node]
+        known = known_of(name, runs, latest, ours=host.ours, code=code_of(host.inventory, runs))
         busy = frozenset(
             (item.kind, item.name) for other in others for item in other.items if item.in_use or not item.over
         )
@@ -181,6 +192,14 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
     here = choose_here(runs, latest, policy, now, silent=seen.silent(), kept=kept)
     mine = [choice for choice in here if cluster in (None, choice.cluster)]
     return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *there]
+
+
+def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> set[str]:
+    """Names of the folders of code that a cluster's runs have on its nodes."""
+    owner = owner_of(inventory)
+    projects = {Path(run.project) for run in runs if run.project and run.cluster == inventory.cluster}
+    places = [BUILT_IN_FOLDER, *(code_folder(project, owner) for project in projects)]
+    return {place.rpartition("/")[2] for place in places}
 
 
 def once_a_home(

@@ -53,6 +53,7 @@ def _local(folder: RunFolder) -> LocalRun:
         bytes=size,
         checkpoints=None if found is None else found.bytes,
         nodes=tuple(part.name for part in run.nodes),
+        project=run.options.project if run.options else None,
     )
 
 

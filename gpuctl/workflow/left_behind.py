@@ -41,7 +41,8 @@ def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]
 
 def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
     runs = runs_here(app)
-    hosts = {machine.name: Host(cluster=folder, machine=machine, ours=False) for machine in machines}
+    inventory = folder.load()
+    hosts = {one.name: Host(cluster=folder, machine=one, inventory=inventory) for one in machines}
     built_in = [run.id for run in runs if run.built_in]
 
     def one(host: Host) -> Leftovers | None:

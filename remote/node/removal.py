@@ -138,6 +138,13 @@ def _unlink(path: str) -> int:
     return status.st_blocks * 512 if status.st_nlink == 1 else 0
 
 
+def _rmdir(path: str) -> int:
+    """Remove an empty folder; the bytes that are free by that."""
+    size = os.lstat(path).st_blocks * 512
+    os.rmdir(path)
+    return size
+
+
 def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int, Optional[str]]:
     """Remove a folder with all that is in it, however deep; the bytes that are free, and why something is left.
 
@@ -169,13 +176,13 @@ def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int,
                 except OSError as error:
                     problem = problem or _why(error)
             if folder != str(root):
-                os.rmdir(folder)
+                freed += _rmdir(folder)
         except FileNotFoundError:
             continue
         except OSError as error:
             problem = problem or _why(error)
     try:
-        os.rmdir(str(root))
+        freed += _rmdir(str(root))
     except FileNotFoundError:
         pass
     except OSError as error:

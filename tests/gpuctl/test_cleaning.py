@@ -1,0 +1,244 @@
+"""What `clean` removes, decided from facts: tables of cases, no disk and no node."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuctl.clean_table import clean_table
+from gpuctl.cleaning import (
+    Choice,
+    Known,
+    LocalRun,
+    Policy,
+    choose_here,
+    choose_on_node,
+    is_all_here,
+    known_of,
+    latest_checkpoints,
+)
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.workflow.clean import once_a_home
+from gpuctl.workflow.left_behind import by_kind, sentence
+from remote.leftovers import Item, Leftovers, RunFile
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+OLD, OLDER, NEW = "20261001-120000-aaaa", "20260901-120000-bbbb", "20261122-110000-cccc"
+USUAL, ALL = Policy(), Policy(everything=True)
+
+
+def run(run_id: str, **facts: Any) -> LocalRun:
+    return replace(LocalRun(id=run_id, cluster="c", script="my.py", bytes=10, nodes=("n0",)), **facts)
+
+
+def item(kind: Any, name: str = "x", **facts: Any) -> Item:
+    return replace(Item(kind=kind, name=name, bytes=10), **facts)
+
+
+def left(*items: Item, home: str | None = None) -> Leftovers:
+    return Leftovers(items=items, home=home, free_bytes=0, uv_cache=None)
+
+
+def known(*runs: LocalRun, ours: bool = True, **facts: Any) -> Known:
+    return replace(known_of("c", runs, facts.pop("latest", {}), ours=ours), **facts)
+
+
+def here(
+    *runs: LocalRun,
+    policy: Policy = USUAL,
+    silent: dict[str, set[str]] | None = None,
+    kept: dict[str, str] | None = None,
+    on_nodes: tuple[str, ...] = (),
+) -> dict[str, str]:
+    """Id → `goes`, or why it stays."""
+    latest = latest_checkpoints(runs, on_nodes)
+    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, kept=kept or {})
+    return {one.name: "goes" if one.removes else one.why for one in choices}
+
+
+def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
+    """`goes`, or why it stays, an item."""
+    choices = choose_on_node("n0", left(*items), about, policy, NOW)
+    return ["goes" if one.removes else one.why for one in choices]
+
+
+@pytest.mark.parametrize(
+    ("policy", "gone"),
+    [
+        (USUAL, {OLDER, OLD}),
+        (Policy(older_than_s=60 * 86_400), {OLDER}),
+        (Policy(older_than_s=60), {OLDER, OLD, NEW}),
+        (Policy(keep_runs=0), {OLDER, OLD, NEW}),
+        (Policy(keep_runs=1), {OLDER, OLD}),
+        (Policy(keep_runs=2), {OLDER}),
+        (Policy(keep_runs=1, older_than_s=60 * 86_400), {OLDER}),
+        (ALL, {OLDER, OLD}),
+    ],
+)
+def test_old_runs_go(policy: Policy, gone: set[str]) -> None:
+    fates = here(run(OLDER), run(OLD), run(NEW), policy=policy)
+    assert {name for name, fate in fates.items() if fate == "goes"} == gone
+
+
+def test_the_latest_runs_are_counted_by_cluster() -> None:
+    runs = (run(OLDER), run(OLD, cluster="d"), run(NEW))
+    assert here(*runs, policy=Policy(keep_runs=1)) == {OLDER: "goes", OLD: "not old", NEW: "not old"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"over": False}, "not known to be over"),
+        ({"cluster": None}, "its record can't be read"),
+        ({"checkpoints": 5}, "the latest checkpoints of my.py"),
+    ],
+)
+def test_what_stays_here_however_old_it_is(facts: dict[str, Any], why: str) -> None:
+    for policy in (USUAL, ALL, Policy(keep_runs=0)):
+        assert here(run(OLD, **facts), policy=policy) == {OLD: why}
+
+
+def test_a_runs_record_stays_while_something_of_it_is_on_a_node() -> None:
+    assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, does not answer"}
+    assert here(run(OLD), silent={"c": {"n1"}, "d": {"n0"}}) == {OLD: "goes"}
+    assert here(run(OLD), kept={OLD: "in use"}) == {OLD: "in use"}
+
+
+def test_of_each_script_the_latest_checkpoints_stay_wherever_they_are() -> None:
+    runs = (run(OLDER, checkpoints=5), run(OLD), run(NEW))
+    assert latest_checkpoints(runs, ()) == {OLDER: "the latest checkpoints of my.py"}
+    assert list(latest_checkpoints(runs, {OLD})) == [OLD]
+    others = (run(OLDER, checkpoints=5, script="a/b.py"), run(OLD, checkpoints=5), run(NEW, cluster="d"))
+    assert set(latest_checkpoints(others, {NEW})) == {OLDER, OLD, NEW}
+
+
+def test_of_environments_code_and_uv_those_used_last_stay() -> None:
+    for kind in ("environment", "code", "uv"):
+        items = (item(kind, "a", used=1), item(kind, "b", used=3), item(kind, "c", used=2))
+        assert on_node(*items, about=known()) == ["goes", "used last", "goes"]
+        assert on_node(*items, about=known(), policy=ALL) == ["goes"] * 3
+    assert on_node(item("environment", used=0), about=known()) == ["goes"], "it was never finished"
+
+
+def test_what_is_in_use_stays() -> None:
+    for kind in ("environment", "code", "written", "uv", "run", "program"):
+        assert on_node(item(kind, NEW, in_use=True), about=known(run(NEW)), policy=ALL) == ["in use"]
+        busy = frozenset({("code" if kind == "written" else kind, NEW)})
+        assert on_node(item(kind, NEW), about=known(run(NEW), busy=busy), policy=ALL) == ["in use"]
+
+
+def test_what_can_be_sent_or_made_again_goes() -> None:
+    assert on_node(item("wheels"), item("program"), item("removed"), about=known()) == ["goes"] * 3
+
+
+def test_what_runs_wrote_goes_only_with_all() -> None:
+    assert on_node(item("written"), about=known()) == ["a run wrote it; --all removes it"]
+    assert on_node(item("written"), about=known(), policy=ALL) == ["goes"]
+
+
+def test_on_machines_that_others_use_only_what_is_known_to_be_ours_goes() -> None:
+    theirs = known(ours=False, code=frozenset({"mine"}))
+    assert on_node(item("run", OLD), item("code"), item("written"), about=theirs, policy=ALL) == [
+        "not of this computer",
+        "not of this cluster",
+        "not of this cluster",
+    ]
+    assert on_node(item("code", "mine"), item("written", "mine"), about=theirs, policy=ALL) == ["goes"] * 2
+    assert on_node(item("run", OLD), about=known(run(OLD, cluster="d"))) == ["of the cluster d"]
+
+
+HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "policy", "fate"),
+    [
+        (NEW, {"files": ()}, USUAL, "goes"),
+        (NEW, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
+        (NEW, {"files": (replace(HERE_ALREADY, bytes=8),)}, USUAL, "not all of it is here"),
+        (NEW, {"files": (replace(HERE_ALREADY, path="own.bin"),)}, USUAL, "not all of it is here"),
+        (NEW, {"files": None}, USUAL, "not all of it is here"),
+        (NEW, {"files": None}, ALL, "goes"),
+        (OLD, {"files": None}, USUAL, "goes"),
+        (OLD, {"files": None, "over": False}, ALL, "not known to be over"),
+        ("20260101-000000-dddd", {}, USUAL, "goes"),
+        ("20261122-000000-dddd", {}, USUAL, "not all of it is here"),
+        ("not-a-run", {}, USUAL, "not all of it is here"),
+    ],
+)
+def test_runs_on_a_node(name: str, facts: dict[str, Any], policy: Policy, fate: str) -> None:
+    files = {"artifacts/a.pt": 7, "run.json": 3}
+    about = known(run(OLD, files=files), run(NEW, files=files))
+    assert on_node(item("run", name, **facts), about=about, policy=policy) == [fate]
+
+
+def test_a_run_that_is_not_over_here_stays_on_its_nodes() -> None:
+    about = known(run(OLD, over=False), latest={NEW: "the latest checkpoints of my.py"})
+    assert on_node(item("run", OLD, files=()), item("run", NEW, files=()), about=about, policy=ALL) == [
+        "not known to be over",
+        "the latest checkpoints of my.py",
+    ]
+
+
+def test_files_of_one_name_from_two_nodes_are_both_here() -> None:
+    second = item("run", files=(RunFile(node="n1", path="artifacts/sub/a.pt", bytes=9),))
+    assert is_all_here(second, run(NEW, files={"artifacts/n1/sub/a.pt": 9}))
+    assert not is_all_here(second, run(NEW, files={"artifacts/n0/sub/a.pt": 9}))
+    assert not is_all_here(second, run(NEW))
+
+
+def test_a_home_that_nodes_share_is_looked_at_once() -> None:
+    one, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
+    unknown = left()
+    found = {
+        ("c", "n0"): one,
+        ("c", "n1"): two,
+        ("c", "n2"): three,
+        ("c", "n3"): unknown,
+        ("c", "n4"): unknown,
+    }
+    assert once_a_home(found) == [
+        (("c", "n0"), one, [two]),
+        (("c", "n2"), three, []),
+        (("c", "n3"), unknown, []),
+        (("c", "n4"), unknown, []),
+    ]
+
+
+def choice(where: str, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any) -> Choice:
+    known_facts = {"cluster": "c", "name": "x", "bytes": size}
+    return Choice(**{"where": where, "kind": kind, "removes": removes, "why": why, **known_facts, **facts})
+
+
+CHOICES = (
+    choice("here", "run", 2_000_000, removes=True, why="old"),
+    choice("here", "run", 1_000_000, removes=False, why="not old"),
+    choice("gpu-0", "environment", 5_100_000_000, removes=False, why="used last", whole=False),
+    choice("gpu-0", "environment", 2_600_000_000, removes=True, why="not used last"),
+    choice("gpu-0", "written", 4_096, removes=False, why="a run wrote it; --all removes it"),
+)
+
+
+def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(clean_table(CHOICES))
+    assert out.getvalue() == (
+        "where  what           there      size  goes   frees  stays\n"
+        "here   runs               2    3.0 MB     1  2.0 MB  1 not old\n"
+        "gpu-0  environments       2  > 7.7 GB     1  2.6 GB  1 used last\n"
+        "gpu-0  files of runs      1    4.1 kB     0       -  1 a run wrote it; --all\n"
+        "                                                     removes it\n"
+        "\n"
+        "> 7.7 GB in all, 2.6 GB to remove\n"
+    )
+
+
+def test_what_down_says_of_machines_that_stay() -> None:
+    there = [one for one in CHOICES if one.where != "here"]
+    assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
+    assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
+    assert by_kind(there, "gpu-1") == {}
