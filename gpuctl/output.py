@@ -59,9 +59,12 @@ class Output:
         text = json.dumps(plain(document), indent=2, allow_nan=False)
         self._write(self.stdout, text + "\n")
 
-    def table(self, table: "RenderableType") -> None:
-        """Print a table, or any text, on stdout; with --json on stderr, where people read."""
-        stream = self.stderr if self.options.json else self.stdout
+    def table(self, table: "RenderableType", *, aside: bool = False) -> None:
+        """Print a table, or any text, on stdout; with --json on stderr, where people read.
+
+        `aside`: it is no result, and goes to stderr in any case.
+        """
+        stream = self.stderr if aside or self.options.json else self.stdout
         console = self.console(stream)
         with console.capture() as captured:
             console.print(table, markup=False, highlight=False)

@@ -201,8 +201,20 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         least=("private", "id", "gpus", "address"),
     )
     unheard = cluster.get("unheard") or {}
-    notes = [unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    notes = [Text(_endless_note(cluster), "yellow")] * _is_endless(cluster)
+    notes += [unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
     return Group(head, "", table, *notes)
+
+
+def _is_endless(cluster: Mapping[str, Any]) -> bool:
+    """Whether machines of it are billed and nothing ends them, as far as the document tells."""
+    billed = cluster["hourly_usd"] != 0 and any(m["state"] != "gone" for m in cluster["machines"])
+    return billed and "expires_at" in cluster and cluster["expires_at"] is None
+
+
+def _endless_note(cluster: Mapping[str, Any]) -> str:
+    hourly_usd = cluster["hourly_usd"]
+    return text.nothing_ends(None if hourly_usd is None else hourly_usd * 24, " (gpuctl down ends them)")
 
 
 def unfinished_note(run: str, unheard: Sequence[str]) -> Text:

@@ -112,6 +112,12 @@ def spent(usd: float | None) -> str:
     return dollars(usd or 0.001) if usd is not None else UNKNOWN
 
 
+def nothing_ends(day_usd: float | None, advice: str = " (add --ttl 4h)") -> str:
+    """What to know of rented machines without a time limit. `day_usd`: what a day costs; None: not known."""
+    price = "what a day costs is not known" if day_usd is None else f"a day costs ${day_usd:,.2f}"
+    return f"nothing ends these machines: {price}{advice}"
+
+
 def plural(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`, `2 processes`."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"

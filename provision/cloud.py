@@ -100,6 +100,46 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedRequest:
+    """A request that would be sent, without secrets; ids that the cloud would give stand in <…>."""
+
+    operation: str
+    """As the cloud calls it: `LaunchInstance`."""
+    body: Mapping[str, Any]
+    """Plain JSON."""
+
+
+ResourceAction = Literal["create", "use", "end"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedResource:
+    """Something that a plan creates, uses as it is there already, or ends: one line for people."""
+
+    action: ResourceAction
+    kind: str
+    """The field's word: `instance`, `boot-volume`, `vcn`, `subnet`, …"""
+    name: str = ""
+    """Empty where it has none, or where there are several."""
+    id: str | None = None
+    """None: it is not there yet, or there are several."""
+    count: int = 1
+    detail: str = ""
+    """What it is, in a few words."""
+    hourly_usd: float | None = 0.0
+    """Price of all `count`, USD an hour; 0: free; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What `prepare`, `prepare_place` and a launch would do."""
+
+    requests: tuple[PlannedRequest, ...]
+    resources: tuple[PlannedResource, ...]
+    """All but the machines and their disks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """What the cloud says of a cluster before anything is made."""
 
@@ -197,6 +237,8 @@ class Part:
     """How long the cloud may take over its end, where that is more than some seconds."""
     network: str | None = None
     """The id of the network that it is in. None: in none, or the cloud does not tell."""
+    going: bool = False
+    """Whether it is on its way out, or never came up: nothing can use it."""
 
 
 class Ensure(Protocol):
@@ -247,10 +289,18 @@ class Cloud(Protocol):
         next default image is taken; one that was asked for by name is refused with InvalidInput.
         """
 
-    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
-        """The requests that would be sent for `count` machines, one line each, ids not yet known in <…>.
+    def preview(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        machines: Sequence[NewMachine],
+        parts: Sequence[Part],
+        let_in: Sequence[str] = (),
+    ) -> Preview:
+        """The requests that would be sent for these machines at the offer's first place, and what they are about.
 
-        Pure: made by the functions that make the real ones.
+        `parts`: all of ours in the region; what is there already is used, and no request is made for it. `let_in`:
+        from where SSH is let in already. Pure: made by the functions that make the real ones.
         """
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypedDict
 
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
-from provision import teardown
+from provision import cloud_plan, teardown
 from provision.asked import (
     NETWORK,
     count_of,
@@ -42,17 +43,19 @@ from provision.cloud import (
     Instance,
     InstanceState,
     Offer,
+    Part,
     Place,
     Target,
 )
 from provision.cloud_folder import CloudFolder, Launch
 from provision.clouds import connect, outline, sdk
+from provision.costs import PlanPrice
 from provision.drivers import expected_plan
 from provision.ensure import JournaledEnsure, all_gone, recent_makings
-from provision.errors import BadCredentials, OtherAccount, UnknownShape
+from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownShape
 from provision.gang import Gang
 from provision.keys import ensure_key
-from provision.limits import ending_sentence, refuse_over_max_cost
+from provision.limits import ending_clause, ending_sentence, refuse_over_max_cost
 from provision.prices import price_of
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.tags import CLUSTER, LAUNCH, OWNER
@@ -151,32 +154,39 @@ class CloudProvider:
         if create:
             refuse_gone_image(offer, self._folder.name)
         wanted = replace(wanted, boots_from=_recorded_image(wanted, offer))
-        if record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK):
-            private = bool(offer.network_hourly_usd)
-            refuse_other_network(record, wanted, cloud.parts(), private=private)
+        moved = record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK)
+        if record is not None and moved:
+            refuse_other_network(record, wanted, cloud.parts(), private=bool(offer.network_hourly_usd))
         refuse_over_limits(offer, len(create))
         wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
-        each = self._hourly_usd(wanted, offer)
-        hourly = None if each is None else each * count
-        refuse_over_max_cost(
-            hourly, wanted.ttl_s, wanted.max_cost_usd, network_hourly_usd=offer.network_hourly_usd
-        )
-        kept = {machine.id for machine in alive.values()}
+        price = self._price(wanted, offer, count)
+        refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd)
+        kept = [machine for _, machine in sorted(alive.items())]
+        end = tuple(sorted(m.id for m in machines if m.alive and m.id not in {m.id for m in kept}))
+        # Machines that join stand where the others are.
+        there = replace(offer, places=(kept[0].place,)) if kept else offer
+        let_in = record.ssh_cidrs if record is not None else ()
+        changes = bool(create) or set(let_in) != set(wanted.ssh_cidrs)
+        parts, unseen = self._parts(cloud) if changes else ((), None)
+        preview = cloud.preview(wanted, there, cloud_plan.new_machines(create), parts, let_in)
+        own = cloud_plan.resources(wanted, offer, price, create=create, keep=[m.id for m in kept], end=end)
         return Plan(
             spec=spec,
             provider=self.name,
             region=wanted.target.region,
             create=create,
-            end=tuple(sorted(m.id for m in machines if m.alive and m.id not in kept)),
-            keep=tuple(self._machine(m, offer.gpus, wanted, spec.python) for _, m in sorted(alive.items())),
-            hourly_usd=hourly,
+            end=end,
+            keep=tuple(self._machine(machine, offer.gpus, wanted, spec.python) for machine in kept),
+            price=price,
             free=False,
-            actions=self._actions(cloud, wanted, offer, len(create)),
-            notes=self._notes(cloud, wanted, offer, create, known=record is not None),
+            requests=preview.requests if changes else (),
+            resources=(*own, *(preview.resources if create else ())),
+            notes=self._notes(cloud, wanted, offer, create, known=record is not None, unseen=unseen),
             image=offer.image_name,
             image_why=offer.image_why,
             driver=offer.driver,
             terms=offer.terms if create else None,
+            **_conditions(wanted, offer, lives=lives),
             details=_Details(cluster=wanted, offer=offer),
         )
 
@@ -184,27 +194,30 @@ class CloudProvider:
         """The plan for an account that can't be asked: as if nothing of ours were there."""
         wanted = self._wanted(spec, None, lives=False)
         wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
-        count = spec.count or 1
-        price = price_of(self._folder.home, wanted.shape, wanted.target.region) if not wanted.spot else None
-        hourly = price.usd_per_hour * count if price and price.usd_per_hour is not None else None
-        if hourly is not None:
-            refuse_over_max_cost(hourly, wanted.ttl_s, wanted.max_cost_usd)
-        names = [(f"{self._folder.name}-{rank}", rank) for rank in range(count)]
+        names = [(f"{self._folder.name}-{rank}", rank) for rank in range(spec.count or 1)]
+        create = tuple(PlannedMachine(name=name, rank=rank, shape=wanted.shape) for name, rank in names)
+        offer, preview = outline(wanted, cloud_plan.new_machines(create))
+        price = self._price(wanted, offer, len(create))
+        if price.most_hourly_usd is not None:
+            refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd)
+        own = cloud_plan.resources(wanted, offer, price, create=create, keep=(), end=())
         return Plan(
             spec=spec,
             provider=self.name,
             region=wanted.target.region,
-            create=tuple(PlannedMachine(name=name, rank=rank, shape=wanted.shape) for name, rank in names),
+            create=create,
             keep=(),
-            hourly_usd=hourly,
+            price=price,
             free=False,
-            actions=outline(wanted, count),
-            notes=_way_in(wanted),
-            image=wanted.image,
+            requests=preview.requests,
+            resources=(*own, *preview.resources),
+            notes=(*offer.notes, *_way_in(wanted)),
+            image=offer.image_name,
             image_why="as asked for"
             if wanted.image
             else "the account can't be asked which images it can have",
             driver=expected_plan(wanted.driver, nvidia=nvidia_by_name(wanted.shape)),
+            **_conditions(wanted, offer, lives=False),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
@@ -298,11 +311,14 @@ class CloudProvider:
             all_gone(self._folder.cluster_folder.journal)
         return removed.leftovers
 
-    def _actions(self, cloud: Cloud, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
-        if not count:
-            return ()
-        end = (ending_sentence(cluster.target, offer, cluster.expires_at),) if cluster.expires_at else ()
-        return (*cloud.preview(cluster, offer, count), *end)
+    def _parts(self, cloud: Cloud) -> tuple[tuple[Part, ...], CloudError | None]:
+        """What is there of ours beside machines; or why it could not be looked at."""
+        try:
+            return cloud.parts(), None
+        except BadCredentials:
+            raise
+        except CloudError as error:
+            return (), error
 
     def _notes(
         self,
@@ -312,11 +328,12 @@ class CloudProvider:
         create: Sequence[PlannedMachine],
         *,
         known: bool,
+        unseen: CloudError | None,
     ) -> tuple[str, ...]:
         """What a person should know before they say yes."""
         notes = list(offer.notes) if create else []
-        if create and cluster.expires_at is None:
-            notes.append("there is no time limit: with --ttl 4h the machines end without you")
+        if unseen is not None:
+            notes.append(f"what exists already could not be looked at, so all is shown as new: {unseen}")
         if create:
             notes += _way_in(cluster)
         if create and not cluster.public_ip and cluster.ssh_cidr is None:
@@ -416,12 +433,16 @@ class CloudProvider:
         )
         return merge(spec, record, fresh, lives=lives, now=datetime.now(UTC))
 
-    def _hourly_usd(self, cluster: CloudCluster, offer: Offer) -> float | None:
-        """Price of one machine: refreshed prices win over those of this release; spot's are the cloud's word."""
-        if cluster.spot:
-            return offer.hourly_usd
+    def _price(self, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
+        """Of `count` machines: refreshed prices win over those of this release; spot's are the cloud's word."""
         price = price_of(self._folder.home, cluster.shape, cluster.target.region)
-        return price.usd_per_hour if price else None
+        on_demand_usd = price.usd_per_hour if price else None
+        each_usd = offer.hourly_usd if cluster.spot else on_demand_usd
+        # OCI's spot machines cost a fixed share.
+        varies = cluster.spot and cluster.target.provider == "aws"
+        return cloud_plan.price_of(
+            cluster, offer, count, each_usd, most_usd=on_demand_usd if varies else None
+        )
 
     def _open_launches(self) -> tuple[Launch, ...]:
         return tuple(launch for launch in self._folder.launches() if not launch.settled)
@@ -487,6 +508,23 @@ def _boot_image(machines: Iterable[Instance]) -> BootImage | None:
         (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
     )
     return BootImage(id=first.image_id) if first is not None and first.image_id else None
+
+
+class _Conditions(TypedDict):
+    ssh_cidrs: tuple[str, ...]
+    ssh_port: int
+    until_s: float | None
+    ending: str
+
+
+def _conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> _Conditions:
+    """Who may reach SSH, and when the machines end."""
+    return _Conditions(
+        ssh_cidrs=cluster.ssh_cidrs,
+        ssh_port=cluster.ssh_port,
+        until_s=cloud_plan.until_s(cluster, datetime.now(UTC), lives=lives),
+        ending=ending_clause(cluster.target, offer) if cluster.expires_at else "",
+    )
 
 
 def _owner() -> str:

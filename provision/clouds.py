@@ -2,10 +2,11 @@
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from types import ModuleType
 
 from provision.clock import Clock, SystemClock
-from provision.cloud import Cloud, CloudCluster, Finding, Target
+from provision.cloud import Cloud, CloudCluster, Finding, NewMachine, Offer, Preview, Target
 from provision.errors import UnknownProvider
 
 CLOUDS: dict[str, tuple[str, str, str]] = {
@@ -14,7 +15,7 @@ CLOUDS: dict[str, tuple[str, str, str]] = {
 }
 """Name → the module, the SDK that it needs, and what it is.
 
-A module has `connect(target, clock=…)`, `configured()`, `sdk()` and `outline(cluster, count)`."""
+A module has `connect(target, clock=…)`, `configured()`, `sdk()` and `outline(cluster, machines)`."""
 
 
 def installed(name: str) -> bool:
@@ -40,10 +41,10 @@ def sdk(name: str) -> Finding:
     return found
 
 
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """The requests for `count` machines in an account that nothing is known of, one line each."""
-    lines: tuple[str, ...] = _module(cluster.target.provider).outline(cluster, count)
-    return lines
+def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
+    """What would be made of these machines in an account that nothing is known of."""
+    found: tuple[Offer, Preview] = _module(cluster.target.provider).outline(cluster, machines)
+    return found
 
 
 def _module(name: str) -> ModuleType:

@@ -9,6 +9,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
+from provision.cloud import PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported import refuse_unsupported
@@ -65,11 +66,28 @@ class HostsProvider:
             provider=self.name,
             create=(),
             keep=keep,
-            hourly_usd=0.0,
             free=True,
-            actions=tuple(
-                f"use {machine.name} at {machine.user}@{machine.host} port {machine.port}"
-                + (f" over {machine.jump}" if machine.jump else "")
+            requests=tuple(
+                PlannedRequest(
+                    operation="UseMachine",
+                    body={
+                        "name": machine.name,
+                        "user": machine.user,
+                        "host": machine.host,
+                        "port": machine.port,
+                        "jump": machine.jump,
+                    },
+                )
+                for machine in keep
+            ),
+            resources=tuple(
+                PlannedResource(
+                    action="use",
+                    kind="host",
+                    name=machine.name,
+                    detail=f"{machine.user}@{machine.host} port {machine.port}"
+                    + (f" over {machine.jump}" if machine.jump else ""),
+                )
                 for machine in keep
             ),
         )

@@ -50,6 +50,17 @@ def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
     )
 
 
+def ending_clause(target: Target, offer: Offer) -> str:
+    """`ending_sentence` in short, for a plan: what happens, and what is billed after it."""
+    if target.provider == "aws":
+        if offer.network_hourly_usd:
+            return "then they terminate; the NAT gateway and its address are billed until `gpuctl down`"
+        return "then they terminate, and nothing is billed any more"
+    if offer.billed_when_stopped:
+        return f"then they power off, but OCI bills a {offer.shape} that is stopped until `gpuctl down`"
+    return "then they power off, and only their boot volumes are billed until `gpuctl down`"
+
+
 def reap_command(target: Target) -> str:
     """The command that removes what is over its time, wherever it runs: it names where the machines are."""
     words = ["gpuctl", "reap", "--expired", "--yes", "--provider", target.provider]
@@ -63,10 +74,8 @@ def refuse_over_max_cost(
     hourly_usd: float | None,
     ttl_s: float | None,
     max_cost_usd: float | None,
-    *,
-    network_hourly_usd: float = 0.0,
 ) -> None:
-    """Raise RefusedPlan where machines of `hourly_usd` in all, and their network, could cost more than that.
+    """Raise RefusedPlan where a cluster of `hourly_usd` in all could cost more than that.
 
     What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
     """
@@ -78,7 +87,6 @@ def refuse_over_max_cost(
             f"{limit} can't be kept: the price of these machines is not known. Nothing was created. "
             "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
         )
-    hourly_usd += network_hourly_usd
     lasts_s = max_cost_usd / hourly_usd * 3600
     longest = _duration(lasts_s)
     if ttl_s is None:

@@ -6,10 +6,11 @@ command that made it.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,6 +20,7 @@ from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
 from provision import local_processes, local_start, local_state
+from provision.cloud import PlannedRequest, PlannedResource
 from provision.errors import CreateFailed, RefusedPlan
 from provision.keys import ensure_key, make_key
 from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
@@ -81,15 +83,16 @@ class LocalProvider:
         strangers = self._processes(kept={host.record.id for host in keep.values()})
         ended = {host.record.id for rank, host in hosts.items() if rank not in keep}
         ended |= {mark.host for mark in strangers.values()}
+        end = tuple(sorted(ended - {planned.replaces for planned in create}))
         return Plan(
             spec=spec,
             provider=self.name,
             create=create,
-            end=tuple(sorted(ended - {planned.replaces for planned in create})),
+            end=end,
             keep=tuple(self._machine(keep[rank], python=spec.python) for rank in sorted(keep)),
-            hourly_usd=0.0,
             free=True,
-            actions=tuple(self._actions(create, strangers, count)),
+            requests=tuple(self._requests(create, strangers, count)),
+            resources=tuple(self._resources(create, keep, end)),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:  # noqa: ARG002
@@ -156,22 +159,43 @@ class LocalProvider:
             )
         return count
 
-    def _actions(
+    def _requests(
         self, create: tuple[PlannedMachine, ...], strangers: dict[psutil.Process, Mark], count: int
-    ) -> Iterator[str]:
+    ) -> Iterator[PlannedRequest]:
         for process, mark in sorted(strangers.items(), key=lambda item: (item[1].host, item[0].pid)):
-            yield f"end process {process.pid}, left of host {mark.host}"
+            yield PlannedRequest(operation="EndProcess", body={"pid": process.pid, "host": mark.host})
         if create and not self._folder.key_path.exists():
-            yield f"make client key {self._folder.key_path}"
+            yield PlannedRequest(operation="MakeClientKey", body={"path": str(self._folder.key_path)})
         for planned in create:
             folder = self._host_folder(planned.name)
-            fresh = "remove the old home, " if folder.path.exists() else ""
-            yield (
-                f"{fresh}start SSH server {planned.name} on 127.0.0.1 (port chosen by the system), "
-                f"home {folder.home}"
+            body: dict[str, Any] = {"name": planned.name, "address": "127.0.0.1", "home": str(folder.home)}
+            yield PlannedRequest(
+                operation="StartSshServer", body=body | {"removes_old_home": folder.path.exists()}
             )
         if create and (each := len(self._devices) // count):
-            yield f"give each of {count} hosts {each} of this machine's {len(self._devices)} GPUs"
+            body = {"hosts": count, "gpus_each": each, "gpus": len(self._devices)}
+            yield PlannedRequest(operation="ShareGpus", body=body)
+
+    def _resources(
+        self, create: tuple[PlannedMachine, ...], keep: Mapping[int, _Host], end: tuple[str, ...]
+    ) -> Iterator[PlannedResource]:
+        detail = "SSH server on this computer, 127.0.0.1"
+        for planned in create:
+            replaces = f", for {planned.replaces}" if planned.replaces else ""
+            yield PlannedResource(action="create", kind="host", name=planned.name, detail=detail + replaces)
+        for host_id in end:
+            yield PlannedResource(
+                action="end", kind="host", id=host_id, detail=f"what is left of host {host_id}"
+            )
+        for host in (keep[rank] for rank in sorted(keep)):
+            record = host.record
+            yield PlannedResource(
+                action="use",
+                kind="host",
+                name=record.name,
+                id=record.id,
+                detail=f"{detail} port {record.port}",
+            )
 
     def _launch(
         self, planned: PlannedMachine, spec: Spec, authorized_key: str, journal: Journal

@@ -8,7 +8,10 @@ from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import Journal
-from provision.cloud import Terms
+from provision.cloud import PlannedRequest, PlannedResource, Terms
+from provision.costs import FREE, PlanPrice
+
+DAY_S = 86_400.0
 
 Say = Callable[[str], None]
 """Takes one line of progress for people."""
@@ -41,12 +44,21 @@ class Plan:
     """Machines that are there already and stay; their `python` is the spec's where that names one."""
     end: tuple[str, ...] = ()
     """Ids of what an interrupted `create` left and nothing replaces: `create` removes it first."""
-    hourly_usd: float | None
-    """Price of all machines, kept and new, USD an hour; 0 where nothing is billed; None: not known."""
+    price: PlanPrice = FREE
+    """Of all machines, kept and new, with all that is billed by the hour beside them."""
     free: bool
     """True: nothing of it can cost money, so nobody needs to be asked."""
-    actions: tuple[str, ...]
-    """What will be done, one line each, exact: processes, requests, rules, user-data."""
+    requests: tuple[PlannedRequest, ...]
+    """What will be done, exact: requests to a cloud, processes that are started or ended."""
+    resources: tuple[PlannedResource, ...] = ()
+    """What is created, what is there and used, what is ended."""
+    ssh_cidrs: tuple[str, ...] = ()
+    """From where SSH is let in; empty where that is not the provider's business."""
+    ssh_port: int = 22
+    until_s: float | None = None
+    """In how long the machines end by themselves. None: nothing ends them."""
+    ending: str = ""
+    """What happens then, in a clause. Empty: nothing does."""
     notes: tuple[str, ...] = ()
     """What a person should know before they say yes to it."""
     image: str | None = None
@@ -58,6 +70,21 @@ class Plan:
     """What a yes to the plan accepts beside its price. `create` takes `spec.accept_terms` for that yes."""
     details: Any = None
     """What the provider itself needs beside this to carry the plan out."""
+
+    @property
+    def hourly_usd(self) -> float | None:
+        """All that is billed by the hour: machines, disks, addresses, network. 0: free; None: not known."""
+        return self.price.hourly_usd
+
+    @property
+    def total_usd(self) -> float | None:
+        """What it costs until the machines end, or in a day where nothing ends them. None: not known."""
+        return self.cost_usd(DAY_S if self.until_s is None else self.until_s)
+
+    def cost_usd(self, seconds: float) -> float | None:
+        """What it costs in that time."""
+        hourly_usd = self.price.hourly_usd
+        return None if hourly_usd is None else round(hourly_usd * seconds / 3600, 4)
 
     @property
     def changes(self) -> bool:

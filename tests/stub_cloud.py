@@ -29,9 +29,11 @@ from provision.cloud import (
     Offer,
     Part,
     Place,
+    Preview,
     Target,
 )
 from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
+from provision.previews import Previewer
 
 T = TypeVar("T")
 
@@ -413,8 +415,20 @@ class StubCloud:
 
         return self.world.perform("offer", cluster, do)
 
-    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
-        return (f"launch {count} {offer.shape}",)
+    def preview(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        machines: Sequence[NewMachine],
+        parts: Sequence[Part],
+        let_in: Sequence[str] = (),
+    ) -> Preview:
+        found = Previewer(cluster, parts)
+        group = found.add("nsg", found.own("nsg"), ("create group", {}), name=cluster.name)
+        if machines:
+            ranks = [machine.rank for machine in machines]
+            found.call(("launch", {"shape": offer.shape, "ranks": ranks, "group": group}))
+        return found.preview()
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
         def do() -> Ground:

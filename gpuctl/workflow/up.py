@@ -1,7 +1,8 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural
+from gpuctl.workflow import up_plan
 from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
@@ -21,6 +23,9 @@ from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from provision.errors import BadCredentials, ProvisionError, RefusedPlan, TermsRefused, Unclear
 from provision.provider import Plan, Provider
+
+MOST_OF_A_NAME = 16
+"""Characters of a cluster's name that a name made of it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,9 @@ def up(
     """
     began = time.monotonic()
     folder = app.store.cluster(spec.cluster)
+    if dry_run:
+        folder = _folder_to_plan(app, folder, spec)
+        spec = replace(spec, cluster=folder.name)
     provider = choose_provider(folder, spec)
     if boot_timeout_s is not None and not provider.billed:
         raise InvalidInput(
@@ -83,7 +91,7 @@ def up(
     # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
     spec = replace(spec, ask_terms=app.output.asks)
     if dry_run:
-        return _show_dry_run(app, _plan_or_outline(app, provider, spec, _inventory(folder)))
+        return _show(app, *_plan_or_outline(provider, spec, _inventory(folder)))
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
@@ -142,45 +150,60 @@ def _ask(app: App, plan: Plan) -> Plan:
 
     Returns the plan as it was accepted.
     """
-    for note in _notes(plan):
-        _say(app, f"note: {note}")
-    if not plan.changes or plan.free:
-        return plan
-    end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
-    terms = plan.terms is not None and not plan.spec.accept_terms
-    accept = " A yes also accepts the terms of the image." if terms else ""
-    if not app.output.confirm(
-        f"Create {plural(len(plan.create), 'machine')}{end}, all of them {_price(plan)}?{accept}"
-    ):
-        raise Declined("Nothing was created, as you said no.")
-    return replace(plan, spec=replace(plan.spec, accept_terms=True)) if terms else plan
+    if not plan.changes or plan.free or app.options.yes:
+        for note in (*plan.notes, *up_plan.warnings(plan)):
+            _say(app, f"note: {note}")
+    else:
+        app.output.table(up_plan.drawn(plan), aside=True)
+    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan)):
+        raise Declined("Cancelled: nothing was created.")
+    return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
 
 
-def _notes(plan: Plan) -> Iterator[str]:
-    """The plan's own notes, which image new machines get and why, and its terms."""
-    yield from plan.notes
-    if plan.create and plan.image:
-        yield f"the image is {plan.image}: {plan.image_why}"
-    if plan.terms is not None:
-        yield f"the terms of {plan.terms.name}: {', '.join(plan.terms.links)}"
+def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
+    """Print exactly what would be done; returns it as a document. `unasked`: why the account was not asked."""
+    if unasked:
+        app.output.say(f"{unasked} So this is what would be made where nothing of gpuctl is yet.")
+    if app.options.json:
+        for note in plan.notes:
+            app.output.say(f"note: {note}")
+    else:
+        app.output.table(up_plan.drawn(plan))
+        if app.options.verbose:
+            app.output.text(up_plan.requests_text(plan))
+    return up_plan.document(plan, asked=not unasked)
 
 
-def _price(plan: Plan) -> str:
-    return "of unknown price" if plan.hourly_usd is None else f"for ${plan.hourly_usd:.2f} an hour"
-
-
-def _plan_or_outline(app: App, provider: Provider, spec: Spec, current: Inventory | None) -> Plan:
-    """The plan; where the account can't be asked, what would be made if nothing were there."""
+def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
+    """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
     from provision.cloud_provider import CloudProvider
 
     try:
-        return provider.plan(spec, current)
+        return provider.plan(spec, current), ""
     except (BadCredentials, Unclear) as error:
         if not isinstance(provider, CloudProvider) or current is not None:
             raise
-        plan = provider.outline(spec)
-        app.output.say(f"{error} So this is what would be made where nothing of gpuctl is yet:")
-        return plan
+        return provider.outline(spec), str(error)
+
+
+def _folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
+    """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
+    from provision.providers import infer
+
+    had = provider_name(folder)
+    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None) or infer(spec) == had:
+        return folder
+    free = folder
+    for number in itertools.count(1):
+        end = "" if number == 1 else f"-{number}"
+        free = app.store.cluster(f"{folder.name[:MOST_OF_A_NAME]}-{infer(spec)}{end}")
+        if provider_name(free) is None:
+            break
+    app.output.say(
+        f"note: the cluster {folder.name} is of provider {had}, so this is the plan of a new one: `gpuctl up "
+        f"--cluster {free.name}` and the same options make it"
+    )
+    return free
 
 
 def _inventory(folder: ClusterFolder) -> Inventory | None:
@@ -221,7 +244,7 @@ def _create(
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if plan.changes:
-        price = "" if plan.free else f", all of them {_price(plan)}"
+        price = "" if plan.free else f" ({up_plan.price(plan)})"
         _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider}{price} …")
     machines = provider.create(plan, folder.journal, app.output.say)
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
@@ -348,43 +371,6 @@ def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     from remote import known_hosts
 
     write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())
-
-
-def _show_dry_run(app: App, plan: Plan) -> dict[str, Any]:
-    """Print exactly what would be done; returns it as a document."""
-    if not plan.changes and not plan.actions:
-        _say(app, "nothing to create: the machines are as asked for")
-    if not app.options.json:
-        for line in plan.actions:
-            app.output.text(line)
-    for note in _notes(plan):
-        _say(app, f"note: {note}")
-    if plan.create and not plan.free:
-        shapes = ", ".join(sorted({machine.shape or "" for machine in plan.create}))
-        _say(
-            app,
-            f"{plural(len(plan.create), 'machine')} of {shapes} would be made, all of them {_price(plan)}",
-        )
-    return {
-        "cluster": plan.spec.cluster,
-        "provider": plan.provider,
-        "region": plan.region,
-        "create": [
-            {"name": m.name, "rank": m.rank, "shape": m.shape, "replaces": m.replaces} for m in plan.create
-        ],
-        "keep": [machine.public() for machine in plan.keep],
-        "hourly_usd": plan.hourly_usd,
-        "image": _image_document(plan),
-        "driver": {"source": plan.driver.source, "version": plan.driver.version},
-        "actions": list(plan.actions),
-    }
-
-
-def _image_document(plan: Plan) -> dict[str, Any] | None:
-    if plan.image is None:
-        return None
-    terms = {"name": plan.terms.name, "links": list(plan.terms.links)} if plan.terms else None
-    return {"name": plan.image, "why": plan.image_why, "terms": terms}
 
 
 def _say(app: App, text: str) -> None:

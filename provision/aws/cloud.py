@@ -24,6 +24,7 @@ from provision.cloud import (
     Offer,
     Part,
     Place,
+    Preview,
     Target,
 )
 from provision.drivers import driver_plan
@@ -51,9 +52,10 @@ def sdk() -> Finding:
     return checks.sdk()
 
 
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """`preview` without an account. Pure."""
-    return preview.outline(cluster, count)
+def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
+    """`offer` and `preview` without an account: as if nothing of ours were there. Pure."""
+    offer = preview.outline(cluster)
+    return offer, preview.preview(cluster, offer, machines, ())
 
 
 class AwsCloud:
@@ -107,9 +109,16 @@ class AwsCloud:
         notes = preview.notes(cluster, offer)
         return replace(offer, network_hourly_usd=requests.network_hourly_usd(cluster), notes=notes)
 
-    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
-        """The calls of an `up` that finds nothing, in their order."""
-        return preview.lines(cluster, offer, count)
+    def preview(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        machines: Sequence[NewMachine],
+        parts: Sequence[Part],
+        let_in: Sequence[str] = (),
+    ) -> Preview:
+        """As the protocol says."""
+        return preview.preview(cluster, offer, machines, parts, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
         """VPC, gateway and route table for all clusters; security group and key pair for this one."""

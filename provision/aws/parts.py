@@ -21,6 +21,8 @@ from provision.retry import PollWaits
 GONE_WITHIN_S = 15.0
 MOST_NAMED = 5
 
+_GOING = frozenset({"deleting", "deleted", "failed", "rejected"})
+
 _BY_NAME = {kind.name: kind for kind in KINDS}
 
 _IN_USE = {
@@ -93,6 +95,7 @@ def _part(kind: Kind, item: Item, networks: Mapping[str, str]) -> Part:
         stage=kind.stage,
         ends_within_s=kind.ends_within_s,
         network=networks.get(part_id) or item.get("VpcId") or _attached_vpc(item),
+        going=str(item.get("State", "")).lower() in _GOING,
     )
 
 

@@ -1,44 +1,77 @@
-"""The requests of a dry run, one line each, made by the functions that make the real ones, and what to know of them.
+"""The requests of a dry run, made by the functions that make the real ones, and what to know of them.
 
-Ids that the cloud would give stand in <…>. Nothing is asked of it: parts of the shared network that are there
-already are shown as well.
+Ids that AWS would give stand in <…>.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
+from provision import tags
 from provision.aws import choice, images, requests
-from provision.aws.requests import Request, way_out
+from provision.aws.requests import for_people, way_out
 from provision.catalog import SHAPES
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
+from provision.costs import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
+from provision.previews import Previewer
 
 NAT_NOTE = (
     "the private network has a NAT gateway, which takes AWS a few minutes to make and costs money by itself: in "
-    f"us-east-1 about ${requests.NAT_HOURLY_USD} an hour, $0.045 for each GB that passes through it, and "
-    f"${requests.ADDRESS_HOURLY_USD} an hour for its address "
+    f"us-east-1 about ${NAT_HOURLY_USD} an hour, $0.045 for each GB that passes through it, and "
+    f"${ADDRESS_HOURLY_USD} an hour for its address "
     "(list prices, https://aws.amazon.com/vpc/pricing/; traffic to S3 in the region passes by it). There is one for "
     "all private clusters of the region, and it lives as long as the last of them"
 )
 
 
-def lines(cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+def preview(
+    cluster: CloudCluster,
+    offer: Offer,
+    machines: Sequence[NewMachine],
+    parts: Sequence[Part],
+    let_in: Sequence[str] = (),
+) -> Preview:
     """As `Cloud.preview` says."""
-    return tuple(requests.line(operation, request) for operation, request in _calls(cluster, offer, count))
+    found = Previewer(cluster, parts)
+    place = offer.places[0]
+    ids = {"key": requests.name_of(cluster)}
+    if cluster.subnet_id is None:
+        ids["vpc"], ids["subnet"] = _network(found, cluster, place)
+    else:
+        ids["vpc"] = offer.facts["subnet"]["vpc"]
+        ids["subnet"] = found.add("subnet", cluster.subnet_id, detail="an existing one")
+    ids["security_group"] = _firewall(found, cluster, offer, ids["vpc"], let_in)
+    found.add(
+        "key-pair",
+        found.own("key-pair"),
+        ("ImportKeyPair", for_people(requests.key_pair(cluster, "<public key>"))),
+        name=requests.name_of(cluster),
+    )
+    if offer.facts["placement_group"]:
+        placement = requests.placement_group(cluster, place.zone)
+        name = ids["placement_group"] = placement["GroupName"]
+        there = found.own("placement-group", lambda part: part.name == name)
+        found.add("placement-group", there, ("CreatePlacementGroup", placement), name=name)
+    if machines:
+        request = requests.run_instances(cluster, offer, Ground(ids=ids), place, "<launch>", machines)
+        found.call(("RunInstances", for_people(request)))
+    return found.preview()
 
 
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """`lines` and notes without an account: what the catalog does not tell stands in <…>."""
+def outline(cluster: CloudCluster) -> Offer:
+    """An offer without an account: what the catalog does not tell stands in <…>."""
     shape = SHAPES.get(cluster.shape)
     region = cluster.target.region or "<region>"
     offer = Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
         image_id=choice.unknown(cluster),
-        image_name="",
+        image_name=choice.unknown(cluster),
         user="ubuntu",
         disk_gb=cluster.disk_gb or images.MIN_DISK_GB,
         places=(Place(zone=f"{region}a"),),
         hourly_usd=None,
         billed_when_stopped=False,
+        network_hourly_usd=requests.network_hourly_usd(cluster),
         facts={
             "efa_cards": list(range(shape.efa if shape else 0)),
             "first_card_interfaces": 2,
@@ -48,7 +81,7 @@ def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
             "subnet": {"vpc": "<vpc>"},
         },
     )
-    return (*lines(cluster, offer, count), *notes(cluster, offer))
+    return replace(offer, notes=notes(cluster, offer))
 
 
 def notes(cluster: CloudCluster, offer: Offer) -> tuple[str, ...]:
@@ -70,56 +103,117 @@ def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
     )
 
 
-def _calls(cluster: CloudCluster, offer: Offer, count: int) -> Iterator[tuple[str, Request]]:
-    place = offer.places[0]
-    ids = {
-        "vpc": "<vpc>",
-        "subnet": cluster.subnet_id or "<subnet>",
-        "security_group": "<security-group>",
-        "key": requests.name_of(cluster),
-    }
-    if cluster.subnet_id is None:
-        yield from _network(cluster, place)
-        if requests.is_private(cluster):
-            yield from _private_network(cluster, place)
-            ids["subnet"] = "<private subnet>"
+def _network(found: Previewer, cluster: CloudCluster, place: Place) -> tuple[str, str]:
+    """The ids of the shared VPC and of the zone's public or private subnet."""
+    body = requests.vpc(cluster)
+    name = requests.NETWORK_NAME
+    vpc = found.add("vpc", found.shared("vpc"), ("CreateVpc", body), name=name, detail=requests.VPC_CIDR)
+    gateway = found.add(
+        "internet-gateway",
+        found.shared("internet-gateway"),
+        ("CreateInternetGateway", requests.internet_gateway(cluster)),
+        ("AttachInternetGateway", {"InternetGatewayId": "<internet-gateway>", "VpcId": vpc}),
+        name=name,
+    )
+    table = found.add(
+        "route-table",
+        found.shared("route-table", lambda part: part.network == vpc and not tags.is_private(part.tags)),
+        ("CreateRouteTable", requests.route_table(cluster, vpc, "<token>")),
+        ("CreateRoute", requests.default_route("<route-table>", way_out(gateway))),
+        name=name,
+    )
+    if not requests.is_private(cluster):
+        return vpc, _subnet(found, cluster, vpc, place, table)
+    nat = found.shared("nat-gateway", lambda part: part.network == vpc)
+    # A NAT gateway that is there stands in a subnet of its own already.
+    subnet = "<subnet>" if nat else _subnet(found, cluster, vpc, place, table)
+    return vpc, _private_network(found, cluster, vpc, place, nat, subnet)
+
+
+def _subnet(
+    found: Previewer, cluster: CloudCluster, vpc: str, place: Place, table: str, *, private: bool = False
+) -> str:
+    """The zone's public or private subnet."""
+    cidr = requests.subnet_cidr(place.zone, (), private=private)
+    placeholder = "<private subnet>" if private else "<subnet>"
+    kind = "private " if private else ""
+
+    def in_zone(part: Part) -> bool:
+        here = part.network == vpc and part.name.endswith(f" {place.zone}")
+        return here and tags.is_private(part.tags) == private
+
+    return found.add(
+        "subnet",
+        found.shared("subnet", in_zone),
+        ("CreateSubnet", requests.subnet(cluster, vpc, place.zone, cidr, private=private)),
+        ("AssociateRouteTable", {"RouteTableId": table, "SubnetId": placeholder}),
+        name=f"{requests.NETWORK_NAME} {kind}{place.zone}",
+        detail=cidr,
+        placeholder=placeholder,
+    )
+
+
+def _private_network(
+    found: Previewer, cluster: CloudCluster, vpc: str, place: Place, nat: str | None, subnet: str
+) -> str:
+    """The private subnet with its way out. `nat`: the NAT gateway that is there."""
+    name = f"{requests.NETWORK_NAME} private"
+    # An address that no gateway has is in no network.
+    address = found.add(
+        "elastic-ip",
+        found.shared("elastic-ip", lambda part: part.network == (None if nat is None else vpc)),
+        ("AllocateAddress", requests.elastic_ip(cluster)),
+        name=name,
+        detail="of the NAT gateway",
+        hourly_usd=ADDRESS_HOURLY_USD,
+    )
+    nat = found.add(
+        "nat-gateway",
+        nat,
+        ("CreateNatGateway", requests.nat_gateway(cluster, subnet, address, "<token>")),
+        name=name,
+        detail="shared by all private clusters of the region",
+        hourly_usd=NAT_HOURLY_USD,
+    )
+    there = found.shared("route-table", lambda part: part.network == vpc and tags.is_private(part.tags))
+    table = found.add(
+        "route-table",
+        there,
+        ("CreateRouteTable", requests.route_table(cluster, vpc, "<token>", private=True)),
+        name=name,
+        placeholder="<private route-table>",
+    )
+    private = _subnet(found, cluster, vpc, place, table, private=True)
+    found.add(
+        "vpc-endpoint",
+        found.shared("vpc-endpoint", lambda part: part.network == vpc),
+        ("CreateVpcEndpoint", requests.s3_endpoint(cluster, vpc, table, "<token>")),
+        name=name,
+        detail="S3 without the NAT gateway",
+    )
+    if there is None:  # the route is made last, once the NAT gateway works
+        found.call(("CreateRoute", requests.default_route(table, way_out(nat, private=True))))
+    return private
+
+
+def _firewall(found: Previewer, cluster: CloudCluster, offer: Offer, vpc: str, let_in: Sequence[str]) -> str:
+    """The cluster's group; of one that is there, the rules that change."""
+    there = found.own("security-group", lambda part: part.network in (vpc, None))
+    name = requests.name_of(cluster)
+    body = requests.security_group(cluster, vpc)
+    group = found.add("security-group", there, ("CreateSecurityGroup", body), name=name)
+    if there is None:
+        rules = requests.rules_in(cluster, group)
     else:
-        ids["vpc"] = offer.facts["subnet"]["vpc"]
-    group = ids["security_group"]
-    yield "CreateSecurityGroup", requests.security_group(cluster, ids["vpc"])
-    rules = requests.rules_in(cluster, group)
-    yield "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": rules}
-    if offer.facts["efa_cards"]:
+        new = [cidr for cidr in cluster.ssh_cidrs if cidr not in let_in]
+        rules = [requests.ssh_rule(cidr, cluster.ssh_port) for cidr in new]
+    if rules:
+        found.call(("AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": rules}))
+    if there is None and offer.facts["efa_cards"]:
         out = [requests.group_rule(group)]
-        yield "AuthorizeSecurityGroupEgress", {"GroupId": group, "IpPermissions": out}
-    yield "ImportKeyPair", requests.key_pair(cluster, "<public key>")
-    if offer.facts["placement_group"]:
-        placement = requests.placement_group(cluster, place.zone)
-        yield "CreatePlacementGroup", placement
-        ids["placement_group"] = placement["GroupName"]
-    new = [NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data="") for rank in range(count)]
-    yield "RunInstances", requests.run_instances(cluster, offer, Ground(ids=ids), place, "<launch>", new)
-
-
-def _network(cluster: CloudCluster, place: Place) -> Iterator[tuple[str, Request]]:
-    attachment = {"InternetGatewayId": "<internet-gateway>", "VpcId": "<vpc>"}
-    cidr = requests.subnet_cidr(place.zone, ())
-    yield "CreateVpc", requests.vpc(cluster)
-    yield "CreateInternetGateway", requests.internet_gateway(cluster)
-    yield "AttachInternetGateway", attachment
-    yield "CreateRouteTable", requests.route_table(cluster, "<vpc>", "<token>")
-    yield "CreateRoute", requests.default_route("<route-table>", way_out("<internet-gateway>"))
-    yield "CreateSubnet", requests.subnet(cluster, "<vpc>", place.zone, cidr)
-    yield "AssociateRouteTable", {"RouteTableId": "<route-table>", "SubnetId": "<subnet>"}
-
-
-def _private_network(cluster: CloudCluster, place: Place) -> Iterator[tuple[str, Request]]:
-    cidr = requests.subnet_cidr(place.zone, (), private=True)
-    table = "<private route-table>"
-    yield "AllocateAddress", requests.elastic_ip(cluster)
-    yield "CreateNatGateway", requests.nat_gateway(cluster, "<subnet>", "<elastic-ip>", "<token>")
-    yield "CreateRouteTable", requests.route_table(cluster, "<vpc>", "<token>", private=True)
-    yield "CreateSubnet", requests.subnet(cluster, "<vpc>", place.zone, cidr, private=True)
-    yield "AssociateRouteTable", {"RouteTableId": table, "SubnetId": "<private subnet>"}
-    yield "CreateVpcEndpoint", requests.s3_endpoint(cluster, "<vpc>", table, "<token>")
-    yield "CreateRoute", requests.default_route(table, way_out("<nat-gateway>", private=True))
+        found.call(("AuthorizeSecurityGroupEgress", {"GroupId": group, "IpPermissions": out}))
+    old = [cidr for cidr in let_in if there is not None and cidr not in cluster.ssh_cidrs]
+    if old:
+        gone = [requests.ssh_rule(cidr, cluster.ssh_port) for cidr in old]
+        found.call(("RevokeSecurityGroupIngress", {"GroupId": group, "IpPermissions": gone}))
+    return group

@@ -1,12 +1,12 @@
 """The requests that gpuctl sends to AWS, as boto3 takes them. Pure: the preview shows what is really sent."""
 
 import ipaddress
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision import tags
 from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.costs import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
 Request = dict[str, Any]
 Tags = Mapping[str, str]
@@ -16,9 +16,6 @@ SUBNET_PREFIX = 20
 EVERYWHERE = "0.0.0.0/0"
 NETWORK_NAME = "gpuctl"
 MAX_TAG_VALUE = 256
-NAT_HOURLY_USD = 0.045
-ADDRESS_HOURLY_USD = 0.005
-"""List prices of us-east-1, https://aws.amazon.com/vpc/pricing/."""
 
 
 def name_of(cluster: CloudCluster) -> str:
@@ -285,11 +282,11 @@ def _disks(offer: Offer) -> list[Request]:
     return [root, *others]
 
 
-def line(operation: str, request: Mapping[str, Any]) -> str:
-    """A request in one line for people, without the user-data, which names a machine's secrets."""
+def for_people(request: Mapping[str, Any]) -> Request:
+    """A request as plain JSON, without the user-data, which holds a machine's secrets."""
     shown = dict(request)
     if "UserData" in shown:
         shown["UserData"] = "<user-data>"
     if "PublicKeyMaterial" in shown:
         shown["PublicKeyMaterial"] = shown["PublicKeyMaterial"].decode()
-    return f"{operation} {json.dumps(shown)}"
+    return shown

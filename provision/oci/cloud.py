@@ -15,6 +15,7 @@ from provision.cloud import (
     Offer,
     Part,
     Place,
+    Preview,
     Target,
 )
 from provision.errors import Denied, TermsRefused
@@ -60,9 +61,10 @@ def sdk() -> Finding:
     return checks.sdk()
 
 
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """`preview` without an account. Pure."""
-    return preview.outline(cluster, count)
+def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
+    """`offer` and `preview` without an account: as if nothing of ours were there. Pure."""
+    offer = preview.outline(cluster)
+    return offer, preview.preview(cluster, offer, machines, (), cluster.target.compartment or "<compartment>")
 
 
 class OciCloud:
@@ -83,9 +85,16 @@ class OciCloud:
         """As the protocol says."""
         return offers.find(self._api, cluster, terms=terms, refused=self._refused)
 
-    def preview(self, cluster: CloudCluster, offer: Offer, count: int) -> tuple[str, ...]:
+    def preview(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        machines: Sequence[NewMachine],
+        parts: Sequence[Part],
+        let_in: Sequence[str] = (),
+    ) -> Preview:
         """As the protocol says."""
-        return preview.lines(cluster, offer, count, self._api.compartment)
+        return preview.preview(cluster, offer, machines, parts, self._api.compartment, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
         """As the protocol says."""

@@ -29,6 +29,7 @@ def all_parts(api: Api) -> tuple[Part, ...]:
             name=view.get("displayName") or "",
             tags=tags_of(view),
             stage=KINDS[kind].stage,
+            going=view.get("lifecycleState") in GOING,
         )
         for kind, views in zip(kinds, found, strict=True)
         for view in views

@@ -1,33 +1,61 @@
-"""The requests of a dry run, one line each, made by the functions that make the real ones.
+"""The requests of a dry run, made by the functions that make the real ones. Ids that OCI would give stand in <…>."""
 
-Ids that the cloud would give stand in <…>. Nothing is asked of it: parts of the shared network that are there
-already are shown as well.
-"""
-
-import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from provision.catalog import SHAPES
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
 from provision.oci import choice, requests
 from provision.oci.images import DEFAULT_DISK_GB
+from provision.previews import Previewer
 
 
-def lines(cluster: CloudCluster, offer: Offer, count: int, compartment: str) -> tuple[str, ...]:
+def preview(
+    cluster: CloudCluster,
+    offer: Offer,
+    machines: Sequence[NewMachine],
+    parts: Sequence[Part],
+    compartment: str,
+    let_in: Sequence[str] = (),
+) -> Preview:
     """As `Cloud.preview` says."""
-    return tuple(_lines(cluster, offer, count, compartment))
+    found = Previewer(cluster, parts)
+    place = offer.places[0]
+    ids = {"public_key": "<public key>"}
+    if offer.terms is not None:
+        listing, version = offer.facts["listing"]
+        terms = {"listingId": listing, "listingResourceVersion": version, "signature": "<signature>"}
+        found.call(("CreateAppCatalogSubscription", requests.subscription(compartment, terms)))
+    if cluster.subnet_id:
+        vcn = "<vcn>"
+        ids["subnet"] = found.add("subnet", cluster.subnet_id, detail="an existing one")
+    else:
+        vcn, ids["subnet"] = _network(found, cluster, compartment)
+    ids["nsg"] = _firewall(found, cluster, compartment, vcn, let_in)
+    if offer.facts.get("compute_cluster"):
+        ids["compute_cluster"] = found.add(
+            "compute-cluster",
+            found.own("compute-cluster"),
+            ("CreateComputeCluster", requests.compute_cluster(cluster, compartment, place.zone)),
+            detail=f"RDMA network in {place.zone}",
+            placeholder="<compute cluster>",
+        )
+    for machine in machines:
+        request = requests.launch(cluster, offer, Ground(ids=ids), place, "<launch>", machine, compartment)
+        request["details"]["metadata"]["user_data"] = "<user data>"
+        found.call(("LaunchInstance", request["details"]))
+    return found.preview()
 
 
-def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
-    """`lines` without an account: what the catalog does not tell stands in <…>."""
+def outline(cluster: CloudCluster) -> Offer:
+    """An offer without an account: what the catalog does not tell stands in <…>."""
     shape = SHAPES.get(cluster.shape)
     virtual = cluster.shape.startswith("VM.")
-    offer = Offer(
+    return Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
         image_id=choice.unknown(cluster),
-        image_name="",
+        image_name=choice.unknown(cluster),
         user="ubuntu",
         disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
         places=(Place(zone="<availability domain>"),),
@@ -38,52 +66,68 @@ def outline(cluster: CloudCluster, count: int) -> tuple[str, ...]:
             "encrypts_in_transit": virtual,
         },
     )
-    return lines(cluster, offer, count, cluster.target.compartment or "<compartment>")
 
 
-def _lines(cluster: CloudCluster, offer: Offer, count: int, compartment: str) -> Iterator[str]:
-    vcn, subnet, nsg = "<vcn>", "<subnet>", "<nsg>"
-    if offer.terms is not None:
-        listing, version = offer.facts["listing"]
-        terms = {"listingId": listing, "listingResourceVersion": version, "signature": "<signature>"}
-        yield _line("CreateAppCatalogSubscription", requests.subscription(compartment, terms))
-    if cluster.subnet_id:
-        subnet = cluster.subnet_id
-    else:
-        yield from _network(cluster, compartment, vcn)
-    yield _line("CreateNetworkSecurityGroup", requests.nsg(cluster, compartment, vcn))
-    rules = requests.nsg_rules(nsg, cluster.ssh_cidrs, cluster.ssh_port)
-    yield _line("AddNetworkSecurityGroupSecurityRules", {"securityRules": rules})
-    ids = {"vcn": vcn, "subnet": subnet, "nsg": nsg, "public_key": "<public key>"}
-    place = offer.places[0]
-    if offer.facts.get("compute_cluster"):
-        ids["compute_cluster"] = "<compute cluster>"
-        yield _line("CreateComputeCluster", requests.compute_cluster(cluster, compartment, place.zone))
-    for rank in range(count):
-        machine = NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data="")
-        request = requests.launch(cluster, offer, Ground(ids=ids), place, "<launch>", machine, compartment)
-        request["details"]["metadata"]["user_data"] = "<user data>"
-        yield _line("LaunchInstance", request["details"])
-
-
-def _network(cluster: CloudCluster, compartment: str, vcn: str) -> Iterator[str]:
+def _network(found: Previewer, cluster: CloudCluster, compartment: str) -> tuple[str, str]:
+    """The ids of the shared VCN and of its public or private subnet."""
     owner = cluster.owner
     kind = "public" if cluster.public_ip else "private"
-    yield _line("CreateVcn", requests.vcn(owner, compartment))
+    body: dict[str, Any] = requests.vcn(owner, compartment)
+    vcn = found.add(
+        "vcn", found.shared("vcn"), ("CreateVcn", body), name=_name(body), detail=requests.VCN_CIDR
+    )
     if cluster.public_ip:
-        routes = requests.public_routes("<internet gateway>")
-        yield _line("CreateInternetGateway", requests.internet_gateway(owner, compartment, vcn))
+        body = requests.internet_gateway(owner, compartment, vcn)
+        gateway = _gateway(found, "internet-gateway", "CreateInternetGateway", body)
+        routes = requests.public_routes(gateway)
     else:
-        routes = requests.private_routes("<nat gateway>", "<service gateway>", "<all services>")
-        yield _line("CreateNatGateway", requests.nat_gateway(owner, compartment, vcn))
-        yield _line(
-            "CreateServiceGateway", requests.service_gateway(owner, compartment, vcn, "<all services>")
+        nat = _gateway(
+            found, "nat-gateway", "CreateNatGateway", requests.nat_gateway(owner, compartment, vcn)
         )
-    yield _line("CreateSecurityList", requests.security_list(owner, compartment, vcn))
-    yield _line("CreateRouteTable", requests.route_table(owner, compartment, vcn, kind, routes))
-    subnet = requests.subnet(owner, compartment, vcn, kind, "<route table>", "<security list>")
-    yield _line("CreateSubnet", subnet)
+        body = requests.service_gateway(owner, compartment, vcn, "<all services>")
+        services = _gateway(found, "service-gateway", "CreateServiceGateway", body)
+        routes = requests.private_routes(nat, services, "<all services>")
+    body = requests.security_list(owner, compartment, vcn)
+    security = _gateway(found, "security-list", "CreateSecurityList", body)
+    body = requests.route_table(owner, compartment, vcn, kind, routes)
+    table = _named(found, "route-table", "CreateRouteTable", body)
+    body = requests.subnet(owner, compartment, vcn, kind, table, security)
+    return vcn, _named(found, "subnet", "CreateSubnet", body, detail=requests.SUBNET_CIDRS[kind])
 
 
-def _line(operation: str, body: dict[str, Any]) -> str:
-    return f"{operation} {json.dumps(body, ensure_ascii=False)}"
+def _gateway(found: Previewer, kind: str, operation: str, body: dict[str, Any]) -> str:
+    """A part of which the network has one."""
+    placeholder = f"<{kind.replace('-', ' ')}>"
+    return found.add(kind, found.shared(kind), (operation, body), name=_name(body), placeholder=placeholder)
+
+
+def _named(found: Previewer, kind: str, operation: str, body: dict[str, Any], detail: str = "") -> str:
+    """A part of which the public and the private machines have one each."""
+    name = _name(body)
+    there = found.shared(kind, lambda part: part.name == name)
+    placeholder = f"<{kind.replace('-', ' ')}>"
+    return found.add(kind, there, (operation, body), name=name, detail=detail, placeholder=placeholder)
+
+
+def _firewall(
+    found: Previewer, cluster: CloudCluster, compartment: str, vcn: str, let_in: Sequence[str]
+) -> str:
+    """The cluster's group; of one that is there, the rules that change."""
+    body = requests.nsg(cluster, compartment, vcn)
+    there = found.own("nsg")
+    nsg = found.add("nsg", there, ("CreateNetworkSecurityGroup", body), name=_name(body))
+    new = [cidr for cidr in cluster.ssh_cidrs if there is None or cidr not in let_in]
+    rules = requests.nsg_rules(nsg, new, cluster.ssh_port)
+    if there is not None:
+        rules = rules[: len(new)]
+    if rules:
+        found.call(("AddNetworkSecurityGroupSecurityRules", {"securityRules": rules}))
+    old = [cidr for cidr in let_in if there is not None and cidr not in cluster.ssh_cidrs]
+    if old:
+        body = {"securityRuleIds": [f"<SSH from {cidr}>" for cidr in old]}
+        found.call(("RemoveNetworkSecurityGroupSecurityRules", body))
+    return nsg
+
+
+def _name(body: dict[str, Any]) -> str:
+    return str(body["displayName"])

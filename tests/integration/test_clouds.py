@@ -259,8 +259,8 @@ def test_limits(gpuctl: CloudGpuctl) -> None:
 def test_a_dry_run_makes_nothing_and_says_everything(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
     assert len(plan["create"]) == COUNT
-    told = " ".join(plan["actions"])
-    assert "RunInstances" in told or "LaunchInstance" in told
+    assert plan["requests"][-1]["operation"] in ("RunInstances", "LaunchInstance")
+    told = json.dumps(plan)
     assert "127.0.0.1/32" in told
     assert "PRIVATE KEY" not in told
     assert gpuctl.cloud.calls(mutating=True) == []
@@ -371,7 +371,8 @@ def make_foreign_network(gpuctl: CloudGpuctl) -> str:
 def test_a_dry_run_needs_no_account(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*gpuctl.up_words, "--dry-run", env=no_credentials(gpuctl.kind))
     assert len(plan.json["create"]) == COUNT
-    assert "127.0.0.1/32" in " ".join(plan.json["actions"])
+    assert "127.0.0.1/32" in json.dumps(plan.json["requests"])
+    assert not plan.json["account_asked"]
     refused = gpuctl(*gpuctl.up_words, env=no_credentials(gpuctl.kind))
     assert refused.status == 1
     assert gpuctl.cloud.calls(mutating=True) == []
@@ -386,7 +387,7 @@ def test_a_dry_run_needs_no_region_and_no_address(gpuctl: CloudGpuctl) -> None:
     }
     plan = gpuctl.ok(*words, env=nothing).json
     assert plan["region"] is None
-    assert "<your address>/32" in " ".join(plan["actions"])
+    assert plan["ssh"]["cidrs"] == ["<your address>/32"]
 
 
 def test_up_from_another_address_lets_it_in_and_the_old_one_out(gpuctl: CloudGpuctl) -> None:
@@ -553,7 +554,9 @@ def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> N
 
 def test_a_dry_run_of_a_private_cluster(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*private_words(gpuctl), "--dry-run").json
-    assert "CreateNatGateway" in " ".join(plan["actions"])
+    assert "CreateNatGateway" in [request["operation"] for request in plan["requests"]]
+    billed = sum(one["hourly_usd"] for one in plan["resources"])
+    assert plan["hourly_usd"] == pytest.approx(billed), "the lines add up to the whole"
     assert gpuctl.cloud.calls(mutating=True) == []
 
 

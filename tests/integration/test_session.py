@@ -143,7 +143,9 @@ def test_a_first_up_that_made_nothing_leaves_no_cluster(gpuctl: Gpuctl) -> None:
 def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:
     plan = gpuctl.ok("up", "--provider", "local", "--count", "2", "--dry-run", "--json").json
     assert [machine["name"] for machine in plan["create"]] == ["default-0", "default-1"]
-    assert plan["actions"]
+    starts = [one["body"]["name"] for one in plan["requests"] if one["operation"] == "StartSshServer"]
+    assert starts == ["default-0", "default-1"]
+    assert (plan["hourly_usd"], plan["total_usd"], plan["until_s"]) == (0, 0, None)
     assert not (gpuctl.home / "clusters").exists()
 
 

@@ -53,7 +53,9 @@ def test_all_machines_of_the_file(provider, hosts_file, open_port):
     plan = provider.plan(Spec(hosts=hosts_file), None)
     assert [(machine.name, machine.rank) for machine in plan.keep] == [("here", 0), ("away", 1)]
     assert (plan.create, plan.changes, plan.free, plan.hourly_usd) == ((), False, True, 0.0)
-    assert plan.actions[0] == f"use here at me@127.0.0.1 port {open_port}"
+    body = {"name": "here", "user": "me", "host": "127.0.0.1", "port": open_port, "jump": None}
+    assert (plan.requests[0].operation, dict(plan.requests[0].body)) == ("UseMachine", body)
+    assert (plan.resources[0].action, plan.resources[0].name) == ("use", "here")
 
 
 def test_a_jump_host_for_those_that_have_none(provider, folder, hosts_file):
@@ -64,7 +66,7 @@ def test_a_jump_host_for_those_that_have_none(provider, folder, hosts_file):
     ]
     plan = provider.plan(Spec(hosts=hosts_file, bastion="opc@b"), None)
     assert [machine.jump for machine in plan.keep] == ["opc@b", "opc@b"]
-    assert plan.actions[0].endswith(" over opc@b")
+    assert plan.requests[0].body["jump"] == "opc@b"
     machines = provider.create(plan, folder.journal)
     assert {machine.state for machine in machines} == {"unknown"}, "this computer can't knock at their ports"
     had = Inventory(cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=machines)

@@ -128,10 +128,3 @@ def test_the_end_of_a_private_cluster_tells_what_is_billed_after_it():
         "address stay, and are billed, about $0.05 an hour, until `gpuctl down`, or `gpuctl reap --expired --yes "
         "--provider aws --region us-east-1`, which cron can run."
     )
-
-
-def test_the_network_counts_towards_the_limit():
-    refuse_over_max_cost(1.0, 3600, 1.05, network_hourly_usd=0.05)
-    with pytest.raises(RefusedPlan, match=r"1h at \$1\.05 an hour cost \$1\.05, more than --max-cost 1\."):
-        refuse_over_max_cost(1.0, 3600, 1.0, network_hourly_usd=0.05)
-    refuse_over_max_cost(0, None, 1.0, network_hourly_usd=0.05)

@@ -61,12 +61,25 @@ class TestPlan:
     def test_says_exactly_what_will_be_done_and_does_nothing(self, cluster):
         plan = cluster.provider.plan(spec(2), None)
         local = Path(os.path.realpath(cluster.folder.path)) / "local"
-        start = "start SSH server default-{} on 127.0.0.1 (port chosen by the system), home {}"
-        assert plan.actions == (
-            f"make client key {cluster.folder.key_path}",
-            start.format(0, local / "default-0" / "home"),
-            start.format(1, local / "default-1" / "home"),
-        )
+        assert [(request.operation, dict(request.body)) for request in plan.requests] == [
+            ("MakeClientKey", {"path": str(cluster.folder.key_path)}),
+            *(
+                (
+                    "StartSshServer",
+                    {
+                        "name": f"default-{rank}",
+                        "address": "127.0.0.1",
+                        "home": str(local / f"default-{rank}" / "home"),
+                        "removes_old_home": False,
+                    },
+                )
+                for rank in (0, 1)
+            ),
+        ]
+        assert [(one.action, one.kind, one.name) for one in plan.resources] == [
+            ("create", "host", "default-0"),
+            ("create", "host", "default-1"),
+        ]
         assert plan.changes
         assert plan.free
         assert plan.hourly_usd == 0
@@ -118,7 +131,8 @@ class TestUp:
         machines = cluster.up(2)
         plan = cluster.provider.plan(spec(), cluster.folder.load())
         assert not plan.changes
-        assert plan.actions == ()
+        assert plan.requests == ()
+        assert [one.action for one in plan.resources] == ["use", "use"]
         assert plan.keep == machines
         assert cluster.up() == machines
 
@@ -376,8 +390,9 @@ class TestDeadHosts:
         assert [(machine.name, machine.replaces) for machine in plan.create] == [("default-1", second.id)]
         assert plan.keep == (first,)
         assert plan.end == ()
-        assert plan.actions[0] == f"end process {detached}, left of host {second.id}"
-        assert plan.actions[1].startswith("remove the old home, start SSH server default-1")
+        end, start = plan.requests
+        assert (end.operation, dict(end.body)) == ("EndProcess", {"pid": detached, "host": second.id})
+        assert (start.body["name"], start.body["removes_old_home"]) == ("default-1", True)
 
         kept, fresh = cluster.up()
         assert kept == first
@@ -449,7 +464,7 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
         plan = cluster.provider.plan(spec(2), None)
         assert len(plan.create) == 2
         assert len(plan.end) == 1
-        assert sum(line.startswith("end process") for line in plan.actions) == len(stray)
+        assert sum(request.operation == "EndProcess" for request in plan.requests) == len(stray)
         machines = cluster.up(2)
         assert not any(alive(pid) for pid in stray)
         assert sorted(cluster.processes()) == sorted(cluster.server_pid(machine) for machine in machines)
@@ -569,7 +584,8 @@ class TestGpus:
 
     def test_each_host_gets_as_many(self, cluster, ssh_to):
         plan = cluster.provider.plan(spec(2), None)
-        assert plan.actions[-1] == "give each of 2 hosts 2 of this machine's 5 GPUs"
+        last = plan.requests[-1]
+        assert (last.operation, dict(last.body)) == ("ShareGpus", {"hosts": 2, "gpus_each": 2, "gpus": 5})
         machines = cluster.up(2)
         assert [machine.gpus for machine in machines] == [2, 2]
         assert [self.visible(ssh_to, machine) for machine in machines] == ["0,1", "2,3"]

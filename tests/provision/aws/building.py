@@ -20,6 +20,8 @@ from tests.fakes.client import FakeCloud, start_fake
 SPEED = 50.0
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFv0qXc9z2z5vqXbI1m0Zk3oW1m1m1m1m1m1m1m1m1m1"
 USER_DATA = "#cloud-config\n{}\n"
+NEW = tuple(NewMachine(name=f"demo-{rank}", rank=rank, user_data="") for rank in range(2))
+"""Machines as a preview takes them."""
 
 
 class FastClock:

@@ -17,7 +17,7 @@ from provision.aws.making import Maker, Read
 from provision.cloud import CloudCluster, Ground, Place
 from provision.parallel import run_all, values
 from tests.fakes.client import FakeCloud
-from tests.provision.aws.building import PUBLIC_KEY, User, a_cluster, operations, running
+from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, operations, running
 
 
 def kinds(fake: FakeCloud) -> Counter[str]:
@@ -128,9 +128,36 @@ def test_the_ground_is_made_once(user: User, fake: FakeCloud) -> None:
 
 def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
-    shown = user.cloud.preview(cluster, user.cloud.offer(cluster), 2)
+    shown = user.cloud.preview(cluster, user.cloud.offer(cluster), NEW, ()).requests
     user.launch(cluster)
-    assert Counter(line.split(" ")[0] for line in shown) == Counter(operations(fake))
+    assert Counter(request.operation for request in shown) == Counter(operations(fake))
+
+
+def test_the_preview_leaves_out_what_is_there(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    parts = user.cloud.parts()
+    moved = replace(cluster, ssh_cidrs=("198.51.100.8/32",))
+    again = user.cloud.preview(moved, offer, NEW, parts, cluster.ssh_cidrs)
+    assert [request.operation for request in again.requests] == [
+        "AuthorizeSecurityGroupIngress",
+        "RevokeSecurityGroupIngress",
+        "RunInstances",
+    ]
+    assert {resource.action for resource in again.resources} == {"use"}
+    (interface,) = again.requests[-1].body["NetworkInterfaces"]
+    assert (interface["SubnetId"], interface["Groups"]) == (
+        ground.ids["subnet"],
+        [ground.ids["security_group"]],
+    )
+    other = user.cloud.preview(a_cluster(name="other", id="f" * 16), offer, NEW, parts)
+    made = [resource.kind for resource in other.resources if resource.action == "create"]
+    assert made == ["security-group", "key-pair", "placement-group"]
+    elsewhere = replace(offer, places=(Place(zone="us-east-1b"),))
+    there = user.cloud.preview(cluster, elsewhere, NEW, parts, cluster.ssh_cidrs)
+    made = [resource.kind for resource in there.resources if resource.action == "create"]
+    assert made == ["subnet", "placement-group"]
 
 
 def test_two_clusters_share_the_network(user: User, fake: FakeCloud) -> None:

@@ -20,7 +20,7 @@ from provision.cloud_folder import NETWORK_LOCK_WAIT_S
 from provision.parallel import run_all, values
 from provision.provider import quiet
 from tests.fakes.client import FakeCloud
-from tests.provision.aws.building import User, a_cluster, operations, running
+from tests.provision.aws.building import NEW, User, a_cluster, operations, running
 from tests.provision.aws.test_ground import GROUND, kinds
 
 PRIVATE = Counter(
@@ -82,10 +82,15 @@ def test_it_is_made_once(user: User, fake: FakeCloud) -> None:
 def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    shown = user.cloud.preview(cluster, offer, 2)
+    shown = user.cloud.preview(cluster, offer, NEW, ()).requests
     user.launch(cluster)
-    assert Counter(line.split(" ")[0] for line in shown) == Counter(operations(fake))
+    assert Counter(request.operation for request in shown) == Counter(operations(fake))
     assert any("$0.045" in note for note in offer.notes)
+    again = user.cloud.preview(cluster, offer, NEW, user.cloud.parts(), cluster.ssh_cidrs)
+    assert [request.operation for request in again.requests] == ["RunInstances"]
+    assert {resource.action for resource in again.resources} == {"use"}
+    billed = {resource.kind: resource.hourly_usd for resource in again.resources if resource.hourly_usd}
+    assert billed == {"elastic-ip": 0.005, "nat-gateway": 0.045}
 
 
 def test_one_nat_gateway_serves_all_zones(user: User, fake: FakeCloud) -> None:

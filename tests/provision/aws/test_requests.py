@@ -229,9 +229,8 @@ def valid(operation: str, request: dict[str, Any]) -> None:
 
 def test_the_preview_shows_valid_requests_and_no_secret() -> None:
     cluster = a_cluster(spot=True)
-    lines = preview.lines(cluster, an_offer(), 2)
-    shown = [line.split(" ", 1) for line in lines]
-    assert [operation for operation, _ in shown] == [
+    shown = preview.preview(cluster, an_offer(), machines(0, 1), ()).requests
+    assert [request.operation for request in shown] == [
         "CreateVpc",
         "CreateInternetGateway",
         "AttachInternetGateway",
@@ -246,12 +245,12 @@ def test_the_preview_shows_valid_requests_and_no_secret() -> None:
         "CreatePlacementGroup",
         "RunInstances",
     ]
-    for operation, text in shown:
-        request = json.loads(text)
-        if operation == "ImportKeyPair":
-            request["PublicKeyMaterial"] = request["PublicKeyMaterial"].encode()
-        valid(operation, request)
-    launch = json.loads(shown[-1][1])
+    for request in shown:
+        body = json.loads(json.dumps(dict(request.body)))
+        if request.operation == "ImportKeyPair":
+            body["PublicKeyMaterial"] = body["PublicKeyMaterial"].encode()
+        valid(request.operation, body)
+    launch = shown[-1].body
     assert (launch["MinCount"], launch["MaxCount"], launch["UserData"]) == (2, 2, "<user-data>")
 
 
@@ -262,15 +261,15 @@ def test_the_preview_in_an_existing_subnet() -> None:
         "placement_group": False,
         **NO_EFA,
     }
-    lines = preview.lines(cluster, an_offer(**facts), 1)
-    assert [line.split(" ")[0] for line in lines] == [
+    shown = preview.preview(cluster, an_offer(**facts), machines(0), ()).requests
+    assert [request.operation for request in shown] == [
         "CreateSecurityGroup",
         "AuthorizeSecurityGroupIngress",
         "ImportKeyPair",
         "RunInstances",
     ]
-    assert '"VpcId": "vpc-9"' in lines[0]
-    assert '"SubnetId": "subnet-9"' in lines[-1]
+    assert shown[0].body["VpcId"] == "vpc-9"
+    assert shown[-1].body["NetworkInterfaces"][0]["SubnetId"] == "subnet-9"
 
 
 PRIVATE_NETWORK = [
@@ -293,14 +292,14 @@ PRIVATE_NETWORK = [
 
 def test_the_preview_of_a_private_network() -> None:
     cluster = a_cluster("p4d.24xlarge", public_ip=False)
-    shown = [line.split(" ", 1) for line in preview.lines(cluster, an_offer("p4d.24xlarge", **P4D), 2)]
-    assert [operation for operation, _ in shown][: len(PRIVATE_NETWORK)] == PRIVATE_NETWORK
-    requested: list[dict[str, Any]] = [json.loads(text) for _, text in shown]
-    for (operation, _), request in zip(shown, requested, strict=True):
-        if operation == "ImportKeyPair":
-            request["PublicKeyMaterial"] = request["PublicKeyMaterial"].encode()
-        valid(operation, request)
-    interfaces = requested[-1]["NetworkInterfaces"]
+    shown = preview.preview(cluster, an_offer("p4d.24xlarge", **P4D), machines(0, 1), ()).requests
+    assert [request.operation for request in shown][: len(PRIVATE_NETWORK)] == PRIVATE_NETWORK
+    for request in shown:
+        body = dict(request.body)
+        if request.operation == "ImportKeyPair":
+            body["PublicKeyMaterial"] = body["PublicKeyMaterial"].encode()
+        valid(request.operation, body)
+    interfaces = shown[-1].body["NetworkInterfaces"]
     assert {interface["SubnetId"] for interface in interfaces} == {"<private subnet>"}
     kinds = [interface.get("InterfaceType", "interface") for interface in interfaces]
     assert kinds == ["interface"] + ["efa-only"] * 4
@@ -362,7 +361,7 @@ def test_what_to_know_before_a_yes() -> None:
     (nat,) = preview.notes(a_cluster("p4d.24xlarge", public_ip=False), offer)
     assert "NAT gateway" in nat
     assert "$0.045 an hour" in nat
-    assert preview.outline(a_cluster("p4d.24xlarge", public_ip=False), 2)[-1] == nat
+    assert preview.outline(a_cluster("p4d.24xlarge", public_ip=False)).notes == (nat,)
 
 
 def test_cards_with_efa() -> None:

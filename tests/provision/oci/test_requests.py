@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place, Target
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview, Target
 from provision.oci import preview, requests, rules
 from provision.oci.network import all_services, mended_routes
 from tests.fakes.oci.models import check
@@ -216,9 +216,13 @@ def test_all_services_is_the_entry_for_all() -> None:
     assert all_services([some, every]) is every
 
 
+def operations(found: Preview) -> list[str]:
+    return [request.operation for request in found.requests]
+
+
 def test_preview_shows_the_real_requests() -> None:
-    told = preview.lines(CLUSTER, OFFER, 2, COMPARTMENT)
-    assert [line.split(" ", 1)[0] for line in told] == [
+    told = preview.preview(CLUSTER, OFFER, [MACHINE, MACHINE], (), COMPARTMENT)
+    assert operations(told) == [
         "CreateVcn",
         "CreateInternetGateway",
         "CreateSecurityList",
@@ -229,7 +233,7 @@ def test_preview_shows_the_real_requests() -> None:
         "LaunchInstance",
         "LaunchInstance",
     ]
-    body = json.loads(told[-1].split(" ", 1)[1])
+    body = told.requests[-1].body
     assert body["metadata"] == {"ssh_authorized_keys": "<public key>", "user_data": "<user data>"}
     assert body["freeformTags"]["gpuctl-launch"] == "<launch>"
     real = launch()["details"]
@@ -239,12 +243,56 @@ def test_preview_shows_the_real_requests() -> None:
 def test_preview_of_a_private_cluster_on_an_rdma_network() -> None:
     cluster = replace(CLUSTER, public_ip=False)
     offer = replace(OFFER, facts={"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]})
-    told = [line.split(" ", 1)[0] for line in preview.lines(cluster, offer, 1, COMPARTMENT)]
+    told = operations(preview.preview(cluster, offer, [MACHINE], (), COMPARTMENT))
     assert told[0] == "CreateAppCatalogSubscription"
     assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(told)
-    with_subnet = preview.lines(replace(cluster, subnet_id="ocid1.subnet"), OFFER, 1, COMPARTMENT)
-    assert not any(line.startswith(("CreateVcn", "CreateSubnet")) for line in with_subnet)
-    assert '"subnetId": "ocid1.subnet"' in with_subnet[-1]
+    given = replace(cluster, subnet_id="ocid1.subnet")
+    with_subnet = preview.preview(given, OFFER, [MACHINE], (), COMPARTMENT)
+    assert not {"CreateVcn", "CreateSubnet"} & set(operations(with_subnet))
+    assert with_subnet.requests[-1].body["createVnicDetails"]["subnetId"] == "ocid1.subnet"
+    assert (with_subnet.resources[0].action, with_subnet.resources[0].id) == ("use", "ocid1.subnet")
+
+
+def a_part(kind: str, name: str, of: dict[str, str], *, going: bool = False) -> Part:
+    return Part(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, going=going)
+
+
+def test_preview_uses_what_is_there() -> None:
+    shared = [
+        ("vcn", "gpuctl"),
+        ("internet-gateway", "gpuctl internet"),
+        ("security-list", "gpuctl"),
+        ("route-table", "gpuctl public"),
+        ("subnet", "gpuctl public"),
+    ]
+    parts = [a_part(kind, name, SHARED) for kind, name in shared]
+    own = [*parts, a_part("nsg", "gpuctl demo", OWN)]
+    told = preview.preview(CLUSTER, OFFER, [MACHINE], own, COMPARTMENT, CLUSTER.ssh_cidrs)
+    assert operations(told) == ["LaunchInstance"]
+    assert [(one.action, one.id) for one in told.resources] == [("use", part.id) for part in own]
+    assert told.requests[0].body["createVnicDetails"]["subnetId"] == "subnet gpuctl public"
+    others = [*parts, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
+    told = preview.preview(CLUSTER, OFFER, [MACHINE], others, COMPARTMENT)
+    assert [one.kind for one in told.resources if one.action == "create"] == ["nsg"]
+    private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], parts, COMPARTMENT)
+    assert [one.kind for one in private.resources if one.action == "create"] == [
+        "nat-gateway",
+        "service-gateway",
+        "route-table",
+        "subnet",
+        "nsg",
+    ]
+    gone = [a_part("vcn", "gpuctl", SHARED, going=True)]
+    assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], gone, COMPARTMENT))[0] == "CreateVcn"
+
+
+def test_preview_of_another_address_changes_the_rules_alone() -> None:
+    parts = [a_part("nsg", "gpuctl demo", OWN)]
+    given = replace(CLUSTER, subnet_id="ocid1.subnet")
+    add, remove = preview.preview(given, OFFER, (), parts, COMPARTMENT, ("198.51.100.9/32",)).requests
+    assert add.operation == "AddNetworkSecurityGroupSecurityRules"
+    assert [rule["source"] for rule in add.body["securityRules"]] == ["203.0.113.7/32"]
+    assert dict(remove.body) == {"securityRuleIds": ["<SSH from 198.51.100.9/32>"]}
 
 
 def test_subscription_takes_what_the_agreements_say() -> None:

@@ -1,0 +1,218 @@
+"""The plan of `up`, for people and as JSON. Pure; imports rich where it draws.
+
+Prices are list prices of everything that is billed by the hour, machines, disks, addresses and NAT gateways
+together. What is not known is shown as such, and null in JSON.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.text import clean, nothing_ends, plural
+from inventories.driver import DriverPlan
+from provision.cloud import PlannedResource
+from provision.provider import DAY_S, Plan
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SAMPLE_S = 3 * 3600.0
+"""The cost of so long is always shown, unless the machines end before."""
+
+NOUNS = {
+    "instance": "machine",
+    "vcn": "VCN",
+    "vpc": "VPC",
+    "nsg": "network security group",
+    "nat-gateway": "NAT gateway",
+    "elastic-ip": "Elastic IP address",
+    "vpc-endpoint": "VPC endpoint",
+}
+"""Kinds of resources that are not called by their own name."""
+COUNTED = ("instance", "boot-volume", "public-address", "host")
+
+
+def drawn(plan: Plan) -> "RenderableType":
+    """The plan for people: a line a resource, then what goes for all of them, the price last."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from gpuctl.fitted import table_of
+
+    where = " · ".join(part for part in (plan.provider, plan.region or "") if part)
+    head = Text.assemble(("Plan for cluster ", ""), (plan.spec.cluster, "bold"), f"  {where}")
+    parts: list[RenderableType] = [head, ""]
+    if plan.resources:
+        columns = ("", "resource", "what", "an hour")
+        table = table_of(*columns, right=("an hour",), flexible=("what",))
+        for resource in plan.resources:
+            style = "green" if resource.action == "create" else "red" if resource.action == "end" else "dim"
+            table.add_row(Text(resource.action, style), *(clean(cell) for cell in _cells(resource)))
+        parts += [table, ""]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    notes = [("note", note, "") for note in plan.notes]
+    for label, said, style in (*_facts(plan), *notes, *_price_rows(plan)):
+        facts.add_row(Text(label, "dim"), Text(clean(said), style))
+    parts += [facts]
+    if not plan.changes and not plan.requests:
+        parts.append(Text("nothing to create: the machines are as asked for"))
+    return Group(*parts)
+
+
+def _cells(resource: PlannedResource) -> tuple[str, str, str]:
+    noun = NOUNS.get(resource.kind, resource.kind.replace("-", " "))
+    if resource.kind in COUNTED:
+        noun = plural(resource.count, noun)
+    what = ", ".join(part for part in (resource.name, resource.detail) if part)
+    usd = resource.hourly_usd
+    return noun, what, "" if usd == 0 else _money(usd)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Label, text and style of what goes for all machines."""
+    if plan.image is not None:
+        yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
+        yield "driver", driver_clause(plan.driver), ""
+    if plan.terms is not None:
+        yield "terms", f"of {plan.terms.name}, accepted with a yes: {' '.join(plan.terms.links)}", "yellow"
+    if plan.ssh_cidrs:
+        port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
+        yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}, with a key of the cluster's own", ""
+    if plan.free:
+        return
+    if plan.until_s is None:
+        yield "ends", nothing_ends(plan.total_usd), "yellow"
+    else:
+        yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the price: what a person looks for comes last."""
+    if plan.free:
+        yield "price", "free", "bold"
+        return
+    yield "price", costs(plan), "bold"
+    yield "", "list prices, without taxes, traffic and discounts", "dim"
+
+
+def driver_clause(driver: DriverPlan) -> str:
+    """Where the GPUs' driver comes from, in a clause."""
+    if driver.source == "install":
+        branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
+        return f"installed on the machines: Ubuntu's packages, {branch}"
+    return "the image's own" if driver.source == "image" else "none is installed"
+
+
+def warnings(plan: Plan) -> tuple[str, ...]:
+    """What has to be said of a plan also where nobody is asked."""
+    if plan.free or not plan.create or plan.until_s is not None:
+        return ()
+    return (nothing_ends(plan.total_usd),)
+
+
+def costs(plan: Plan) -> str:
+    """`$8.02 an hour · $24.07 for 3 h · $32.09 for the 4 h until they end`."""
+    hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    known = most_usd if hourly_usd is None else hourly_usd
+    if known is None:
+        return "not known: `gpuctl shapes --refresh-prices` asks for it"
+    most = "at most " if hourly_usd is None else ""
+    ends_s = DAY_S if plan.until_s is None else plan.until_s
+    said = [f"{most}{_dollars(known)} an hour"]
+    if ends_s > SAMPLE_S:
+        said.append(f"{_dollars(known * SAMPLE_S / 3600)} for {span(SAMPLE_S)}")
+    total = _dollars(known * ends_s / 3600)
+    said.append(
+        f"{total} a day" if plan.until_s is None else f"{total} for the {span(ends_s)} until they end"
+    )
+    if hourly_usd is not None and most_usd is not None and most_usd > hourly_usd:
+        said.append(f"spot prices change: at most {_dollars(most_usd)} an hour")
+    return " · ".join(said)
+
+
+def price(plan: Plan) -> str:
+    """`$8.02 an hour, $32.09 until they end`: of all machines, in a clause."""
+    hourly_usd = plan.hourly_usd
+    most = ""
+    if hourly_usd is None:
+        hourly_usd, most = plan.price.most_hourly_usd, "at most "
+    if hourly_usd is None:
+        return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
+    if plan.until_s is None:
+        return (
+            f"{most}{_dollars(hourly_usd)} an hour, {_dollars(hourly_usd * 24)} a day, and nothing ends them"
+        )
+    total = _dollars(hourly_usd * plan.until_s / 3600)
+    return f"{most}{_dollars(hourly_usd)} an hour, {total} until they end"
+
+
+def question(plan: Plan) -> str:
+    """What a person is asked before anything that costs money is made."""
+    count = len(plan.create) + len(plan.keep)
+    whole = f"{count} in all: " if plan.keep else ""
+    end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    terms = f" and accept the terms of {plan.terms.name}" if plan.terms is not None else ""
+    return f"Create {plural(len(plan.create), 'machine')}{end} ({whole}{price(plan)}){terms}?"
+
+
+def requests_text(plan: Plan) -> str:
+    """The requests, one line each: the operation and its body as JSON."""
+    lines = [
+        f"{request.operation} {json.dumps(request.body, ensure_ascii=False)}" for request in plan.requests
+    ]
+    return "\n".join(["", plural(len(lines), "request"), *lines])
+
+
+def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
+    """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
+    return {
+        "cluster": plan.spec.cluster,
+        "provider": plan.provider,
+        "region": plan.region,
+        "account_asked": asked,
+        "create": [
+            {"name": m.name, "rank": m.rank, "shape": m.shape, "replaces": m.replaces} for m in plan.create
+        ],
+        "keep": [machine.public() for machine in plan.keep],
+        "end": list(plan.end),
+        "resources": list(plan.resources),
+        "image": plan.image,
+        "image_why": plan.image_why,
+        "driver": plan.driver,
+        "terms": plan.terms,
+        "ssh": {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port} if plan.ssh_cidrs else None,
+        "hourly_usd": plan.hourly_usd,
+        "price": plan.price,
+        "until_s": plan.until_s,
+        "ending": plan.ending,
+        "total_usd": plan.total_usd,
+        "notes": list(plan.notes),
+        "requests": list(plan.requests),
+    }
+
+
+def span(seconds: float) -> str:
+    """`30 s`, `90 min`, `4 h`, `2 d`, `1 d 3 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes % 60 and minutes < 180:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24) if hours >= 48 else (0, hours)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:,.2f}"
+
+
+def _money(usd: float | None) -> str:
+    """As `_dollars`; what is less than ten cents with two figures."""
+    if usd is None:
+        return "not known"
+    return f"${usd:.2g}" if usd < 0.0995 else _dollars(usd)

@@ -1,0 +1,78 @@
+"""What a plan costs by the hour, part by part: machines, disks, public addresses, the network. Pure.
+
+List prices, in USD, without taxes, traffic and an account's own discounts. A price that nobody stated for a region
+is not known (None), and then the whole is not known either. Machines' prices are in `provision.prices`.
+"""
+
+from dataclasses import dataclass
+
+from provision.catalog import PRICE_REGION
+
+HOURS_A_MONTH = 730.0
+"""What clouds that bill a disk by the month take for one: 8,760 hours a year in twelve parts."""
+
+OCI_STORAGE_USD_PER_GB_MONTH = 0.0255
+OCI_PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
+"""Boot volumes are "Balanced", 10 performance units a GB. The same in every commercial region.
+https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
+
+AWS_GP3_USD_PER_GB_MONTH = 0.08
+"""gp3 as it comes (3,000 IOPS, 125 MB/s), us-east-1. https://aws.amazon.com/ebs/pricing/, 2026-11."""
+
+ADDRESS_HOURLY_USD = 0.005
+"""AWS: a public IPv4 address, in every region since 2024-02. https://aws.amazon.com/vpc/pricing/, 2026-11."""
+
+NAT_HOURLY_USD = 0.045
+"""AWS: a NAT gateway without its address and its traffic, us-east-1. https://aws.amazon.com/vpc/pricing/, 2026-11."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanPrice:
+    """USD an hour of everything that a cluster is billed for by the hour. None: not known."""
+
+    machines_usd: float | None = 0.0
+    disks_usd: float | None = 0.0
+    addresses_usd: float | None = 0.0
+    network_usd: float | None = 0.0
+    """Of the network that clusters share, a NAT gateway: in whole, as it is billed while any of them lives."""
+    most_machines_usd: float | None = None
+    """Spot machines whose price changes: what they cost at most, their price on demand. None: it does not change."""
+
+    @property
+    def hourly_usd(self) -> float | None:
+        """All of it together."""
+        return self._sum(self.machines_usd)
+
+    @property
+    def most_hourly_usd(self) -> float | None:
+        """What it can be at most; None where that is not known."""
+        return self._sum(self.machines_usd if self.most_machines_usd is None else self.most_machines_usd)
+
+    def _sum(self, machines_usd: float | None) -> float | None:
+        parts = (machines_usd, self.disks_usd, self.addresses_usd, self.network_usd)
+        return None if None in parts else round(sum(part or 0.0 for part in parts), 6)
+
+
+FREE = PlanPrice()
+
+
+def disk_hourly_usd(
+    provider: str, region: str | None, gb: int, *, usd_per_gb_month: float | None = None
+) -> float | None:
+    """What a boot volume of that size costs, USD an hour. `usd_per_gb_month`: a price that was asked for since.
+
+    None: not known in that region.
+    """
+    if usd_per_gb_month is None:
+        if provider == "oci":
+            usd_per_gb_month = OCI_STORAGE_USD_PER_GB_MONTH + OCI_PERFORMANCE_USD_PER_GB_MONTH
+        elif region in (None, PRICE_REGION):
+            usd_per_gb_month = AWS_GP3_USD_PER_GB_MONTH
+        else:
+            return None
+    return gb * usd_per_gb_month / HOURS_A_MONTH
+
+
+def address_hourly_usd(provider: str) -> float:
+    """What the public address of a machine costs, USD an hour."""
+    return ADDRESS_HOURLY_USD if provider == "aws" else 0.0
