@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SAMPLE_S = 3 * 3600.0
-"""The cost of so long is always shown, unless the machines end before."""
+"""The cost of so long is always shown: it tells plans apart that end at different times."""
 
 NOUNS = {
     "instance": "machine",
@@ -95,6 +95,13 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "price", "free", "bold"
         return
     yield "price", costs(plan), "bold"
+    now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    if now_usd is not None and most_usd is not None and most_usd > now_usd:
+        yield (
+            "",
+            f"spot machines at the price of now, which changes: at most {_dollars(most_usd)} an hour",
+            "",
+        )
     yield "", "list prices, without taxes, traffic and discounts", "dim"
 
 
@@ -121,15 +128,10 @@ def costs(plan: Plan) -> str:
         return "not known: `gpuctl shapes --refresh-prices` asks for it"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
+    end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
+    spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} | {ends_s: end}
     said = [f"{most}{_dollars(known)} an hour"]
-    if ends_s > SAMPLE_S:
-        said.append(f"{_dollars(known * SAMPLE_S / 3600)} for {span(SAMPLE_S)}")
-    total = _dollars(known * ends_s / 3600)
-    said.append(
-        f"{total} a day" if plan.until_s is None else f"{total} for the {span(ends_s)} until they end"
-    )
-    if hourly_usd is not None and most_usd is not None and most_usd > hourly_usd:
-        said.append(f"spot prices change: at most {_dollars(most_usd)} an hour")
+    said += [f"{_dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
     return " · ".join(said)
 
 

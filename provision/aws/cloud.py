@@ -102,7 +102,7 @@ class AwsCloud:
             user=images.user_of(image),
             disk_gb=images.disk_gb(image, cluster.disk_gb),
             places=tuple(Place(zone=zone) for zone in zones),
-            hourly_usd=None,
+            hourly_usd=shapes.spot_usd(api, cluster.shape, zones) if cluster.spot else None,
             billed_when_stopped=False,
             facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
         )

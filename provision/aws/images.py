@@ -169,8 +169,12 @@ def _about(image: Mapping[str, Any]) -> str:
 def facts(image: Mapping[str, Any]) -> dict[str, Any]:
     """What the requests need to know of the image, plain JSON."""
     root = image.get("RootDeviceName", "/dev/sda1")
-    devices = [mapping["DeviceName"] for mapping in image.get("BlockDeviceMappings", []) if "Ebs" in mapping]
-    return {"root_device": root, "other_devices": [device for device in devices if device != root]}
+    others = [m for m in image.get("BlockDeviceMappings", []) if "Ebs" in m and m["DeviceName"] != root]
+    return {
+        "root_device": root,
+        "other_devices": [mapping["DeviceName"] for mapping in others],
+        "other_disks_gb": sum(int(mapping["Ebs"].get("VolumeSize", 0)) for mapping in others),
+    }
 
 
 def disk_gb(image: Mapping[str, Any], wanted: int | None) -> int:

@@ -1,6 +1,7 @@
 """Instance types: what AWS says of one, in which zones it is offered."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from inventories.errors import InvalidInput
@@ -8,10 +9,12 @@ from provision import catalog
 from provision.aws.api import Api
 from provision.aws.requests import filters
 from provision.cloud import CloudCluster
-from provision.errors import CloudError, Gone, UnknownShape
+from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 
 TOO_OLD_FOR_OPEN_DRIVER = frozenset({"K80", "M60", "V100"})
 """GPUs before Turing, which NVIDIA's open kernel module does not drive."""
+SPOT_PRODUCTS = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
+"""As AWS calls plain Linux in the history of spot prices: the second one in accounts from before 2013."""
 
 
 def describe(api: Api, shape: str) -> Mapping[str, Any]:
@@ -110,6 +113,39 @@ def in_order(offered: Iterable[str], states: Mapping[str, str]) -> list[str]:
     """The zones to try: those that are well before those that AWS calls impaired."""
     usable = [zone for zone in offered if states.get(zone) not in (None, "unavailable")]
     return sorted(usable, key=lambda zone: (states[zone] != "available", zone))
+
+
+def spot_usd(api: Api, shape: str, zones: Iterable[str]) -> float | None:
+    """What one spot machine costs now, USD an hour: in the dearest of the zones, as any may be the one.
+
+    None: AWS does not tell, or the account may not ask.
+    """
+    wanted = set(zones)
+    try:
+        found = api.pages(
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=[shape],
+            ProductDescriptions=list(SPOT_PRODUCTS),
+            StartTime=datetime.now(UTC),
+        )
+    except BadCredentials:
+        raise
+    except CloudError:
+        return None  # the plan shows the most that it can cost
+    return dearest_now(found, wanted)
+
+
+def dearest_now(history: Iterable[Mapping[str, Any]], zones: Collection[str]) -> float | None:
+    """The highest of the zones' latest prices. None where any of them has none."""
+    latest: dict[str, Mapping[str, Any]] = {}
+    for entry in history:
+        zone = str(entry["AvailabilityZone"])
+        if zone not in latest or entry["Timestamp"] > latest[zone]["Timestamp"]:
+            latest[zone] = entry
+    if not zones or not set(zones) <= set(latest):
+        return None
+    return max(float(latest[zone]["SpotPrice"]) for zone in zones)
 
 
 def refuse_unusable(described: Mapping[str, Any], cluster: CloudCluster) -> None:

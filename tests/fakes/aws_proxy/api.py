@@ -227,6 +227,7 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DescribeNetworkInterfaces": interfaces.describe,
     "DescribePlacementGroups": groups.describe_placement_groups,
     "DescribeSpotInstanceRequests": groups.describe_spot,
+    "DescribeSpotPriceHistory": shapes.describe_spot_prices,
     "DescribeTags": tags.describe,
     "DescribeVolumes": volumes.describe,
     "DescribeVpcEndpoints": endpoints.describe,

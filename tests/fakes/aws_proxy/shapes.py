@@ -12,6 +12,7 @@ from moto.ec2.models.instance_types import (
     InstanceTypeBackend,
 )
 
+from provision.catalog import SHAPES
 from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.filters import matching, page
 from tests.fakes.aws_proxy.world import World
@@ -135,3 +136,28 @@ def describe_offerings(world: World, region: str, params: dict[str, Any]) -> dic
     ]
     items, token = page(shown, params, most=1000)
     return {"InstanceTypeOfferings": items, "NextToken": token}
+
+
+SPOT_SHARE = {"a": 0.38, "b": 0.41}
+"""Of the price on demand, by the zone's letter; 0.4 in others."""
+
+
+def describe_spot_prices(world: World, region: str, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeSpotPriceHistory: the price of now, and an older one, in each zone that offers the type."""
+    shown = [
+        {
+            "InstanceType": name,
+            "ProductDescription": product,
+            "SpotPrice": f"{(SHAPES[name].usd_per_hour or 1.0) * SPOT_SHARE.get(zone[-1], 0.4) * factor:.6f}",
+            "AvailabilityZone": zone,
+            "Timestamp": at,
+        }
+        for name in params.get("InstanceTypes", [])
+        if name in SHAPES
+        for product in params.get("ProductDescriptions", ["Linux/UNIX"])
+        if product == "Linux/UNIX"
+        for zone in offered_zones(world, region, name)
+        for at, factor in (("2026-07-01T00:00:00Z", 1.0), ("2026-06-30T00:00:00Z", 1.5))
+    ]
+    items, token = page(shown, params, most=1000)
+    return {"SpotPriceHistory": items, "NextToken": token}

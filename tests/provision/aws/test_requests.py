@@ -375,6 +375,16 @@ def test_cards_with_efa() -> None:
     assert shapes.efa_cards({}) == []
 
 
+def test_a_spot_price_is_the_latest_of_the_dearest_zone() -> None:
+    history = [
+        {"AvailabilityZone": zone, "SpotPrice": price, "Timestamp": at}
+        for zone, price, at in (("a", "2.1", 2), ("a", "9.9", 1), ("b", "2.3", 2), ("c", "5.0", 2))
+    ]
+    assert shapes.dearest_now(history, {"a", "b"}) == 2.3
+    assert shapes.dearest_now(history, {"a", "d"}) is None, "any of them may be the one"
+    assert shapes.dearest_now([], set()) is None
+
+
 def test_zones_that_are_well_come_first() -> None:
     states = {"b": "available", "a": "impaired", "c": "available", "d": "unavailable"}
     assert shapes.in_order(["a", "b", "c", "d", "local-1"], states) == ["b", "c", "a"]
@@ -448,7 +458,11 @@ def test_disk_sizes() -> None:
         images.disk_gb(image, 50)
     image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] = 300  # type: ignore[index]
     assert images.disk_gb(image, None) == 300
-    assert images.facts(image) == {"root_device": "/dev/xvda", "other_devices": ["/dev/xvdb"]}
+    assert images.facts(image) == {
+        "root_device": "/dev/xvda",
+        "other_devices": ["/dev/xvdb"],
+        "other_disks_gb": 500,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""The plan of `up` against the fake clouds: what is used and what is created, and the pages in `docs/` that show it.
+
+    GPUCTL_WRITE_DOCS=1 pytest tests/integration/test_plans.py -k pages
+
+writes the plans of the samples in `docs/plans.md` and `docs/plans/` anew.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clouds import KINDS, CloudGpuctl, Clouds
+
+import inventories
+
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "docs"
+SAMPLES = Path(inventories.__file__).parent / "samples"
+PAGES = {"oci": "oci-a10-2x2", "aws": "aws-g5-2x4"}
+"""The sample of each cloud."""
+STABLE = (
+    (r"\b(ocid1\.\w+\.oc1\.[a-z0-9-]*)\.[a-z0-9]+", r"\1.example"),
+    (r"\bami-[0-9a-f]{8,}", "ami-0123456789abcdef0"),
+    (r'("gpuctl-cluster-id": |"Key": "gpuctl-cluster-id", "Value": )"[0-9a-f]{16}"', r'\1"0123456789abcdef"'),
+    (r"\bgpuctl-g5-[0-9a-f]{8}", "gpuctl-g5-01234567"),
+    (r'("gpuctl-owner": |"Key": "gpuctl-owner", "Value": )"[^"]*"', r'\1"you@computer"'),
+    (r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00", "2026-07-01T16:00:00+00:00"),
+)
+"""What differs from one account, computer and day to the next."""
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+    with ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+
+
+@pytest.fixture(params=KINDS)
+def gpuctl(request: pytest.FixtureRequest, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
+    """gpuctl with an account in which nothing is running; nothing of ours may be left there at the end."""
+    command = clouds.as_new(KINDS[request.param], tmp_path)
+    yield command
+    for cluster in sorted((command.home / "clusters").glob("*")):
+        command.ok("down", "--yes", "--cluster", cluster.name)
+    assert command.cloud.owned() == []
+
+
+def stable(text: str) -> str:
+    for pattern, put in STABLE:
+        text = re.sub(pattern, put, text)
+    return text
+
+
+def json_page(document: Any) -> str:
+    """The document with a line for each request."""
+    text = json.dumps(document | {"requests": []}, indent=2)
+    lines = ",\n".join(f"    {json.dumps(request)}" for request in document["requests"])
+    return stable(text.replace('"requests": []', f'"requests": [\n{lines}\n  ]') + "\n")
+
+
+def compared(path: Path, text: str) -> None:
+    """Compare the text with the page; write it where that is asked for."""
+    if os.environ.get("GPUCTL_WRITE_DOCS") == "1":
+        path.write_text(text)
+    assert path.read_text() == text, "GPUCTL_WRITE_DOCS=1 writes it anew"
+
+
+@pytest.mark.parametrize(
+    "gpuctl", [pytest.param("oci", marks=pytest.mark.whole), pytest.param("aws")], indirect=True
+)
+def test_pages_show_the_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
+    sample = PAGES[gpuctl.kind.provider]
+    words = ("up", "-f", str(SAMPLES / f"{sample}.yaml"), "--ssh-cidr", "203.0.113.7/32", "--dry-run")
+    text = stable(gpuctl.ok(*words, env={"COLUMNS": "96"}).out)
+    shown = "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
+    page = (DOCS / "plans.md").read_text()
+    begin = f"    $ gpuctl up -f {sample}.yaml --dry-run\n"
+    before, there, rest = page.partition(begin)
+    assert there, f"plans.md shows {sample}"
+    end = rest.index("\n\n", rest.index("list prices")) + 1
+    compared(DOCS / "plans.md", f"{before}{begin}{shown}{rest[end:]}")
+    document = gpuctl.ok(*words, "--json").json
+    compared(DOCS / "plans" / f"{sample}.json", json_page(document))
+    hourly_usd = document["hourly_usd"]
+    assert f"${hourly_usd * 3:,.2f} for 3 h" in text
+    assert document["total_usd"] == pytest.approx(hourly_usd * document["until_s"] / 3600, abs=1e-3)
+    assert sum(one["hourly_usd"] for one in document["resources"]) == pytest.approx(hourly_usd, abs=1e-5)
+    assert gpuctl.cloud.calls(mutating=True) == []
+
+
+def actions(document: Any) -> dict[str, str]:
+    return {one["kind"]: one["action"] for one in document["resources"]}
+
+
+def test_what_is_there_is_used_and_not_requested(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok(*gpuctl.up_words)
+    shown = gpuctl.ok("status").out
+    assert "nothing ends these machines: a day costs $" in shown
+    second = gpuctl.ok(*gpuctl.up_words, "--cluster", "second", "--dry-run").json
+    network, group = {"oci": ("vcn", "nsg"), "aws": ("vpc", "security-group")}[gpuctl.kind.provider]
+    acted = actions(second)
+    assert (acted[network], acted["subnet"], acted[group], acted["instance"]) == (
+        "use",
+        "use",
+        "create",
+        "create",
+    )
+    assert not {"CreateVcn", "CreateVpc", "CreateSubnet"} & {one["operation"] for one in second["requests"]}
+    more = gpuctl.ok(*gpuctl.up_words, "--count", "3", "--dry-run").json
+    launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
+    assert [one["operation"] for one in more["requests"]] == [launch]
+    assert more["hourly_usd"] == pytest.approx(second["hourly_usd"] * 3 / 2)
+    same = gpuctl.ok(*gpuctl.up_words, "--dry-run")
+    assert (same.json["create"], same.json["requests"]) == ([], [])
+    assert set(actions(same.json).values()) == {"use"}
+    with_end = gpuctl.ok("up", *gpuctl.up_words[1:-1], "--cluster", "second", "--ttl", "4h")
+    assert "nothing ends" not in with_end.err
+    assert "nothing ends" not in gpuctl.ok("status", "--cluster", "second").out
+
+
+def test_a_cluster_of_another_provider_does_not_keep_a_plan_from_being_shown(gpuctl: CloudGpuctl) -> None:
+    gpuctl.ok("up", "--provider", "local")
+    done = gpuctl.ok(*gpuctl.up_words, "--dry-run")
+    name = f"default-{gpuctl.kind.provider}"
+    assert (done.json["cluster"], done.json["provider"]) == (name, gpuctl.kind.provider)
+    assert f"--cluster {name}" in done.err
+    refused = gpuctl(*gpuctl.up_words)
+    assert refused.status != 0
+    assert "is of provider local" in refused.err
+
+
+def test_requests_are_text_with_verbose(gpuctl: CloudGpuctl) -> None:
+    words = ("up", "--shape", gpuctl.kind.shape, "--dry-run", "--ssh-cidr", "203.0.113.7/32")
+    plain = gpuctl.ok(*words).out
+    assert "nothing ends these machines" in plain
+    assert "CreateSubnet" not in plain
+    told = gpuctl.ok(*words, "--verbose").out
+    assert told.index("price ") < told.index("CreateSubnet {")
+    assert "PRIVATE KEY" not in told
+
+
+def test_parts_that_can_not_be_listed_are_said_not_to_be_known(gpuctl: CloudGpuctl) -> None:
+    operation = {"oci": "ListVcns", "aws": "DescribeVpcs"}[gpuctl.kind.provider]
+    gpuctl.cloud.settings(denied=[operation])
+    try:
+        plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
+    finally:
+        gpuctl.cloud.settings(denied=[])
+    assert any("could not be looked at, so all is shown as new" in note for note in plan["notes"])
