@@ -56,7 +56,7 @@ from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownSh
 from provision.gang import Gang
 from provision.keys import ensure_key
 from provision.limits import ending_clause, ending_sentence, refuse_over_max_cost
-from provision.prices import price_of
+from provision.prices import load as load_prices
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.tags import CLUSTER, LAUNCH, OWNER
 from provision.unsupported import refuse_unsupported
@@ -435,13 +435,19 @@ class CloudProvider:
 
     def _price(self, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
         """Of `count` machines: refreshed prices win over those of this release; spot's are the cloud's word."""
-        price = price_of(self._folder.home, cluster.shape, cluster.target.region)
+        prices, region = load_prices(self._folder.home), cluster.target.region
+        price = prices.of(cluster.shape, region)
         on_demand_usd = price.usd_per_hour if price else None
         each_usd = offer.hourly_usd if cluster.spot else on_demand_usd
         # OCI's spot machines cost a fixed share.
         varies = cluster.spot and cluster.target.provider == "aws"
         return cloud_plan.price_of(
-            cluster, offer, count, each_usd, most_usd=on_demand_usd if varies else None
+            cluster,
+            offer,
+            count,
+            each_usd,
+            most_usd=on_demand_usd if varies else None,
+            disk_usd_per_gb_month=prices.disk_usd_per_gb_month(self.name, region),
         )
 
     def _open_launches(self) -> tuple[Launch, ...]:

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -71,6 +72,15 @@ AWS_FILTER = {
     "MarketOption": ("", "OnDemand"),
 }
 """Column → what a line has there that is the price of a plain Linux machine on demand."""
+_GP3 = {
+    "TermType": "OnDemand",
+    "Unit": "GB-Mo",
+    "Currency": "USD",
+    "Location Type": "AWS Region",
+    "Product Family": "Storage",
+    "Volume API Name": "gp3",
+}
+"""Column → what a line has there that is the price of a gp3 volume's storage."""
 AWS_COLUMNS = ("Instance Type", "PricePerUnit", "Region Code", *AWS_FILTER)
 HEADER_WITHIN = 20
 """Lines of the file; a few about the file itself come first."""
@@ -82,14 +92,26 @@ class NotUsable(ValueError):
     """A list that is not what we know such a list to be; the message is a clause."""
 
 
-def read_oci(_region: str, _say: Say) -> tuple[str, dict[str, float]]:
-    """OCI's list: where it was read, and shape → USD an hour for those of the catalog. Raises CloudError."""
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a vendor's list says."""
+
+    url: str
+    """Where it was read."""
+    usd_per_hour: dict[str, float]
+    """By the shape's name."""
+    disk_usd_per_gb_month: float | None = None
+    """Of boot volumes; None: the list was not asked, or does not tell."""
+
+
+def read_oci(_region: str, _say: Say) -> Answer:
+    """OCI's list, for the shapes of the catalog. Raises CloudError."""
     url = os.environ.get(OCI_URL_VARIABLE) or OCI_URL
-    return url, _used("OCI", url, lambda: oci_prices(_document("OCI", url)))
+    return Answer(url=url, usd_per_hour=_used("OCI", url, lambda: oci_prices(_document("OCI", url))))
 
 
-def read_aws(region: str, say: Say) -> tuple[str, dict[str, float]]:
-    """AWS's list of a region: where it was read, and type → USD an hour. Raises CloudError.
+def read_aws(region: str, say: Say) -> Answer:
+    """AWS's list of a region. Raises CloudError.
 
     All types, also those that the catalog does not have. `say` is told of the progress.
     """
@@ -100,7 +122,11 @@ def read_aws(region: str, say: Say) -> tuple[str, dict[str, float]]:
         hint = did_you_mean(region, regions) or "."
         raise CloudError(f"AWS's price list has no region '{region}'{hint}", operation=index_url)
     url = urljoin(index_url, regions[region])
-    return url, _used("AWS", url, lambda: aws_prices(_lines("AWS", url, say), region))
+    disks: set[float] = set()
+    found = _used("AWS", url, lambda: aws_prices(_lines("AWS", url, say), region, disks.add))
+    # As with machines: two prices are none.
+    disk = disks.pop() if len(disks) == 1 else None
+    return Answer(url=url, usd_per_hour=found, disk_usd_per_gb_month=disk)
 
 
 def oci_prices(document: object) -> dict[str, float]:
@@ -154,8 +180,12 @@ def aws_regions(index: object) -> dict[str, str]:
     return {region: path.removesuffix(".json") + ".csv" for region, path in found.items()}
 
 
-def aws_prices(lines: Iterable[bytes], region: str) -> dict[str, float]:
+def aws_prices(
+    lines: Iterable[bytes], region: str, disk: Callable[[float], None] = lambda _: None
+) -> dict[str, float]:
     """Type → USD an hour, of the lines of a region's file. A type that has two prices is left out.
+
+    `disk` is told what a GB of a gp3 volume costs a month.
 
     Raises NotUsable where the columns are not those that we know, or nothing is left.
     """
@@ -165,6 +195,13 @@ def aws_prices(lines: Iterable[bytes], region: str) -> dict[str, float]:
     for number, line in enumerate(lines):
         if columns is None:
             columns = _columns(line, number)
+            continue
+        if b'"gp3"' in line and b'"GB-Mo"' in line:
+            row = dict(zip(columns, _fields(line), strict=False))
+            usd = _price(row.get("PricePerUnit"))
+            right = row.get("Region Code") == region and all(row.get(at) == ok for at, ok in _GP3.items())
+            if usd is not None and right:
+                disk(usd)
             continue
         # Of a million lines some thousand pass: only those are worth taking apart.
         if b'"Linux"' not in line or b'"Shared"' not in line or b'"Reserved"' in line:

@@ -43,6 +43,8 @@ class PriceList:
     source: str
     usd_per_hour: dict[str, float]
     """By the shape's name."""
+    disk_usd_per_gb_month: float | None = None
+    """Of boot volumes. None: it was not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,12 @@ class Prices:
         if shipped is None or shipped.usd_per_hour is None or place not in (None, PRICE_REGION):
             return None
         return Price(usd_per_hour=shipped.usd_per_hour, date=shipped.priced_at, source=shipped.price_source)
+
+    def disk_usd_per_gb_month(self, provider: str, region: str | None) -> float | None:
+        """What a GB of a boot volume costs a month, where that was asked for."""
+        place = place_of(provider, region)
+        found = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, place))
+        return next(found, None)
 
     def asked(self, provider: str, region: str | None) -> bool:
         """Whether the provider was ever asked for its prices there."""
@@ -111,6 +119,9 @@ def load(home: Path) -> Prices:
         for shape, usd in answer.usd_per_hour.items():
             if not (math.isfinite(usd) and usd > 0):
                 raise CorruptFile(f"'{path}' can't be used: {shape} can't cost {usd}. {REBUILD}")
+        disk_usd = answer.disk_usd_per_gb_month
+        if disk_usd is not None and not (math.isfinite(disk_usd) and disk_usd > 0):
+            raise CorruptFile(f"'{path}' can't be used: a disk can't cost {disk_usd}. {REBUILD}")
     return prices
 
 
@@ -135,7 +146,7 @@ def refresh(home: Path, providers: Iterable[str], region: str | None, now: datet
         place = place_of(provider, region)
         say(f"asking {provider.upper()} for its prices{f' in {place}' if place else ''} …")
         try:
-            source, usd_per_hour = read[provider](place or "", say)
+            found = read[provider](place or "", say)
         except CloudError as error:
             failed.append(str(error))
             continue
@@ -143,8 +154,9 @@ def refresh(home: Path, providers: Iterable[str], region: str | None, now: datet
             provider=provider,
             region=place,
             date=now.date().isoformat(),
-            source=source,
-            usd_per_hour=usd_per_hour,
+            source=found.url,
+            usd_per_hour=found.usd_per_hour,
+            disk_usd_per_gb_month=found.disk_usd_per_gb_month,
         )
         prices = prices.with_list(answer)
         files.private_dir(home)

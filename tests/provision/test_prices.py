@@ -23,7 +23,7 @@ from inventories.errors import CorruptFile, NewerFormat
 from provision import price_lists
 from provision.catalog import SHAPES
 from provision.price_lists import NotUsable, aws_prices, aws_regions, oci_prices
-from provision.prices import FILE_NAME, Price, price_of, refresh
+from provision.prices import FILE_NAME, Price, load, price_of, refresh
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
 A10 = oci_product("B95909", 2.5)
@@ -334,6 +334,26 @@ def test_a_type_with_two_prices_is_left_out():
     assert aws_prices(aws_file(same, same).splitlines(), "us-east-1") == {"g5.xlarge": 1.006}
     with pytest.raises(NotUsable, match="it has no price"):
         aws_prices(aws_file(same, other, same).splitlines(), "us-east-1")
+
+
+GP3 = {
+    "Product Family": "Storage", "Volume API Name": "gp3", "Unit": "GB-Mo", "PricePerUnit": "0.0880000000",
+    "Instance Type": "", "Tenancy": "", "Operating System": "", "usageType": "EU-EBS:VolumeUsage.gp3",
+    "Region Code": "eu-west-1",
+}  # fmt: skip
+
+
+def test_the_price_of_a_disk_is_asked_for_with_those_of_machines(tmp_path, pages):
+    assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") is None
+    others = [GP3 | {"Region Code": "us-east-2"}, GP3 | {"Product Family": "Provisioned"}]
+    ireland = G5 | {"Region Code": "eu-west-1", "PricePerUnit": "1.2340000000"}
+    pages[f"{AWS_FILES}eu-west-1/index.csv"] = aws_file(ireland, GP3, GP3, *others)
+    ask(tmp_path, "aws", region="eu-west-1")
+    assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") == 0.088
+    assert load(tmp_path).disk_usd_per_gb_month("aws", None) is None, "another region's"
+    pages[f"{AWS_FILES}eu-west-1/index.csv"] = aws_file(ireland, GP3, GP3 | {"PricePerUnit": "0.1"})
+    ask(tmp_path, "aws", region="eu-west-1")
+    assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") is None, "two prices are none"
 
 
 def test_a_line_that_is_cut_off_is_no_price():
