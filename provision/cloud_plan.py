@@ -1,11 +1,13 @@
-"""What a plan for rented machines shows of them: their price, their resources, when they end. Pure."""
+"""What a plan for rented machines shows of them: their price, their resources, when they end. Asks nobody."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TypedDict
 
 from provision.catalog import SHAPES
-from provision.cloud import CloudCluster, NewMachine, Offer, PlannedResource, ResourceAction
+from provision.cloud import CloudCluster, Instance, NewMachine, Offer, PlannedResource, ResourceAction
 from provision.costs import PlanPrice, address_hourly_usd, disk_hourly_usd
+from provision.limits import ending_clause
 from provision.provider import PlannedMachine
 
 
@@ -92,13 +94,49 @@ def what_it_is(offer: Offer, *, spot: bool) -> str:
     return ", ".join(words + ["spot"] * spot)
 
 
-def until_s(cluster: CloudCluster, now: datetime, *, lives: bool) -> float | None:
-    """In how long the machines end by themselves. None: nothing ends them."""
+class Conditions(TypedDict):
+    """Fields of `Plan`."""
+
+    ssh_cidrs: tuple[str, ...]
+    ssh_port: int
+    until_s: float | None
+    ending: str
+
+
+def conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> Conditions:
+    """Who may reach SSH, and when the machines end. `lives`: some of them are there already."""
+    return Conditions(
+        ssh_cidrs=cluster.ssh_cidrs,
+        ssh_port=cluster.ssh_port,
+        until_s=_until_s(cluster, datetime.now(UTC), lives=lives),
+        ending=ending_clause(cluster.target, offer) if cluster.expires_at else "",
+    )
+
+
+def _until_s(cluster: CloudCluster, now: datetime, *, lives: bool) -> float | None:
     if cluster.expires_at is None:
         return None
     if not lives and cluster.ttl_s is not None:
         return cluster.ttl_s
     return max(0.0, round((datetime.fromisoformat(cluster.expires_at) - now).total_seconds()))
+
+
+def way_in(cluster: CloudCluster) -> tuple[str, ...]:
+    """A note where nothing that is known here leads to the machines."""
+    if cluster.public_ip or cluster.bastion:
+        return ()
+    return ("the machines will have no public address: without --bastion, a VPN has to lead there",)
+
+
+def to_create(
+    cluster: CloudCluster, machines: Sequence[Instance], ranks: Iterable[int]
+) -> tuple[PlannedMachine, ...]:
+    """The machines of these ranks, for those of `machines` that had them and are dead."""
+    dead = {machine.rank: machine.id for machine in reversed(machines)}
+    return tuple(
+        PlannedMachine(name=f"{cluster.name}-{rank}", rank=rank, shape=cluster.shape, replaces=dead.get(rank))
+        for rank in sorted(ranks)
+    )
 
 
 def new_machines(create: Sequence[PlannedMachine]) -> tuple[NewMachine, ...]:

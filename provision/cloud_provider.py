@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypedDict
 
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
@@ -55,7 +54,7 @@ from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownShape
 from provision.gang import Gang
 from provision.keys import ensure_key
-from provision.limits import ending_clause, ending_sentence, refuse_over_max_cost
+from provision.limits import ending_sentence, refuse_over_max_cost
 from provision.prices import load as load_prices
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.tags import CLUSTER, LAUNCH, OWNER
@@ -138,16 +137,7 @@ class CloudProvider:
         if record is not None and lives:
             refuse_changes(record, wanted)
         refuse_stopped(self._folder.name, alive.values())
-        create = tuple(
-            PlannedMachine(
-                name=f"{self._folder.name}-{rank}",
-                rank=rank,
-                shape=wanted.shape,
-                replaces=next((m.id for m in machines if m.rank == rank), None),
-            )
-            for rank in range(count)
-            if rank not in alive
-        )
+        create = cloud_plan.to_create(wanted, machines, set(range(count)) - set(alive))
         if create:
             refuse_expired(wanted, datetime.now(UTC))
         offer = self._offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
@@ -186,7 +176,7 @@ class CloudProvider:
             image_why=offer.image_why,
             driver=offer.driver,
             terms=offer.terms if create else None,
-            **_conditions(wanted, offer, lives=lives),
+            **cloud_plan.conditions(wanted, offer, lives=lives),
             details=_Details(cluster=wanted, offer=offer),
         )
 
@@ -194,8 +184,7 @@ class CloudProvider:
         """The plan for an account that can't be asked: as if nothing of ours were there."""
         wanted = self._wanted(spec, None, lives=False)
         wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
-        names = [(f"{self._folder.name}-{rank}", rank) for rank in range(spec.count or 1)]
-        create = tuple(PlannedMachine(name=name, rank=rank, shape=wanted.shape) for name, rank in names)
+        create = cloud_plan.to_create(wanted, (), range(spec.count or 1))
         offer, preview = outline(wanted, cloud_plan.new_machines(create))
         price = self._price(wanted, offer, len(create))
         if price.most_hourly_usd is not None:
@@ -211,13 +200,13 @@ class CloudProvider:
             free=False,
             requests=preview.requests,
             resources=(*own, *preview.resources),
-            notes=(*offer.notes, *_way_in(wanted)),
+            notes=(*offer.notes, *cloud_plan.way_in(wanted)),
             image=offer.image_name,
             image_why="as asked for"
             if wanted.image
             else "the account can't be asked which images it can have",
             driver=expected_plan(wanted.driver, nvidia=nvidia_by_name(wanted.shape)),
-            **_conditions(wanted, offer, lives=False),
+            **cloud_plan.conditions(wanted, offer, lives=False),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
@@ -335,7 +324,7 @@ class CloudProvider:
         if unseen is not None:
             notes.append(f"what exists already could not be looked at, so all is shown as new: {unseen}")
         if create:
-            notes += _way_in(cluster)
+            notes += cloud_plan.way_in(cluster)
         if create and not cluster.public_ip and cluster.ssh_cidr is None:
             notes.append(
                 f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a jump "
@@ -516,33 +505,9 @@ def _boot_image(machines: Iterable[Instance]) -> BootImage | None:
     return BootImage(id=first.image_id) if first is not None and first.image_id else None
 
 
-class _Conditions(TypedDict):
-    ssh_cidrs: tuple[str, ...]
-    ssh_port: int
-    until_s: float | None
-    ending: str
-
-
-def _conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> _Conditions:
-    """Who may reach SSH, and when the machines end."""
-    return _Conditions(
-        ssh_cidrs=cluster.ssh_cidrs,
-        ssh_port=cluster.ssh_port,
-        until_s=cloud_plan.until_s(cluster, datetime.now(UTC), lives=lives),
-        ending=ending_clause(cluster.target, offer) if cluster.expires_at else "",
-    )
-
-
 def _owner() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:100]
-
-
-def _way_in(cluster: CloudCluster) -> tuple[str, ...]:
-    """A note where nothing that is known here leads to the machines."""
-    if cluster.public_ip or cluster.bastion:
-        return ()
-    return ("the machines will have no public address: without --bastion, a VPN has to lead there",)

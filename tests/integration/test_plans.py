@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from clouds import KINDS, CloudGpuctl, Clouds
+from terminal import Terminal
 
 import inventories
 
@@ -153,3 +154,22 @@ def test_parts_that_can_not_be_listed_are_said_not_to_be_known(gpuctl: CloudGpuc
     finally:
         gpuctl.cloud.settings(denied=[])
     assert any("could not be looked at, so all is shown as new" in note for note in plan["notes"])
+
+
+CODE = "import sys; from gpuctl.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("gpuctl", ["oci"], indirect=True)
+def test_the_plan_is_shown_before_the_question(gpuctl: CloudGpuctl) -> None:
+    words = ("up", "--shape", gpuctl.kind.shape, "--count", "2", "--ssh-cidr", "203.0.113.7/32", "--no-wait")
+    with Terminal(CODE, *words, **gpuctl.env) as terminal:
+        terminal.wait_for("[y/N] ")
+        terminal.type("n\n")
+        assert terminal.wait() == 1
+    seen = re.sub("\x1b\\[[0-9;]*m", "", terminal.seen)
+    plan, _, rest = seen.partition(
+        "Create 2 machines ($8.02 an hour, $192.56 a day, and nothing ends them)? [y/N] "
+    )
+    assert "nothing ends these machines: a day costs $192.56 (add --ttl 4h)" in " ".join(plan.split())
+    assert "Cancelled: nothing was created." in rest
+    assert gpuctl.cloud.calls(mutating=True) == []
