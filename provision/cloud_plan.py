@@ -83,6 +83,15 @@ def resources(
     return tuple(found)
 
 
+def billed_network(offer: Offer) -> tuple[PlannedResource, ...]:
+    """What is billed of the network of machines to which nothing is added."""
+    if not offer.network_hourly_usd:
+        return ()
+    detail = "shared by all private clusters of the region, with its address"
+    usd = offer.network_hourly_usd
+    return (PlannedResource(action="use", kind="nat-gateway", detail=detail, hourly_usd=usd),)
+
+
 def what_it_is(offer: Offer, *, spot: bool) -> str:
     """`VM.GPU.A10.2, 2 x A10 24 GB, spot`."""
     shape = SHAPES.get(offer.shape)

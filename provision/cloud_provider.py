@@ -170,7 +170,7 @@ class CloudProvider:
             price=price,
             free=False,
             requests=preview.requests if changes else (),
-            resources=(*own, *(preview.resources if create else ())),
+            resources=(*own, *(preview.resources if changes else cloud_plan.billed_network(offer))),
             notes=self._notes(cloud, wanted, offer, create, known=record is not None, unseen=unseen),
             image=offer.image_name,
             image_why=offer.image_why,

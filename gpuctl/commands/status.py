@@ -11,8 +11,8 @@ from gpuctl.options import App, common_options
 def command(app: App, every: bool) -> int:
     """Show the machines, their real state as the provider tells it, price, age and runs.
 
-    A machine that was ended from outside is shown as gone; `gpuctl up` replaces it. `gpuctl clusters` has a line a
-    cluster.
+    A machine that was ended from outside is shown as gone; `gpuctl up` replaces it. Of rented machines without a
+    time limit it says what a day costs. `gpuctl clusters` has a line a cluster.
     """
     from gpuctl.tables import machines_table
 

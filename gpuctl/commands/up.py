@@ -64,7 +64,7 @@ from gpuctl.options import App, common_options
     "--boot-timeout", metavar="TIME", help="Wait so long for machines to boot (default: 15m). (clouds)"
 )
 @click.option("--no-wait", is_flag=True, help="Return once the machines run; don't connect yet.")
-@click.option("--dry-run", is_flag=True, help="Print exactly what would be done.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and its price only; --verbose: every request.")
 def command(
     app: App,
     file: Path | None,
@@ -87,7 +87,7 @@ def command(
     gpuctl up --hosts inventory.yaml           machines that you have
     gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, at most four hours
     gpuctl up --count 3                        one more
-    gpuctl up --count 3 --dry-run              what would be done
+    gpuctl up --count 3 --dry-run              the plan: what is created and used, and its price
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
     Only clouds (oci, aws) have the options marked (clouds); others refuse them.

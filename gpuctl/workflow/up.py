@@ -168,7 +168,7 @@ def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
         for note in plan.notes:
             app.output.say(f"note: {note}")
     else:
-        app.output.table(up_plan.drawn(plan))
+        app.output.table(up_plan.drawn(plan, asked=not unasked))
         if app.options.verbose:
             app.output.text(up_plan.requests_text(plan))
     return up_plan.document(plan, asked=not unasked)

@@ -32,8 +32,11 @@ NOUNS = {
 COUNTED = ("instance", "boot-volume", "public-address", "host")
 
 
-def drawn(plan: Plan) -> "RenderableType":
-    """The plan for people: a line a resource, then what goes for all of them, the price last."""
+def drawn(plan: Plan, *, asked: bool = True) -> "RenderableType":
+    """The plan for people: a line a resource, then what goes for all of them, the price last.
+
+    `asked`: whether the account could be asked what there is.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -54,7 +57,7 @@ def drawn(plan: Plan) -> "RenderableType":
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     notes = [("note", note, "") for note in plan.notes]
-    for label, said, style in (*_facts(plan), *notes, *_price_rows(plan)):
+    for label, said, style in (*_facts(plan, asked=asked), *notes, *_price_rows(plan)):
         facts.add_row(Text(label, "dim"), Text(clean(said), style))
     parts += [facts]
     if not plan.changes and not plan.requests:
@@ -71,11 +74,12 @@ def _cells(resource: PlannedResource) -> tuple[str, str, str]:
     return noun, what, "" if usd == 0 else _money(usd)
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _facts(plan: Plan, *, asked: bool) -> Iterator[tuple[str, str, str]]:
     """Label, text and style of what goes for all machines."""
     if plan.image is not None:
         yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
-        yield "driver", driver_clause(plan.driver), ""
+        driver = _known_driver(plan, asked=asked)
+        yield "driver", driver_clause(driver) if driver else "not known without the account", ""
     if plan.terms is not None:
         yield "terms", f"of {plan.terms.name}, accepted with a yes: {' '.join(plan.terms.links)}", "yellow"
     if plan.ssh_cidrs:
@@ -96,13 +100,22 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         return
     yield "price", costs(plan), "bold"
     now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
-    if now_usd is not None and most_usd is not None and most_usd > now_usd:
+    if most_usd is None:
+        return
+    if now_usd is not None and most_usd > now_usd:
         yield (
             "",
             f"spot machines at the price of now, which changes: at most {_dollars(most_usd)} an hour",
             "",
         )
     yield "", "list prices, without taxes, traffic and discounts", "dim"
+
+
+def _known_driver(plan: Plan, *, asked: bool) -> DriverPlan | None:
+    """None: it depends on the image, and nobody could be asked for that."""
+    if asked or plan.spec.driver is not None or plan.driver.source != "none":
+        return plan.driver
+    return None
 
 
 def driver_clause(driver: DriverPlan) -> str:
@@ -125,7 +138,8 @@ def costs(plan: Plan) -> str:
     hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
     known = most_usd if hourly_usd is None else hourly_usd
     if known is None:
-        return "not known: `gpuctl shapes --refresh-prices` asks for it"
+        region = f" --region {plan.region}" if plan.region else ""
+        return f"not known: `gpuctl shapes --refresh-prices{region}` asks for it"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
@@ -183,7 +197,7 @@ def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
         "resources": list(plan.resources),
         "image": plan.image,
         "image_why": plan.image_why,
-        "driver": plan.driver,
+        "driver": _known_driver(plan, asked=asked),
         "terms": plan.terms,
         "ssh": {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port} if plan.ssh_cidrs else None,
         "hourly_usd": plan.hourly_usd,

@@ -597,6 +597,24 @@ run 20261121-054625-3fa9 is running
     )
 
 
+def test_machines_that_nothing_ends_are_told_of_with_the_cost_of_a_day() -> None:
+    machine = {"name": "a-0", "rank": 0, "state": "running", "host": "b", "port": 22, "user": "me"}
+    machine |= {"private_ip": "b", "gpus": 2, "id": "i-0"}
+    cluster = {"cluster": "a", "provider": "oci", "region": "r", "machines": [machine], "hourly_usd": 8.02}
+    said = "nothing ends these machines: a day costs $192.48 (gpuctl down ends them)"
+    endless = cluster | {"expires_at": None}
+    assert drawn(machines_table(endless)).endswith(f"{said}\n")
+    unknown = drawn(machines_table(endless | {"hourly_usd": None}))
+    assert "nothing ends these machines: what a day costs is not known" in " ".join(unknown.split())
+    for quiet in (
+        cluster,
+        endless | {"expires_at": "2026-11-22T01:00:00+00:00"},
+        endless | {"hourly_usd": 0.0},
+        endless | {"machines": [machine | {"state": "gone"}]},
+    ):
+        assert "nothing ends" not in drawn(machines_table(quiet))
+
+
 def test_what_reap_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "cluster": "default",

@@ -102,7 +102,7 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         (
             {"price": replace(PRICE, disks_usd=None), "until_s": None},
             "nothing ends these machines: what a day costs is not known (add --ttl 4h)\n"
-            "price   not known: `gpuctl shapes --refresh-prices` asks for it\n",
+            "price   not known: `gpuctl shapes --refresh-prices --region us-ashburn-1` asks for it\n",
         ),
         (
             {"free": True, "price": PlanPrice(), "until_s": None},
@@ -170,6 +170,16 @@ def test_the_document_has_objects_and_totals() -> None:
     assert (endless["until_s"], endless["total_usd"]) == (None, 192.5592)
     unknown = up_plan.document(replace(PLAN, price=replace(PRICE, machines_usd=None)))
     assert (unknown["hourly_usd"], unknown["total_usd"]) == (None, None)
+
+
+def test_without_an_account_the_driver_is_not_known() -> None:
+    plan = replace(PLAN, driver=DriverPlan(source="none"))
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(up_plan.drawn(plan, asked=False))
+    assert "driver  not known without the account\n" in out.getvalue()
+    assert up_plan.document(plan, asked=False)["driver"] is None
+    none = replace(plan, spec=replace(plan.spec, driver="none"))
+    assert up_plan.document(none, asked=False)["driver"] == DriverPlan(source="none")
 
 
 def test_requests_are_shown_one_a_line() -> None:
