@@ -7,7 +7,7 @@ from datetime import datetime
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from provision import tags
-from provision.cloud import CloudCluster, Instance, Offer, Part
+from provision.cloud import BootImage, CloudCluster, Instance, Offer, Part
 from provision.errors import NoCapacity, RefusedPlan
 from provision.limits import expires_at
 
@@ -62,6 +62,21 @@ def merge(
         expires_at=old.expires_at if goes_on else None if ttl_s is None else expires_at(now, ttl_s),
         boots_from=old.boots_from if lives else None,
     )
+
+
+def recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
+    """What the machines that are there booted from, and new ones will."""
+    if cluster.boots_from is not None and cluster.boots_from.name:
+        return cluster.boots_from
+    return BootImage(id=offer.image_id, name=offer.image_name, marketplace=offer.from_marketplace)
+
+
+def boot_image(machines: Iterable[Instance]) -> BootImage | None:
+    """What the machines were booted from, as their cloud tells, where no file does."""
+    first = min(
+        (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
+    )
+    return BootImage(id=first.image_id) if first is not None and first.image_id else None
 
 
 def count_of(spec: Spec, name: str, have: int) -> int:

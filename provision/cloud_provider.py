@@ -8,7 +8,7 @@ import getpass
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -19,8 +19,10 @@ from inventories.store import ClusterFolder, Journal
 from provision import cloud_plan, teardown
 from provision.asked import (
     NETWORK,
+    boot_image,
     count_of,
     merge,
+    recorded_image,
     refuse_changes,
     refuse_elsewhere,
     refuse_expired,
@@ -34,7 +36,6 @@ from provision.caller import caller_cidrs
 from provision.catalog import SHAPES, nearest_shapes, nvidia_by_name
 from provision.clock import Clock, SystemClock
 from provision.cloud import (
-    BootImage,
     Cloud,
     CloudCluster,
     Finding,
@@ -133,7 +134,7 @@ class CloudProvider:
         lives = bool(alive or open_ranks)
         count = count_of(spec, self._folder.name, max((*alive, *open_ranks), default=-1) + 1)
         wanted = replace(self._wanted(spec, record, lives=lives), target=cloud.target)
-        wanted = replace(wanted, boots_from=wanted.boots_from or _boot_image(alive.values()))
+        wanted = replace(wanted, boots_from=wanted.boots_from or boot_image(alive.values()))
         if record is not None and lives:
             refuse_changes(record, wanted)
         refuse_stopped(self._folder.name, alive.values())
@@ -143,7 +144,9 @@ class CloudProvider:
         offer = self._offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
         if create:
             refuse_gone_image(offer, self._folder.name)
-        wanted = replace(wanted, boots_from=_recorded_image(wanted, offer))
+        else:
+            offer = replace(offer, terms=None)  # what is not used needs no terms
+        wanted = replace(wanted, boots_from=recorded_image(wanted, offer))
         moved = record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK)
         if record is not None and moved:
             refuse_other_network(record, wanted, cloud.parts(), private=bool(offer.network_hourly_usd))
@@ -175,7 +178,7 @@ class CloudProvider:
             image=offer.image_name,
             image_why=offer.image_why,
             driver=offer.driver,
-            terms=offer.terms if create else None,
+            terms=offer.terms,
             **cloud_plan.conditions(wanted, offer, lives=lives),
             details=_Details(cluster=wanted, offer=offer),
         )
@@ -214,8 +217,7 @@ class CloudProvider:
         assert isinstance(plan.details, _Details)
         cluster, offer = plan.details.cluster, plan.details.offer
         cloud = self._cloud(cluster.target)
-        if plan.create:
-            refuse_terms(offer, accepted=plan.spec.accept_terms)
+        refuse_terms(offer, accepted=plan.spec.accept_terms)
         before = self._folder.load()
         # From where SSH is let in is recorded once it is so: until then the next `up` sees to it.
         let_in = before.ssh_cidrs if before is not None and plan.keep else ()
@@ -488,21 +490,6 @@ class CloudProvider:
             jump=cluster.bastion,
             launched_at=instance.launched_at,
         )
-
-
-def _recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
-    """What the machines that are there booted from, and new ones will."""
-    if cluster.boots_from is not None and cluster.boots_from.name:
-        return cluster.boots_from
-    return BootImage(id=offer.image_id, name=offer.image_name, marketplace=offer.from_marketplace)
-
-
-def _boot_image(machines: Iterable[Instance]) -> BootImage | None:
-    """What the machines were booted from, as their cloud tells, where no file does."""
-    first = min(
-        (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
-    )
-    return BootImage(id=first.image_id) if first is not None and first.image_id else None
 
 
 def _owner() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview, Target
+from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview, Target, Terms
 from provision.oci import preview, requests, rules
 from provision.oci.network import all_services, mended_routes
 from tests.fakes.oci.models import check
@@ -242,7 +242,9 @@ def test_preview_shows_the_real_requests() -> None:
 
 def test_preview_of_a_private_cluster_on_an_rdma_network() -> None:
     cluster = replace(CLUSTER, public_ip=False)
-    offer = replace(OFFER, facts={"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]})
+    terms = Terms(name="an image", links=("https://example.com/terms",))
+    facts = {"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]}
+    offer = replace(OFFER, terms=terms, facts=facts)
     told = operations(preview.preview(cluster, offer, [MACHINE], (), COMPARTMENT))
     assert told[0] == "CreateAppCatalogSubscription"
     assert {"CreateNatGateway", "CreateServiceGateway", "CreateComputeCluster"} <= set(told)
