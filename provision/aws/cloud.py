@@ -99,6 +99,7 @@ class AwsCloud:
             image_why=why,
             image_there=there,
             driver=driver,
+            boot_commands=images.boot_commands(image),
             user=images.user_of(image),
             disk_gb=images.disk_gb(image, cluster.disk_gb),
             places=tuple(Place(zone=zone) for zone in zones),

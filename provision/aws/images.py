@@ -1,5 +1,6 @@
 """Machine images by id, by SSM parameter and by name; who logs in, and how large their disk is."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,11 @@ _USERS = (
     ("rhel", "ec2-user"),
     ("suse", "ec2-user"),
 )
+
+
+_AMAZON_LINUX_2 = re.compile(r"Amazon Linux 2\b|amzn2-ami")
+_NEWER_PYTHON = "amazon-linux-extras install -y python3.8 && ln -sf /usr/bin/python3.8 /usr/local/bin/python3"
+"""It has 3.7. Its own tools name /usr/bin/python3."""
 
 
 def plain(architecture: str) -> Source:
@@ -164,6 +170,11 @@ def system(image: Mapping[str, Any]) -> System:
 
 def _about(image: Mapping[str, Any]) -> str:
     return f"{image.get('Description', '')} {image.get('PlatformDetails', '')}"
+
+
+def boot_commands(image: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a machine of that image needs at its first boot."""
+    return (_NEWER_PYTHON,) if _AMAZON_LINUX_2.search(str(image.get("Name", ""))) else ()
 
 
 def facts(image: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,12 @@ def test_systemd_takes_the_units(tmp_path):
     assert "gpuctl-expire" not in done.stderr, done.stderr
 
 
+def test_what_an_image_needs_comes_last(key):
+    document = yaml.safe_load(text(key, ssh_port=2222, boot_commands=("grow || echo no", "newer-python")))
+    assert document["runcmd"][-2:] == ["grow || echo no", "newer-python"]
+    assert len(document["runcmd"]) == 3
+
+
 def test_another_port(key):
     document = yaml.safe_load(text(key, ssh_port=2222))
     (file,) = document["write_files"]

@@ -420,6 +420,21 @@ def test_default_images() -> None:
     assert images.plain("arm64").owners == (images.CANONICAL,)
 
 
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("Deep Learning Base Proprietary Nvidia Driver AMI (Amazon Linux 2) Version 71.6", 1),
+        ("amzn2-ami-kernel-5.10-hvm-2.0.20260601.0-x86_64-gp2", 1),
+        ("Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023) 20260701", 0),
+        ("al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64", 0),
+        ("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701", 0),
+    ],
+)
+def test_amazon_linux_2_gets_a_python_that_is_new_enough(name: str, commands: int) -> None:
+    told = images.boot_commands({"ImageId": "ami-1", "Name": name})
+    assert ["python3.8" in command for command in told] == [True] * commands
+
+
 def test_the_image_of_exactly_that_name_goes_before_a_newer_one() -> None:
     old = {"ImageId": "ami-1", "Name": "mine", "CreationDate": "2026-01-01"}
     new = {"ImageId": "ami-2", "Name": "mine too", "CreationDate": "2026-02-01"}
