@@ -95,6 +95,9 @@ def daemons(
         "RAY_worker_maximum_startup_concurrency": str(max(cores, STARTED_AT_ONCE)),
         **nccl.variables(facts, master_addr=master.private_ip, nodes=nodes),
     }
+    if not facts.gpus:
+        # With no GPU to give away Ray leaves the variable alone, and its workers would see those not to be used.
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     # An interpreter of the same path may have another Ray by now.
     versions = [facts.ray, facts.python_version]
     wanted = [argv, sorted(environment.items()), versions, hashlib.sha256(token.encode()).hexdigest()]

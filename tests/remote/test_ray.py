@@ -68,6 +68,7 @@ def test_a_head_and_a_worker() -> None:
         "GLOO_SOCKET_IFNAME": "ens3",
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",
+        "CUDA_VISIBLE_DEVICES": "",
     }
     assert (head["listens"], head["ports"]) == (["10.0.0.1", "gcs"], ["gcs", "dashboard", "agent", "client"])
     worker = ray.daemons(
