@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from inventories.ansible import read_hosts_file
+from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
@@ -16,6 +17,7 @@ from provision.unsupported import refuse_unsupported
 
 CONNECT_TIMEOUT_S = 2.0
 MOST_AT_ONCE = 32
+INSTALLS = "; where its GPUs have no driver, install Ubuntu's and reboot it once"
 
 
 def provider(folder: ClusterFolder) -> "HostsProvider":
@@ -61,6 +63,7 @@ class HostsProvider:
             )
         first = sorted(machines, key=lambda machine: machine.rank)[:count]
         keep = tuple(_completed(machine, spec, current) for machine in first)
+        driver = _driver(spec.driver)
         return Plan(
             spec=spec,
             provider=self.name,
@@ -86,10 +89,12 @@ class HostsProvider:
                     kind="host",
                     name=machine.name,
                     detail=f"{machine.user}@{machine.host} port {machine.port}"
-                    + (f" over {machine.jump}" if machine.jump else ""),
+                    + (f" over {machine.jump}" if machine.jump else "")
+                    + INSTALLS * (driver.source == "install"),
                 )
                 for machine in keep
             ),
+            driver=driver,
         )
 
     def create(
@@ -149,3 +154,10 @@ def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machi
         python=spec.python or machine.python or had.python,
         jump=spec.bastion or machine.jump or had.jump,
     )
+
+
+def _driver(asked: str | None) -> DriverPlan:
+    """Machines that are somebody's are left as they are, unless a driver is asked for."""
+    if asked in (None, "none"):
+        return NO_DRIVER
+    return DriverPlan(source="install", version=None if asked == "auto" else asked)

@@ -41,6 +41,8 @@ class Driver:
     """GPUs that it listed, also those that a run may not use (CUDA_VISIBLE_DEVICES)."""
     reboot_required: bool
     """Whether the system asks for a reboot (packages were installed that need one)."""
+    fabric: str | None = None
+    """What the system says of the fabric manager: `active`, `failed`, … None: the GPUs need none."""
 
 
 NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)

@@ -17,7 +17,7 @@ from remote.nccl import cluster_network, joins_cluster_network
 from remote.session import Node
 
 CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]
-DriverState = Literal["none", "ok", "partial", "absent", "reboot", "broken"]
+DriverState = Literal["none", "ok", "partial", "absent", "reboot", "broken", "fabric"]
 QUIET_S = 10.0
 RDMA_DEADLINE_S = 300.0
 """For the addresses of RDMA devices, after everything else."""
@@ -112,10 +112,12 @@ def wait_for_cluster_network(
 
 def driver_state(driver: Driver) -> DriverState:
     """What the GPUs' driver needs. `none`: there is no NVIDIA GPU, or it can't be seen from here; `partial`: it
-    works, and lacks some of them.
+    works, and lacks some of them; `fabric`: it works, and what connects the GPUs does not.
     """
     if driver.smi_exit == 0:
-        return "partial" if driver.listed < driver.devices else "ok"
+        if driver.listed < driver.devices:
+            return "partial"
+        return "ok" if driver.fabric in (None, "active") else "fabric"
     if driver.devices == 0:
         return "none"
     if driver.smi_exit == HUNG:
@@ -137,15 +139,18 @@ def driver_problem(driver: Driver) -> tuple[str, str] | None:
     if state == "absent":
         return (
             f"{gpus} on the bus, and no driver",
-            "take an image that has one (gpuctl up --image …), or install it: gpuctl exec -- sudo apt-get "
-            "-o DPkg::Lock::Timeout=600 install -y nvidia-headless-580-server nvidia-utils-580-server, then "
-            "gpuctl exec -- sudo reboot",
+            "take an image that has one (gpuctl up --image …), or have it installed (Ubuntu): gpuctl up --driver auto",
         )
     if state == "partial":
         return (
             f"{gpus} on the bus, of which nvidia-smi lists {driver.listed}",
             f"{dmesg.format('the others')}; reboot or replace the machine. In a container that was given no others "
             "that is as it should be",
+        )
+    if state == "fabric":
+        return (
+            f"{gpus} connected by NVSwitches, and their fabric manager is {driver.fabric}, so that CUDA can't begin",
+            "gpuctl exec -- systemctl status nvidia-fabricmanager shows why; it has to be of the driver's version",
         )
     if state == "reboot":
         return f"{gpus}, and the driver waits for a reboot{said}", "gpuctl exec -- sudo reboot, once"

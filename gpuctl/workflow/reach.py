@@ -3,17 +3,20 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
-from inventories.driver import DriverPlan
+from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
+    from remote.driver import Limits
+    from remote.driver_setup import Seen
     from remote.errors import RemoteError
     from remote.facts import Facts
     from remote.session import Node
@@ -34,103 +37,161 @@ class Boot:
     """As `Provider.console`."""
     hourly_usd: float | None
     """Price of all machines. None: not known."""
-    driver: DriverPlan
     made: frozenset[str]
-    """Names of the machines that were made just now: nobody is at work there, so that they may be rebooted."""
+    """Names of the machines that were made just now, or were never ready: nobody is at work there, so that they may
+    be rebooted.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """Machines that can be reached."""
+
+    machines: tuple[Machine, ...]
+    """With their GPUs counted; as they were, where those can't be used."""
+    problems: Mapping[str, str]
+    """Machine → why its GPUs can't be used as the driver plan has it, and the fix: a sentence with its name."""
 
 
 def reach(
-    app: App, folder: ClusterFolder, machines: Sequence[Machine], *, boot: Boot | None
-) -> tuple[Machine, ...]:
-    """Connect to every machine and take its facts; returns the machines with their GPUs counted.
+    app: App,
+    folder: ClusterFolder,
+    machines: Sequence[Machine],
+    *,
+    boot: Boot | None,
+    driver: DriverPlan = NO_DRIVER,
+    limits: "Limits | None" = None,
+) -> Reached:
+    """Connect to every machine, see to its GPUs' driver, and take its facts.
 
-    `boot`: the machines are rented and may be booting; None: they are somebody's, and as they are. Raises the
-    one machine's error, or SomeNodesFailed; of rented machines with the ends of their consoles.
+    `boot`: the machines are rented and may be booting; None: they are somebody's, and up. `driver`: as the plan has
+    it. `limits`: how long that is waited for; None: the usual ones. Raises the one machine's error, or
+    SomeNodesFailed; of rented machines with the ends of their consoles.
     """
+    from remote.driver import Limits
     from remote.fanout import fan_out, values
 
     app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
-    peers = tuple(machine.private_ip for machine in machines)
+    work = _Work(app, folder, tuple(m.private_ip for m in machines), driver, limits or Limits())
     by_name = {machine.name: machine for machine in machines}
-    if boot is None:
-        found = values(fan_out(lambda machine: _as_it_is(folder, machine, peers), by_name))
-    else:
-        waited = boot
-        outcomes = fan_out(
-            lambda machine: _booted(app, folder, machine, peers, waited),
-            by_name,
-            # Those that are slow to boot must not keep the others waiting.
-            at_once=max(1, len(by_name)),
-        )
-        failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
-        if failed:
-            raise _failure(app, folder, by_name, failed, console=boot.console, hourly_usd=boot.hourly_usd)
-        found = values(outcomes)
+    outcomes = fan_out(
+        work.up if boot is None else partial(work.booted, boot=boot),
+        by_name,
+        # Those that are slow to boot must not keep the others waiting.
+        **({} if boot is None and driver.source == "none" else {"at_once": max(1, len(by_name))}),
+    )
+    failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
+    seen = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    problems = {name: one.problem for name, one in seen.items() if one.problem is not None}
+    if failed and boot is not None:
+        raise _failure(app, folder, by_name, failed, problems=problems, boot=boot)
+    values(outcomes)
+    found = {name: one.facts for name, one in seen.items()}
     for name, fact in found.items():
         torch = f"torch {fact.torch}" if fact.torch else "no torch"
         gpus = plural(len(fact.gpus), "GPU")
         app.output.say(f"{name}: {fact.os}, {fact.cpus} cores, {gpus}, Python {fact.python_version}, {torch}")
-    _tell_of_gpus(app, found, by_name)
-    return tuple(
-        replace(machine, gpus=len(found[machine.name].gpus), state="running") for machine in machines
+    _tell_of_gpus(app, {name: fact for name, fact in found.items() if name not in problems}, by_name)
+    return Reached(
+        machines=tuple(
+            replace(
+                machine,
+                gpus=machine.gpus if machine.name in problems else len(found[machine.name].gpus),
+                state="running",
+            )
+            for machine in machines
+        ),
+        problems=problems,
     )
 
 
-def _as_it_is(folder: ClusterFolder, machine: Machine, peers: tuple[str, ...]) -> "Facts":
-    from remote.connection import connect
+@dataclass(frozen=True)
+class _Work:
+    """What is done on each machine."""
 
-    node = connect(machine, folder.known_hosts_path)
-    try:
-        return _facts(node, peers)
-    finally:
-        node.close()
+    app: App
+    folder: ClusterFolder
+    peers: tuple[str, ...]
+    driver: DriverPlan
+    limits: "Limits"
 
+    def up(self, machine: Machine) -> "Seen":
+        """See to a machine that is up already."""
+        from remote import readiness
+        from remote.connection import connect
 
-def _booted(app: App, folder: ClusterFolder, machine: Machine, peers: tuple[str, ...], boot: Boot) -> "Facts":
-    """The facts of a machine once it has booted.
-
-    One that was made just now also boots once more where its GPU driver waits for that, and is given the time to
-    come to its cluster network. Any other may be at work, and is left as it is.
-    """
-    from remote import readiness
-    from remote.boot import connect_booting
-    from remote.errors import ConnectionLost
-
-    limit = time.monotonic() + boot.timeout_s
-
-    def left_s() -> float:
-        return max(1.0, limit - time.monotonic())
-
-    while True:
-        node = connect_booting(machine, folder.known_hosts_path, deadline_s=left_s(), say=app.output.say)
+        node = connect(machine, self.folder.known_hosts_path)
         try:
-            set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=app.output.say)
-            for complaint in set_up.complaints:
-                app.output.say(f"note: {node.name}: cloud-init complains: {complaint}")
-            found = _facts(node, peers)
-            if machine.name not in boot.made or found.active_runs:
-                return found
-            if readiness.driver_state(found.driver) != "reboot":
-                return readiness.wait_for_cluster_network(
-                    node, peers, found, deadline_s=readiness.RDMA_DEADLINE_S, say=app.output.say
-                )
-            app.output.say(f"{node.name}: the GPU driver waits for a reboot; rebooting once …")
-            readiness.reboot(node)
-            break
-        except ConnectionLost:
-            # Some images boot once more by themselves when they have set themselves up.
-            if time.monotonic() > limit:
-                raise
+            if self.driver.source != "none":
+                readiness.wait_for_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
+            found = _facts(node, self.peers)
         finally:
             node.close()
-    return readiness.facts_after_reboot(
-        machine,
-        folder.known_hosts_path,
-        peers,
-        boot_id=found.boot_id,
-        deadline_s=boot.timeout_s,
-        say=app.output.say,
-    )
+        return self._with_driver(machine, found, free=True, return_s=BOOT_TIMEOUT_S)
+
+    def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
+        """See to a machine once it has booted.
+
+        One that nobody can be at work on also boots once more where its GPU driver waits for that, and is given the
+        time to come to its cluster network. Any other is left as it is, unless its driver is to be installed.
+        """
+        from remote import readiness
+        from remote.connection import connect
+
+        fresh = machine.name in boot.made
+        found = self._booted_facts(machine, boot)
+        free = fresh or self.driver.source == "install"
+        seen = self._with_driver(machine, found, free=free, return_s=boot.timeout_s)
+        if not fresh or seen.facts.active_runs or seen.problem is not None:
+            return seen
+        node = connect(machine, self.folder.known_hosts_path)
+        try:
+            facts = readiness.wait_for_cluster_network(
+                node, self.peers, seen.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
+            )
+        finally:
+            node.close()
+        return replace(seen, facts=facts)
+
+    def _with_driver(self, machine: Machine, found: "Facts", *, free: bool, return_s: float) -> "Seen":
+        from remote.driver_setup import see_to_driver
+
+        return see_to_driver(
+            machine,
+            self.folder.known_hosts_path,
+            self.peers,
+            found,
+            plan=self.driver,
+            free=free,
+            limits=self.limits,
+            return_s=return_s,
+            say=self.app.output.say,
+        )
+
+    def _booted_facts(self, machine: Machine, boot: Boot) -> "Facts":
+        """The facts of a machine once SSH answers and cloud-init has ended."""
+        from remote import readiness
+        from remote.boot import connect_booting
+        from remote.errors import ConnectionLost
+
+        say, limit = self.app.output.say, time.monotonic() + boot.timeout_s
+
+        def left_s() -> float:
+            return max(1.0, limit - time.monotonic())
+
+        while True:
+            node = connect_booting(machine, self.folder.known_hosts_path, deadline_s=left_s(), say=say)
+            try:
+                set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=say)
+                for complaint in set_up.complaints:
+                    say(f"note: {node.name}: cloud-init complains: {complaint}")
+                return _facts(node, self.peers)
+            except ConnectionLost:
+                # Some images boot once more by themselves when they have set themselves up.
+                if time.monotonic() > limit:
+                    raise
+            finally:
+                node.close()
 
 
 def _facts(node: "Node", peers: tuple[str, ...]) -> "Facts":
@@ -164,7 +225,7 @@ def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _Console:
     """A machine's console, as far as it could be had."""
 
     lines: tuple[str, ...] = ()
@@ -179,13 +240,14 @@ def _failure(
     machines: Mapping[str, Machine],
     failed: "Mapping[str, RemoteError]",
     *,
-    console: Callable[[Machine], str | None],
-    hourly_usd: float | None,
+    problems: Mapping[str, str],
+    boot: Boot,
 ) -> "RemoteError":
     """The error to raise for machines that did not come up, with the ends of their consoles, which are kept in
     the cluster's folder. Takes a minute or so at most.
 
-    `machines`: all of the cluster, by name; `failed`: those of them whose error is known.
+    `machines`: all of the cluster, by name; `failed`: those of them whose error is known; `problems`: what is wrong
+    with the drivers of others.
     """
     from provision.parallel import run_all
     from remote.errors import SomeNodesFailed
@@ -193,31 +255,34 @@ def _failure(
     asked = [name for name, error in failed.items() if _may_show_on_console(error)]
     if asked:
         app.output.say(f"fetching the console of {', '.join(asked)} …")
-    seen = dict(zip(asked, run_all(lambda name: _look(folder, machines[name], console), asked), strict=True))
+    seen = dict(
+        zip(asked, run_all(lambda name: _look(folder, machines[name], boot.console), asked), strict=True)
+    )
     parts = []
     for name, error in failed.items():
         parts.append(str(error))
         if name in seen:
             parts += _told(seen[name], lines=asked.index(name) < MOST_SHOWN)
-    ready = [name for name in machines if name not in failed]
-    end = _staying(folder.name, len(machines), ready, hourly_usd)
-    if len(failed) == 1:
+    parts += problems.values()
+    ready = [name for name in machines if name not in {**failed, **problems}]
+    end = staying(folder.name, len(machines), ready, boot.hourly_usd)
+    if len(failed) == 1 and not problems:
         (only,) = failed.values()
         error = type(only)("\n".join([*parts, end]))
         error.__cause__ = only
         return error
-    head = f"{len(failed)} of {len(machines)} machines are not ready:"
+    head = f"{len(machines) - len(ready)} of {len(machines)} machines are not ready:"
     return SomeNodesFailed("\n".join([head, *(f"  {part}" for part in parts), end]))
 
 
-def _told(seen: _Seen | Exception, *, lines: bool) -> list[str]:
+def _told(seen: _Console | Exception, *, lines: bool) -> list[str]:
     """What an error's text says of a console."""
     if isinstance(seen, Exception):
         return [f"  Its console could not be read: {seen}"]
     return [f"  {seen.note}", *(f"    {line}" for line in seen.lines if lines)]
 
 
-def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
+def staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
     """What becomes of the machines, and how to go on."""
     price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
     who = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"
@@ -234,16 +299,16 @@ def _may_show_on_console(error: "RemoteError") -> bool:
     return isinstance(error, AuthenticationFailed | NotReady | Unreachable)
 
 
-def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Seen:
+def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Console:
     from provision.console import telling
 
     text = console(machine)
     if text is None:
-        return _Seen(note="Its console shows nothing yet.")
+        return _Console(note="Its console shows nothing yet.")
     path = folder.path / f"console-{machine.name}.log"
     try:
         write_atomic(path, text.encode())
         where = f"all of it is in {path}"
     except InventoryError as error:
         where = f"it could not be kept: {error}"
-    return _Seen(lines=telling(text), note=f"The end of its console; {where}:")
+    return _Console(lines=telling(text), note=f"The end of its console; {where}:")

@@ -16,6 +16,7 @@ ANSWERING = {
     "facts": "facts",
     "firewall": "firewall",
     "ready": "ready",
+    "driver": "driver",
     "stop": "runner",
     "run_state": "runner",
     "follow": "follow",

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 PCI = Path("/sys/bus/pci/devices")
 MODULE = Path("/sys/module/nvidia")
@@ -14,15 +14,24 @@ REBOOT_REQUIRED = Path("/var/run/reboot-required")
 NVIDIA = "0x10de"
 DISPLAY = "0x03"
 """Class of display controllers; GPUs without a display (0x0302) are among them."""
+BRIDGE = "0x0680"
+"""Class of NVSwitches; not of host bridges (0x0600)."""
+SUBNET_MANAGED = frozenset({0x2901, 0x3182})
+"""B200 and B300 on boards whose NVSwitches are no PCI devices of NVIDIA's."""
+FABRIC_SERVICE = "nvidia-fabricmanager"
 QUERY = ["--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
 QUERY_TIMEOUT_S = 30.0
 END_S = 1.0
 """Time to go for one that was killed."""
 
 
+Bus = NamedTuple("Bus", [("gpus", Sequence[int]), ("switches", int)])
+"""PCI device ids of NVIDIA's GPUs, and how many NVSwitches there are."""
+
+
 def read() -> Dict[str, Any]:
     """`gpus`: those that a run may use. `driver`: what stands between them and the hardware."""
-    devices = on_the_bus(PCI)
+    found = bus(PCI)
     program = shutil.which("nvidia-smi")
     status: Optional[int] = None
     said = ""
@@ -32,30 +41,59 @@ def read() -> Dict[str, Any]:
     return {
         "gpus": parse_gpus(said, visible) if status == 0 else [],
         "driver": {
-            "devices": devices,
+            "devices": len(found.gpus),
             "module": MODULE.exists(),
             "smi_exit": status,
             "smi_said": "" if status == 0 else said.strip()[:500],
             "listed": len(rows_of(said)) if status == 0 else 0,
             "reboot_required": REBOOT_REQUIRED.exists(),
+            "fabric": fabric_state() if needs_fabric(found) else None,
         },
     }
 
 
-def on_the_bus(pci: Path) -> int:
-    """How many NVIDIA GPUs are plugged in, driver or not."""
-    found = 0
+def bus(pci: Path) -> Bus:
+    """What of NVIDIA's is plugged in, driver or not."""
+    found, switches = [], 0  # type: List[int], int
     try:
-        devices = list(pci.iterdir())
+        devices = sorted(pci.iterdir())
     except OSError:
-        return 0
+        devices = []
     for device in devices:
         try:
             vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
         except OSError:
             continue
-        found += vendor == NVIDIA and kind.startswith(DISPLAY)
-    return found
+        if vendor == NVIDIA and kind.startswith(DISPLAY):
+            found.append(_device_id(device))
+        switches += vendor == NVIDIA and kind.startswith(BRIDGE)
+    return Bus(gpus=found, switches=switches)
+
+
+def _device_id(device: Path) -> int:
+    """Which device it is; 0 where that can't be read."""
+    try:
+        return int((device / "device").read_text(), 16)
+    except (OSError, ValueError):
+        return 0
+
+
+def needs_fabric(found: Bus) -> bool:
+    """Whether the GPUs are usable only with the fabric manager at work."""
+    return bool(found.gpus) and (found.switches > 0 or bool(SUBNET_MANAGED & set(found.gpus)))
+
+
+def fabric_state() -> str:
+    """What systemd says of the fabric manager: `active`, `failed`, `inactive`, …"""
+    try:
+        asked = subprocess.run(
+            ["systemctl", "is-active", FABRIC_SERVICE],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=QUERY_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return asked.stdout.decode(errors="replace").strip() or "unknown"
 
 
 def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S) -> Tuple[int, str]:

@@ -1,0 +1,200 @@
+"""Seeing to the driver of a machine's GPUs: waiting for it, or installing it, with one reboot at most."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inventories.driver import DriverPlan
+from inventories.machine import Machine
+from remote import driver, readiness
+from remote.boot import connect_booting, span
+from remote.driver import Limits, Look
+from remote.errors import BadAnswer, ConnectionLost, NodeFailed
+from remote.facts import Facts, gather
+from remote.session import Node
+
+Say = Callable[[str], None]
+RETURN_S = 900.0
+"""For a machine that has been told to boot again: bare metal takes longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A machine whose driver was seen to."""
+
+    facts: Facts
+    """As they are now."""
+    problem: str | None
+    """What is wrong with its driver and what to do, with the machine's name. None: as many GPUs work as it has."""
+
+
+def see_to_driver(
+    machine: Machine,
+    known_hosts: Path,
+    peers: tuple[str, ...],
+    found: Facts,
+    *,
+    plan: DriverPlan,
+    free: bool,
+    limits: Limits,
+    return_s: float = RETURN_S,
+    say: Say,
+) -> Seen:
+    """Block until the machine's GPUs work as the plan says, or it is clear that they will not.
+
+    `found`: its facts. `free`: it may be changed and rebooted, as far as its runs allow. `return_s`: how long it may
+    take to come back from a reboot. Raises what `connect_booting` and `facts_after_reboot` raise.
+    """
+    task = _Task(machine, known_hosts, peers, plan=plan, limits=limits, return_s=return_s, say=say)
+    look = Look(facts=found, wanted=machine.gpus, free=free and not found.active_runs)
+    try:
+        return task.work(look)
+    except (BadAnswer, NodeFailed) as error:
+        return Seen(facts=found, problem=str(error))
+    finally:
+        task.close()
+
+
+class _Task:
+    """The work on one machine, with a connection that is opened when it is needed."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        known_hosts: Path,
+        peers: tuple[str, ...],
+        *,
+        plan: DriverPlan,
+        limits: Limits,
+        return_s: float,
+        say: Say,
+    ) -> None:
+        self._machine = machine
+        self._known_hosts = known_hosts
+        self._peers = peers
+        self._plan = plan
+        self._limits = limits
+        self._return_s = return_s
+        self._say = say
+        self._open: Node | None = None
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def work(self, look: Look) -> Seen:
+        """Step after step, until it is done or given up."""
+        name, began, next_s = self._machine.name, time.monotonic(), readiness.QUIET_S
+        while True:
+            match driver.next_step(self._plan, look, self._limits):
+                case "done":
+                    return Seen(facts=look.facts, problem=None)
+                case "give up":
+                    return Seen(facts=look.facts, problem=f"{name}: {driver.short(look)}.")
+                case "install":
+                    problem = self._install()
+                    if problem is not None:
+                        return Seen(facts=look.facts, problem=f"{name}: {problem}.")
+                    look = replace(look, installed=True)
+                case "reboot":
+                    look = replace(look, facts=self._reboot(look), rebooted=True, waited_s=0.0)
+                    began, next_s = time.monotonic(), readiness.QUIET_S
+                case "wait":
+                    waited_s = time.monotonic() - began
+                    if waited_s > next_s:
+                        next_s = waited_s + readiness.EVERY_S
+                        self._say(
+                            f"waiting for the GPU driver of {name} … ({waited_s:.0f} s, at most "
+                            f"{span(self._limits.appear_s)})"
+                        )
+                    time.sleep(self._limits.poll_s)
+                    facts = self._facts()
+                    look = replace(look, facts=facts, waited_s=time.monotonic() - began)
+
+    def _node(self) -> Node:
+        if self._open is None:
+            self._open = connect_booting(
+                self._machine, self._known_hosts, deadline_s=self._return_s, say=self._say
+            )
+        return self._open
+
+    def _facts(self) -> Facts:
+        """The machine's facts; over another connection where this one breaks."""
+        try:
+            return gather(self._node(), self._peers)
+        except ConnectionLost:
+            self.close()
+            return gather(self._node(), self._peers)
+
+    def _reboot(self, look: Look) -> Facts:
+        """Reboot once; the facts of the next boot."""
+        why = "its driver was installed" if look.installed else "the GPU driver waits for a reboot"
+        self._say(f"{self._machine.name}: {why}; rebooting once …")
+        readiness.reboot(self._node())
+        self.close()
+        return readiness.facts_after_reboot(
+            self._machine,
+            self._known_hosts,
+            self._peers,
+            boot_id=look.facts.boot_id,
+            deadline_s=self._return_s,
+            say=self._say,
+        )
+
+    def _install(self) -> str | None:
+        """Have the driver installed, or follow who does that already. None: it is; else why it is not."""
+        attempt, limit = os.urandom(8).hex(), time.monotonic() + self._limits.install_s
+        name = self._machine.name
+        self._say(
+            f"{name}: installing the NVIDIA driver with Ubuntu's packages (minutes; at most "
+            f"{span(self._limits.install_s)}) …"
+        )
+        while True:
+            try:
+                result = self._follow(attempt, max(1.0, limit - time.monotonic()))
+            except ConnectionLost:
+                # The installation does not depend on it.
+                self.close()
+                if time.monotonic() < limit:
+                    time.sleep(self._limits.poll_s)
+                    continue
+                result = {"state": "going on"}
+            try:
+                if result["state"] == "installed":
+                    packages = [str(package) for package in result["packages"]]
+                    self._say(f"{name}: installed {', '.join(packages)}")
+                    return None
+                return driver.failure(result, self._limits)
+            except (KeyError, TypeError, ValueError) as error:
+                raise BadAnswer(f"{name}: no answer about its driver that can be read: {error!r}.") from error
+
+    def _follow(self, attempt: str, follow_s: float) -> Mapping[str, Any]:
+        """How the installation ended, told of while it goes on."""
+        request = {
+            "attempt": attempt,
+            "version": self._plan.version,
+            "mirror_s": self._limits.mirror_s,
+            "lock_s": self._limits.lock_s,
+            "follow_s": follow_s,
+        }
+        result: Mapping[str, Any] | None = None
+        next_s = readiness.EVERY_S
+        with self._node().converse("driver", request) as talk:
+            for header, _ in talk.frames():
+                result = header.get("result") or result
+                since_s = float(header.get("since_s", 0.0))
+                if result is None and since_s > next_s:
+                    next_s = since_s + readiness.EVERY_S
+                    doing = driver.progress(str(header.get("phase")), str(header.get("detail")))
+                    self._say(
+                        f"{self._machine.name}: installing the NVIDIA driver: {doing} … "
+                        f"({span(since_s)}, at most {span(self._limits.install_s)})"
+                    )
+        if result is None:
+            raise BadAnswer(f"{self._machine.name}: no answer about the installation of its driver.")
+        return result

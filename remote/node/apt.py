@@ -1,0 +1,247 @@
+"""apt on a node: run as root, its locks waited for with a deadline, and what its words mean.
+
+apt's own words are parsed, which LC_ALL=C keeps in English. Nothing here ends dpkg.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Set, Tuple
+
+QUIET = ["DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "LC_ALL=C"]
+"""Nothing asks, and no service is restarted while packages are installed: a reboot follows."""
+LOCK_PAUSE_S = 5.0
+"""Between two tries for a lock that is held. apt waits for dpkg's lock, and for no other one."""
+HTTP_TIMEOUT_S = 12
+"""Of each file that a mirror does not send: a mirror of four suites has failed within 60 s."""
+UPDATE_S = 300
+PORTS = {"http": 80, "https": 443}
+
+Tell = Callable[[str, str], None]
+"""Takes a phase and a detail, as progress."""
+
+
+class Failed(Exception):
+    """It can't be done: a reason of a closed set, and its facts."""
+
+    def __init__(self, reason: str, **facts: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.facts = dict(facts)
+
+
+class Apt:
+    """apt-get and apt-cache, as root where the user may be that without a password."""
+
+    def __init__(self, log: Path, *, lock_s: float, tell: Tell) -> None:
+        """`log`: takes what apt says. `lock_s`: how long one command waits for locks."""
+        self._root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+        self._log = log
+        self._lock_s = lock_s
+        self._tell = tell
+
+    def check_root(self) -> None:
+        """Raise Failed where the user may not be root without a password."""
+        if self._root:
+            try:
+                code, said = _run([*self._root, "true"])
+            except FileNotFoundError:
+                raise Failed("no_sudo", said="there is no sudo") from None
+            if code != 0:
+                raise Failed("no_sudo", said=last_line(said))
+
+    def root(self, words: List[str]) -> Tuple[int, str]:
+        """Run a command as root; its exit status and what it said, which the log takes too."""
+        code, said = _run([*self._root, "env", *QUIET, *words])
+        with open(str(self._log), "a", encoding="utf-8") as log:
+            log.write("$ {}\n{}[exit status {}]\n".format(" ".join(words), said, code))
+        return code, said
+
+    def update(self) -> str:
+        """Fetch the lists of packages; returns what apt said of those that it could not have, if any.
+
+        Raises Failed where none could be had.
+        """
+        words = ["timeout", "--kill-after=5", str(UPDATE_S), "apt-get", "update", "-o", "Acquire::Retries=0"]
+        words += ["-o", "Acquire::{}::Timeout={}".format("http", HTTP_TIMEOUT_S)]
+        words += ["-o", "Acquire::{}::Timeout={}".format("https", HTTP_TIMEOUT_S)]
+        code, said = self._unlocked(words)
+        unreached = unfetched(said)
+        if not re.search(r"^(Get|Hit):\d", said, re.MULTILINE):
+            host, why = unreached or ("", last_line(said))
+            raise Failed("mirror", host=host, said=why)
+        if code != 0 and unreached is None:
+            raise Failed("apt", said=error_of(said), doing="apt-get update")
+        return "" if unreached is None else "{}: {}".format(*unreached)
+
+    def install(self, packages: List[str]) -> None:
+        """Install packages, without those that are only recommended. Raises Failed."""
+        words = ["apt-get", "install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=5"]
+        words += ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
+        words += ["-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30", *packages]
+        code, said = self._unlocked(words)
+        if code != 0 and "dpkg --configure -a" in said:
+            # An earlier installation was cut off.
+            self._unlocked(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
+            code, said = self._unlocked(words)
+        if code != 0:
+            raise Failed("apt", said=error_of(said), doing="apt-get install")
+
+    def _unlocked(self, words: List[str]) -> Tuple[int, str]:
+        """Run a command again for as long as another process holds a lock that it needs. Raises Failed."""
+        limit = time.monotonic() + self._lock_s
+        while True:
+            code, said = self.root(words)
+            held = None if code == 0 else lock_of(said)
+            if held is None:
+                return code, said
+            if time.monotonic() + LOCK_PAUSE_S > limit:
+                raise Failed("lock", waited_s=self._lock_s, **held)
+            self._tell("lock", held["holder"])
+            time.sleep(LOCK_PAUSE_S)
+
+
+def mirrors() -> List[str]:
+    """The addresses that the lists of packages come from, each host once; none where a proxy is in between."""
+    code, settings = _run(["apt-config", "dump"])
+    if code != 0 or has_proxy(settings):
+        return []
+    return mirrors_of(_run(["apt-get", "update", "--print-uris"])[1])
+
+
+def check_mirrors(urls: List[str], deadline_s: float) -> None:
+    """Raise Failed where there are mirrors and none of them takes a connection by the deadline."""
+    failures = {}  # type: Dict[str, str]
+    reached = threading.Event()
+    threads = [
+        threading.Thread(target=_reach, args=(url, deadline_s, failures, reached), daemon=True)
+        for url in urls
+    ]
+    for thread in threads:
+        thread.start()
+    limit = time.monotonic() + deadline_s
+    while threads and not reached.is_set() and time.monotonic() < limit:
+        if not any(thread.is_alive() for thread in threads):
+            break
+        reached.wait(0.05)
+    if urls and not reached.is_set():
+        host = host_of(urls[0])
+        raise Failed(
+            "mirror", host=host, said=failures.get(host, "no answer within {:g} s".format(deadline_s))
+        )
+
+
+def _reach(url: str, timeout_s: float, failures: Dict[str, str], reached: threading.Event) -> None:
+    """Connect to the mirror of a URL."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        port = parts.port or PORTS[parts.scheme]
+        socket.create_connection((host_of(url), port), timeout=timeout_s).close()
+    except OSError as error:
+        timed_out = "no answer within {:g} s".format(timeout_s)
+        failures[host_of(url)] = error.strerror or (timed_out if "timed out" in str(error) else str(error))
+        return
+    reached.set()
+
+
+def offered(pattern: str) -> Set[str]:
+    """The names of the packages that can be had and match an extended regular expression."""
+    return names_of(_run(["apt-cache", "search", "--names-only", pattern])[1])
+
+
+def installed(*patterns: str) -> Set[str]:
+    """The names of the installed packages that match one of these shell patterns."""
+    shown = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Abbrev}\\n"]
+    return {
+        line.split()[0] for line in _run(shown + list(patterns))[1].splitlines() if line.split()[1:] == ["ii"]
+    }
+
+
+def version_of(package: str) -> Optional[str]:
+    """The upstream version of an installed package: `580.95.05` of `580.95.05-0ubuntu1`."""
+    code, said = _run(["dpkg-query", "--show", "--showformat=${Version}", package])
+    return said.strip().rpartition(":")[2].partition("-")[0] if code == 0 else None
+
+
+def _run(words: List[str]) -> Tuple[int, str]:
+    """A command's exit status and what it said on both streams."""
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env=dict(os.environ, LC_ALL="C"),
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def host_of(url: str) -> str:
+    """The host of a URL."""
+    return urllib.parse.urlsplit(url).hostname or url
+
+
+def has_proxy(settings: str) -> bool:
+    """Whether `apt-config dump` names a proxy, or a program that finds one."""
+    return (
+        re.search(r'^Acquire::[\w:.-]*Proxy[\w:.-]* "(?!DIRECT|false)[^"]', settings, re.M | re.I) is not None
+    )
+
+
+def mirrors_of(uris: str) -> List[str]:
+    """A URL of each host in what `apt-get update --print-uris` says, in order."""
+    found = {}  # type: Dict[str, str]
+    for url in re.findall(r"^'(https?://[^']+)'", uris, re.MULTILINE):
+        found.setdefault(host_of(url), url)
+    return list(found.values())
+
+
+def names_of(shown: str) -> Set[str]:
+    """The names in what `apt-cache search` says."""
+    return {line.partition(" - ")[0] for line in shown.splitlines() if " - " in line}
+
+
+def lock_of(said: str) -> Optional[Dict[str, str]]:
+    """The lock that apt or dpkg could not have, and who holds it, where that is what it said."""
+    asked = re.search(r"^E: Could not get lock (/[^\s.]+(?:\.[^\s.]+)*)", said, re.MULTILINE)
+    if asked is None:
+        other = re.search(
+            r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?",
+            said,
+            re.MULTILINE,
+        )
+        if other is None:
+            return None
+        holder = "process {}".format(other.group(1)) if other.group(1) else "another process"
+        return {"lock": "/var/lib/dpkg/lock-frontend", "holder": holder}
+    held = re.search(r"held by process (\d+)(?: \(([^)]*)\))?", said)
+    if held is None:
+        return {"lock": asked.group(1), "holder": "another process"}
+    name = " ({})".format(held.group(2)) if held.group(2) else ""
+    return {"lock": asked.group(1), "holder": "process {}{}".format(held.group(1), name)}
+
+
+def unfetched(said: str) -> Optional[Tuple[str, str]]:
+    """The host of the first list that `apt-get update` could not fetch, and why."""
+    found = re.search(r"^[WE]: Failed to fetch (\S+)\s+(.*)$", said, re.MULTILINE)
+    return (host_of(found.group(1)), found.group(2).strip()) if found else None
+
+
+def error_of(said: str) -> str:
+    """What apt named as its first error, else its last words."""
+    errors = [line[2:].strip() for line in said.splitlines() if line.startswith("E:")]
+    unmet = re.search(r"^\s*(\S+ : (?:Pre)?Depends: .*)$", said, re.MULTILINE)
+    if errors and unmet and "unmet dependencies" in said:
+        return "{} ({})".format(errors[0], " ".join(unmet.group(1).split()))
+    return errors[0] if errors else last_line(said)
+
+
+def last_line(said: str) -> str:
+    """The last words of a command."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
