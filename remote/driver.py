@@ -83,8 +83,8 @@ def works(look: Look) -> bool:
     return wanted == 0 or (driver_state(driver) == "ok" and driver.listed >= wanted)
 
 
-def short(look: Look) -> str:
-    """What is wrong with a machine that is given up, and the fix: one sentence, without the machine's name."""
+def sentence(look: Look) -> str:
+    """What is wrong with a machine that is given up, and the fix: whole sentences, without the machine's name."""
     driver, runs = look.facts.driver, look.facts.active_runs
     problem = driver_problem(driver)
     if problem is None:
@@ -97,10 +97,10 @@ def short(look: Look) -> str:
             "the machine",
         )
     if runs:
-        return f"{problem[0]}. When the run {runs[0]} has ended: {problem[1]}"
+        return f"{problem[0]}. When the run {runs[0]} has ended: {problem[1]}."
     after = ", also after a reboot" if look.rebooted else ""
     waited = f", {span(look.waited_s)} after it was ready" if look.waited_s >= 1 else ""
-    return f"{problem[0]}{after}{waited}. To go on: {problem[1]}"
+    return f"{problem[0]}{after}{waited}. To go on: {problem[1]}."
 
 
 def progress(phase: str, detail: str) -> str:
@@ -112,10 +112,14 @@ def progress(phase: str, detail: str) -> str:
 
 
 def failure(result: Mapping[str, Any], limits: Limits) -> str:
-    """Why an installation did not end well, from the node's answer: one sentence or two, without the machine's name.
+    """Why an installation did not end well, from the node's answer: whole sentences, without the machine's name.
 
     Raises KeyError, TypeError or ValueError where it is no such answer.
     """
+    return f"{_why(result, limits).rstrip('.')}."
+
+
+def _why(result: Mapping[str, Any], limits: Limits) -> str:
     if result["state"] == "going on":
         return (
             f"the installation of the driver has not ended within {span(limits.install_s)}, and goes on there: wait, "

@@ -95,11 +95,11 @@ class _Task:
                 case "done":
                     return Seen(facts=look.facts, problem=None)
                 case "give up":
-                    return Seen(facts=look.facts, problem=f"{name}: {driver.short(look)}.")
+                    return Seen(facts=look.facts, problem=f"{name}: {driver.sentence(look)}")
                 case "install":
                     problem = self._install()
                     if problem is not None:
-                        return Seen(facts=look.facts, problem=f"{name}: {problem}.")
+                        return Seen(facts=look.facts, problem=f"{name}: {problem}")
                     look = replace(look, installed=True)
                 case "reboot":
                     look = replace(look, facts=self._reboot(look), rebooted=True, waited_s=0.0)

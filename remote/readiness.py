@@ -139,7 +139,7 @@ def driver_problem(driver: Driver) -> tuple[str, str] | None:
     if state == "absent":
         return (
             f"{gpus} on the bus, and no driver",
-            "take an image that has one (gpuctl up --image …), or have it installed (Ubuntu): gpuctl up --driver auto",
+            "take an image that has one (gpuctl up --image …), or have Ubuntu's installed: gpuctl up --driver auto",
         )
     if state == "partial":
         return (

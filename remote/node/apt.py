@@ -207,23 +207,22 @@ def names_of(shown: str) -> Set[str]:
 
 
 def lock_of(said: str) -> Optional[Dict[str, str]]:
-    """The lock that apt or dpkg could not have, and who holds it, where that is what it said."""
-    asked = re.search(r"^E: Could not get lock (/[^\s.]+(?:\.[^\s.]+)*)", said, re.MULTILINE)
-    if asked is None:
-        other = re.search(
-            r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?",
-            said,
-            re.MULTILINE,
-        )
-        if other is None:
-            return None
-        holder = "process {}".format(other.group(1)) if other.group(1) else "another process"
-        return {"lock": "/var/lib/dpkg/lock-frontend", "holder": holder}
-    held = re.search(r"held by process (\d+)(?: \(([^)]*)\))?", said)
-    if held is None:
-        return {"lock": asked.group(1), "holder": "another process"}
-    name = " ({})".format(held.group(2)) if held.group(2) else ""
-    return {"lock": asked.group(1), "holder": "process {}{}".format(held.group(1), name)}
+    """The lock that apt or dpkg could not have, and who holds it, where that is what it failed over."""
+    by_dpkg = re.search(
+        r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?", said, re.M
+    )
+    if by_dpkg is None and not re.search(
+        r"^E: (Could not get lock|Unable to (acquire|lock)) ", said, re.MULTILINE
+    ):
+        return None
+    paths = re.findall(r"(?:ould not get lock |lock \()(/[^\s.)]+(?:\.[^\s.)]+)*)", said)
+    holders = re.findall(r"held by process (\d+(?: \([^)]*\))?)", said)
+    if by_dpkg is not None and by_dpkg.group(1):
+        holders.append(by_dpkg.group(1))
+    return {
+        "lock": paths[-1] if paths else "/var/lib/dpkg/lock-frontend",
+        "holder": "process {}".format(holders[-1]) if holders else "another process",
+    }
 
 
 def unfetched(said: str) -> Optional[Tuple[str, str]]:

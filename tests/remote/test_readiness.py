@@ -37,6 +37,8 @@ UNREACHED = (
         pytest.param(driver(), "ok", id="it-works"),
         pytest.param(driver(reboot_required=True), "ok", id="it-works-and-something-else-wants-a-reboot"),
         pytest.param(driver(listed=1), "partial", id="one-dropped-out"),
+        pytest.param(driver(fabric="active"), "ok", id="it-works-behind-switches"),
+        pytest.param(driver(fabric="failed"), "fabric", id="the-fabric-manager-failed"),
         pytest.param(driver(listed=3), "ok", id="more-than-the-bus-shows"),
         pytest.param(driver(module=False, smi_exit=None), "absent", id="none-installed"),
         pytest.param(
@@ -67,12 +69,6 @@ def test_the_problem_names_the_gpus_and_what_was_said() -> None:
         "Failed to initialize NVML: Driver/library version mismatch",
         "gpuctl exec -- sudo reboot, once",
     )
-
-
-def test_the_driver_is_installed_when_the_system_has_updated_itself() -> None:
-    problem = readiness.driver_problem(driver(module=False, smi_exit=None))
-    assert problem is not None
-    assert "apt-get -o DPkg::Lock::Timeout=600 install -y nvidia" in problem[1]
 
 
 @pytest.mark.parametrize("state", ["absent", "done", "degraded"])
@@ -153,18 +149,30 @@ def test_complaints_of_cloud_init(tmp_path: Path) -> None:
     assert ready.complaints(result) == []
 
 
-def test_gpus_on_the_bus(tmp_path: Path) -> None:
-    for name, vendor, kind in (
-        ("0000:00:04.0", "0x10de", "0x030200"),
-        ("0000:00:05.0", "0x10de", "0x030000"),
-        ("0000:00:05.1", "0x10de", "0x040300"),
-        ("0000:00:06.0", "0x1d0f", "0x020000"),
+def test_gpus_and_switches_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind, device in (
+        ("0000:00:04.0", "0x10de", "0x030200", "0x2330"),
+        ("0000:00:05.0", "0x10de", "0x030000", None),
+        ("0000:00:05.1", "0x10de", "0x040300", "0x10f8"),
+        ("0000:00:06.0", "0x1d0f", "0x020000", "0xec20"),
+        ("0000:00:07.0", "0x10de", "0x068000", "0x22a3"),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "vendor").write_text(vendor + "\n")
         (tmp_path / name / "class").write_text(kind + "\n")
-    assert gpus.on_the_bus(tmp_path) == 2
-    assert gpus.on_the_bus(tmp_path / "none") == 0
+        if device is not None:
+            (tmp_path / name / "device").write_text(device + "\n")
+    assert gpus.bus(tmp_path) == gpus.Bus(gpus=[0x2330, 0], switches=1)
+    assert gpus.bus(tmp_path / "none") == gpus.Bus(gpus=[], switches=0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "switches", "needed"),
+    [([0x2330], 4, True), ([0x2236], 0, False), ([0x2901], 0, True), ([0x2941], 0, False), ([], 4, False)],
+    ids=["hgx-h100", "a10", "hgx-b200", "gb200", "switches-alone"],
+)
+def test_gpus_that_need_the_fabric_manager(devices: list[int], switches: int, needed: bool) -> None:
+    assert gpus.needs_fabric(gpus.Bus(gpus=devices, switches=switches)) == needed
 
 
 CSV = """\

@@ -176,6 +176,7 @@ def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Ste
         ("mkdir", "--mode=0755", "/run/sshd"),
         ("mkdir", "--mode=1777", "/run/lock"),
     ]
+    mounts += _pretence(options)
     if options.home_mb is not None:
         home, new = f"/home/{options.user}", "/run/home"
         mounts += [
@@ -186,6 +187,23 @@ def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Ste
             ("rmdir", new),
         ]
     return tuple(Step(argv=argv) for argv in mounts)
+
+
+def _pretence(options: Options) -> list[tuple[str, ...]]:
+    """Hardware and a kernel that this machine does not have."""
+    mounts: list[tuple[str, ...]] = []
+    if options.pci:
+        mounts.append(("mount", "-t", "tmpfs", "none", "/sys/bus/pci/devices"))
+    for slot, device in enumerate(options.pci):
+        kind, number = device.split()
+        folder = f"/sys/bus/pci/devices/0000:00:{slot:02x}.0"
+        for name, text in (("vendor", "0x10de"), ("class", f"0x{kind}"), ("device", f"0x{number}")):
+            mounts.append(("install", "-D", "--mode=0644", "/dev/null", f"{folder}/{name}"))
+            mounts.append(("sh", "-c", f"echo {text} > {folder}/{name}"))
+    if options.kernel is not None:
+        mounts.append(("sh", "-c", f"echo {options.kernel} > /run/osrelease"))
+        mounts.append(("mount", "--bind", "/run/osrelease", "/proc/sys/kernel/osrelease"))
+    return mounts
 
 
 def _firewall(options: Options, *, first: bool) -> tuple[Step, ...]:

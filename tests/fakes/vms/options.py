@@ -27,6 +27,10 @@ class Options:
     """The home as a file system of this size; it is made anew at each boot."""
     sshd: tuple[str, ...] = ()
     """Further lines of sshd_config; they win over the image's: `("MaxSessions 2",)`."""
+    pci: tuple[str, ...] = ()
+    """What is on the PCI bus, in place of this machine's: class and device id of NVIDIA's, `030200 2236`."""
+    kernel: str | None = None
+    """The release that the running kernel is said to have."""
     clock_skew_s: int = 0
     """How far the clock is ahead, for every dynamically linked program; needs libfaketime (`lacking_clock`)."""
 

@@ -1,0 +1,248 @@
+"""The GPUs' driver on machines that `up` makes ready: real apt, dpkg, locks and mirrors, and hosts that reboot."""
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, wait_for
+
+from gpuctl.options import App
+from gpuctl.workflow.reach import Boot, Reached, reach
+from inventories.driver import DriverPlan
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote import known_hosts
+from remote.driver import Limits
+from tests.fakes import apt_mirror
+from tests.fakes.vms import Host, Net, lacking, vms
+from tests.vm_support import end_of
+
+pytestmark = pytest.mark.slow
+
+A10, H100, V100, SWITCH = "030200 2236", "030200 2330", "030200 1db1", "068000 22a3"
+ASKED = "/var/reboot-asked"
+INSTALL = DriverPlan(source="install")
+IMAGE = DriverPlan(source="image")
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a mirror with the branches 535 and 580."""
+    if missing := [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]:
+        pytest.skip(f"a host's packages need {' and '.join(missing)}")
+    older = apt_mirror.packages(branch=535)
+    closed = apt_mirror.packages(kind="")
+    return apt_mirror.build(
+        tmp_path_factory.mktemp("mirror") / "files", {**older, **closed, **apt_mirror.packages()}
+    )
+
+
+@contextmanager
+def hosts(folder: Path, *pci: tuple[str, ...]) -> Iterator[Net]:
+    """A host for each of these buses."""
+    if sentence := lacking():
+        pytest.skip(sentence)
+    each = {index: {"pci": devices, "kernel": apt_mirror.KERNEL} for index, devices in enumerate(pci)}
+    with vms(folder, count=len(pci), each=each) as net:
+        for host in net.hosts:
+            place(host, "reboot", f"touch {ASKED}")
+        yield net
+
+
+def place(host: Host, program: str, text: str) -> None:
+    """Put a program into the host, before those of its system."""
+    path = f"/usr/local/bin/{program}"
+    host.root(f"cat > {path} <<'END'\n#!/bin/sh\n{text}\nEND\nchmod 755 {path}")
+
+
+def machine_of(host: Host, rank: int, gpus: int | None) -> Machine:
+    return Machine(
+        name=host.name,
+        rank=rank,
+        state="running",
+        host=host.address,
+        user=host.user,
+        private_ip=host.address,
+        gpus=gpus,
+        id=host.name,
+        key_file=host.key_file,
+        python=sys.executable,
+        host_key=host.host_key,
+    )
+
+
+def reboot_when_asked(host: Host) -> bool:
+    """What a machine does that is told to reboot; whether it was told."""
+    if host.root(f"rm {ASKED}", check=False).returncode != 0:
+        return False
+    host.reboot()
+    return True
+
+
+def reached(
+    folder: Path, net: Net, plan: DriverPlan, limits: Limits, gpus: tuple[int | None, ...]
+) -> tuple[Reached, dict[str, int]]:
+    """What came of the hosts as new machines of a cluster, and how often each was rebooted."""
+    machines = [machine_of(host, rank, gpus[rank]) for rank, host in enumerate(net.hosts)]
+    cluster = ClusterFolder(folder / "cluster")
+    cluster.make()
+    cluster.known_hosts_path.write_text(known_hosts.render(machines))
+    boot = Boot(
+        timeout_s=60, console=lambda _: None, hourly_usd=2.0, made=frozenset(host.name for host in net.hosts)
+    )
+    reboots = dict.fromkeys((host.name for host in net.hosts), 0)
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(reach, App(), cluster, machines, boot=boot, driver=plan, limits=limits)
+        deadline = time.monotonic() + 120
+        while not result.done():
+            assert time.monotonic() < deadline, "the machines are still waited for"
+            for host in net.hosts:
+                reboots[host.name] += reboot_when_asked(host)
+        return result.result(), reboots
+
+
+QUERY = "dpkg-query --show --showformat='${Package}\\n' 'linux-modules-nvidia-*' 'nvidia-*-server*' 'nvidia-fabric*'"
+HOLD = (
+    "nohup python3 -c \"import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'w'); "
+    "fcntl.lockf(f, fcntl.LOCK_EX); open('/run/held', 'w'); time.sleep(600)\" >/dev/null 2>&1 &"
+)
+
+
+def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why_not(
+    tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buses = ((A10, A10), (V100,), (H100, SWITCH), (A10,), (A10,), (A10,), (A10,), (A10,))
+    with hosts(tmp_path, *buses) as net, apt_mirror.serve(mirror, net.laptop) as url:
+        good, old, switched, cut_off, locked, kernel, password, other = net.hosts
+        for host in net.hosts:
+            host.root(apt_mirror.ubuntu([url]))
+        place(
+            switched,
+            "systemctl",
+            'echo "$@" >> /var/systemctl; [ "$1" != is-active ] || echo active; [ "$1" != reboot ]',
+        )
+        cut_off.root(apt_mirror.ubuntu([url.replace(net.laptop, net.subnet.replace("0/24", "77"))]))
+        locked.root(HOLD)
+        wait_for(lambda: locked.root("test -e /run/held", check=False).returncode == 0, what="the lock")
+        kernel.root("umount /proc/sys/kernel/osrelease; echo 6.8.0-12-lowlatency > /run/osrelease")
+        kernel.root("mount --bind /run/osrelease /proc/sys/kernel/osrelease")
+        password.root("rm /etc/sudoers.d/90-cloud-init-users")
+        other.root(apt_mirror.ubuntu([url], system="debian"))
+        began = time.monotonic()
+        limits = Limits(mirror_s=5, lock_s=4, appear_s=2, poll_s=0.5)
+        result, reboots = reached(tmp_path, net, INSTALL, limits, (2, None, 1, None, None, None, None, None))
+        assert time.monotonic() - began < 60
+        installed = {
+            host.name: host.root(QUERY, check=False).stdout.split() for host in (good, old, switched)
+        }
+        enabled = switched.root("cat /var/systemctl").stdout.splitlines()[0]
+
+    assert reboots == dict.fromkeys(reboots, 0) | {good.name: 1, old.name: 1, switched.name: 1}
+    assert [machine.gpus for machine in result.machines] == [2, 1, 1, None, None, None, None, None]
+    modules = "linux-modules-nvidia-580-server"
+    assert set(installed[good.name]) == {
+        f"{modules}-open-oracle-6.8",
+        f"{modules}-open-{apt_mirror.KERNEL}",
+        "nvidia-headless-no-dkms-580-server-open",
+        "nvidia-utils-580-server",
+    }
+    assert f"{modules}-{apt_mirror.KERNEL}" in installed[old.name], "Volta needs the proprietary modules"
+    assert "nvidia-fabricmanager-580" in installed[switched.name]
+    assert enabled == "enable nvidia-fabricmanager"
+    assert set(result.problems) == {host.name for host in (cut_off, locked, kernel, password, other)}
+    for host, words in (
+        (cut_off, "can't be reached from there (No route to host), so the driver can't be installed."),
+        (locked, "has held /var/lib/dpkg/lock-frontend for 4 s, so the driver can't be installed."),
+        (kernel, "Ubuntu has no driver for its kernel 6.8.0-12-lowlatency"),
+        (password, "sudo wants a password there (sudo: a password is required)"),
+        (other, "it runs debian of the tests, and gpuctl installs the driver on Ubuntu only."),
+    ):
+        assert result.problems[host.name].startswith(f"{host.name}: ")
+        assert words in result.problems[host.name]
+    assert "(python3)" in result.problems[locked.name], "the holder is named"
+    assert f"{good.name}: its driver was installed; rebooting once …" in capsys.readouterr().err
+
+
+SMI_LATER = """\
+echo look >> /tmp/looks
+[ $(wc -l < /tmp/looks) -gt 3 ] || { echo "couldn't communicate with the NVIDIA driver"; exit 9; }
+echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"""
+SMI_AFTER_A_REBOOT = """\
+if [ -e /tmp/updated-under-a-loaded-module ]; then
+    echo 'Failed to initialize NVML: Driver/library version mismatch'
+    exit 18
+fi
+echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"""
+SMI_OF_ONE = "echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"
+
+
+def test_the_driver_of_an_image_is_waited_for_and_what_does_not_come_is_told(tmp_path: Path) -> None:
+    with hosts(tmp_path, (A10,), (A10,), (A10,), (A10, A10), (A10,)) as net:
+        late, waiting, without, partial, fewer = net.hosts
+        place(late, "nvidia-smi", SMI_LATER)
+        place(waiting, "nvidia-smi", SMI_AFTER_A_REBOOT)
+        waiting.root("touch /tmp/updated-under-a-loaded-module")
+        place(partial, "nvidia-smi", SMI_OF_ONE)
+        place(fewer, "nvidia-smi", SMI_OF_ONE)
+        limits = Limits(appear_s=6, poll_s=0.5)
+        result, reboots = reached(tmp_path, net, IMAGE, limits, (1, 1, 1, 2, 2))
+    assert reboots == dict.fromkeys(reboots, 0) | {waiting.name: 1}
+    assert [machine.gpus for machine in result.machines] == [1, 1, 1, 2, 2]
+    problems = result.problems
+    assert set(problems) == {without.name, partial.name, fewer.name}
+    assert re.match(
+        f"{without.name}: 1 NVIDIA GPU on the bus, and no driver, \\d+ s after it was ready",
+        problems[without.name],
+    )
+    assert "2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1, " in problems[partial.name]
+    assert "nvidia-smi lists 1 of the 2 NVIDIA GPUs that its shape has" in problems[fewer.name]
+
+
+@pytest.mark.whole
+def test_up_of_machines_you_have_installs_the_driver_also_where_it_was_killed_before(
+    gpuctl: Gpuctl, tmp_path: Path
+) -> None:
+    slow = apt_mirror.build(tmp_path / "mirror", apt_mirror.packages(after=apt_mirror.SLOW))
+    with hosts(tmp_path, (A10,)) as net, apt_mirror.serve(slow, net.laptop) as url:
+        (host,) = net.hosts
+        hosts_file, keys = net.inventory(python=sys.executable)
+        words = ("up", "--hosts", str(hosts_file), "--known-hosts", str(keys), "--driver", "auto", "--json")
+        host.root(apt_mirror.ubuntu([url], system="debian"))
+        refused = gpuctl(*words)
+        assert refused.status == 4, refused.err
+        assert "gpu-0: it runs debian of the tests" in refused.json["error"]["message"]
+        assert [machine["name"] for machine in gpuctl.ok("status", "--json").json["machines"]] == ["gpu-0"]
+
+        host.root(apt_mirror.ubuntu([url]))
+        first = gpuctl.start(*words)
+        wait_for(lambda: host.root("cat /run/begun", check=False).stdout, what="the installation")
+        first.kill()
+        first.communicate()
+
+        def at_work(count: int) -> bool:
+            """Whether so many processes have to do with the installation: its own, and those that follow it."""
+            return host.root("pgrep -fc ' [d]river$'", check=False).stdout.strip() == str(count)
+
+        wait_for(lambda: at_work(1), what="the end of who followed for the killed one")
+        status = f"/home/{host.user}/.gpuctl-node/driver"
+        time_began = json.loads(host.root(f"cat {status}/status.json").stdout)["began"]
+        second = gpuctl.start(*words)
+        wait_for(lambda: at_work(2), what="another one that follows")
+        host.root("touch /etc/let-go")
+        wait_for(lambda: second.poll() is not None or reboot_when_asked(host), what="the order to reboot")
+        done = end_of(second)
+        assert done.status == 0, done.err
+        assert [machine["gpus"] for machine in done.json["machines"]] == [1]
+        assert "installing the NVIDIA driver with Ubuntu's packages" in done.err
+        log = host.root(f"cat {status}/apt.log").stdout
+        assert log.count("apt-get install") == 1
+        assert json.loads(host.root(f"cat {status}/status.json").stdout)["began"] == time_began
+        assert gpuctl.ok(*words).json["machines"][0]["gpus"] == 1
+        assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "one reboot"

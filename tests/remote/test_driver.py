@@ -1,0 +1,196 @@
+"""What is done about the driver of a machine's GPUs, and what is said of one that can't be had."""
+
+from dataclasses import replace
+
+import pytest
+from node_facts import NO_GPU, facts
+
+from inventories.driver import NO_DRIVER, DriverPlan
+from remote import driver
+from remote.driver import Limits, Look
+from remote.facts import Driver
+
+IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
+WORKS = Driver(devices=2, module=True, smi_exit=0, smi_said="", listed=2, reboot_required=False)
+ABSENT = replace(WORKS, module=False, smi_exit=None, listed=0)
+MISMATCH = replace(
+    WORKS, smi_exit=18, smi_said="Failed to initialize NVML: Driver/library version mismatch", listed=0
+)
+NOT_LOADED = replace(
+    WORKS, module=False, smi_exit=9, smi_said="It couldn't communicate with the NVIDIA driver", listed=0
+)
+BROKEN = replace(WORKS, smi_exit=9, smi_said="No devices were found", listed=0)
+PARTIAL = replace(WORKS, listed=1)
+LATE = Limits().appear_s
+
+
+def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
+    values: dict[str, object] = {"wanted": 2, "free": True, **more}
+    return Look(facts=facts(driver=found, active_runs=runs), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "seen", "step"),
+    [
+        pytest.param(NO_DRIVER, look(ABSENT), "done", id="nobody-looks-after-it"),
+        pytest.param(IMAGE, look(WORKS), "done", id="it-works"),
+        pytest.param(IMAGE, look(NO_GPU, wanted=None), "done", id="no-gpus"),
+        pytest.param(IMAGE, look(ABSENT), "wait", id="image-not-there-yet"),
+        pytest.param(IMAGE, look(ABSENT, waited_s=LATE), "give up", id="image-without-one"),
+        pytest.param(IMAGE, look(MISMATCH), "reboot", id="image-was-updated"),
+        pytest.param(IMAGE, look(MISMATCH, free=False), "wait", id="image-was-updated-somebody-is-there"),
+        pytest.param(IMAGE, look(MISMATCH, rebooted=True), "wait", id="one-reboot-is-enough"),
+        pytest.param(
+            IMAGE, look(MISMATCH, rebooted=True, waited_s=LATE), "give up", id="a-reboot-did-not-help"
+        ),
+        pytest.param(IMAGE, look(NOT_LOADED), "wait", id="module-may-still-be-loaded"),
+        pytest.param(IMAGE, look(NOT_LOADED, waited_s=LATE), "reboot", id="module-was-not-loaded"),
+        pytest.param(IMAGE, look(PARTIAL), "wait", id="one-gpu-may-still-come"),
+        pytest.param(IMAGE, look(PARTIAL, waited_s=LATE), "give up", id="one-gpu-dropped-out"),
+        pytest.param(IMAGE, look(WORKS, wanted=4, waited_s=LATE), "give up", id="fewer-than-the-shape"),
+        pytest.param(IMAGE, look(NO_GPU), "give up", id="none-on-the-bus"),
+        pytest.param(IMAGE, look(replace(WORKS, fabric="activating")), "wait", id="fabric-manager-starts"),
+        pytest.param(IMAGE, look(BROKEN, waited_s=LATE), "give up", id="it-does-not-answer"),
+        pytest.param(INSTALL, look(WORKS), "done", id="install-it-is-there"),
+        pytest.param(INSTALL, look(ABSENT), "install", id="install"),
+        pytest.param(INSTALL, look(ABSENT, installed=True), "reboot", id="install-then-reboot"),
+        pytest.param(INSTALL, look(WORKS, installed=True), "reboot", id="install-reboot-though-it-works"),
+        pytest.param(INSTALL, look(WORKS, installed=True, rebooted=True), "done", id="install-done"),
+        pytest.param(INSTALL, look(ABSENT, installed=True, rebooted=True), "wait", id="install-starts"),
+        pytest.param(INSTALL, look(NOT_LOADED), "install", id="install-was-cut-off-before-the-reboot"),
+        pytest.param(INSTALL, look(BROKEN, waited_s=LATE), "give up", id="install-nothing-over-a-broken-one"),
+        pytest.param(
+            INSTALL, look(ABSENT, runs=("R1",), free=False), "give up", id="install-not-under-a-run"
+        ),
+    ],
+)
+def test_what_comes_next(plan: DriverPlan, seen: Look, step: str) -> None:
+    assert driver.next_step(plan, seen, Limits()) == step
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (
+            look(ABSENT, waited_s=91),
+            "2 NVIDIA GPUs on the bus, and no driver, 91 s after it was ready. To go on: take",
+        ),
+        (
+            look(NOT_LOADED, rebooted=True, waited_s=91),
+            "2 NVIDIA GPUs, and the driver waits for a reboot: It couldn't communicate with the NVIDIA driver, also "
+            "after a reboot, 91 s after",
+        ),
+        (
+            look(PARTIAL),
+            "2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To go on: gpuctl exec -- sudo dmesg",
+        ),
+        (look(WORKS, wanted=4), "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To go on: "),
+        (look(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To go on: "),
+        (
+            look(ABSENT, runs=("R1",)),
+            "2 NVIDIA GPUs on the bus, and no driver. When the run R1 has ended: take an",
+        ),
+        (
+            look(replace(WORKS, fabric="failed")),
+            "2 NVIDIA GPUs connected by NVSwitches, and their fabric manager is",
+        ),
+    ],
+)
+def test_a_machine_that_is_given_up_says_why(seen: Look, sentence: str) -> None:
+    assert driver.sentence(seen).startswith(sentence)
+
+
+NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "last": None}
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "words"),
+    [
+        (
+            "no_sudo",
+            {"said": "sudo: a password is required"},
+            "sudo wants a password there (sudo: a password",
+        ),
+        (
+            "system_is_other",
+            {"os": "Oracle Linux 9"},
+            "it runs Oracle Linux 9, and gpuctl installs the driver on",
+        ),
+        (
+            "mirror",
+            {"host": "a.test", "said": "timed out"},
+            "the package mirror a.test can't be reached from there",
+        ),
+        (
+            "mirror",
+            {"host": "", "said": "no sources"},
+            "no package mirror could be reached from there (no sources)",
+        ),
+        (
+            "lock",
+            {"holder": "process 7 (apt)", "lock": "/l", "waited_s": 600},
+            "process 7 (apt) has held /l for 10 minutes, so the driver can't be installed.",
+        ),
+        ("died", {"phase": "install"}, "ended without a word while downloading and installing packages."),
+        (
+            "apt",
+            {"said": "no space.", "doing": "apt-get install"},
+            "apt-get install failed there: no space. Its log",
+        ),
+        (
+            "fabric_version",
+            {"manager": "1", "driver": "2"},
+            "the fabric manager is of version 1 and the driver of",
+        ),
+        ("system", {"said": "no such file"}, "the driver can't be installed: no such file"),
+        ("no_packages", {"branches": []}, "enable them there, or take an image"),
+        (
+            "no_packages",
+            {"unfetched": "a.test: timed out"},
+            "Not all lists of packages could be had: a.test: timed",
+        ),
+        (
+            "no_version",
+            {"version": "595"},
+            "Ubuntu offers no branch 595 of the driver there, but 580 and 535.",
+        ),
+        (
+            "too_new",
+            {"version": "595", "last": 580},
+            "too old for branch 595: the last branch that knows them is 580",
+        ),
+        ("too_new", {"last": 580}, "too old for all there are (580 and 535)"),
+        ("no_fabric", {}, "connected by NVSwitches, which need one"),
+        (
+            "kernel",
+            {"kernels": ["6.8.0-12-x"]},
+            "Ubuntu has no driver for its kernel 6.8.0-12-x: neither modules",
+        ),
+    ],
+)
+def test_each_failure_is_a_sentence_that_names_what_is_in_the_way(
+    reason: str, more: dict[str, object], words: str
+) -> None:
+    result = {"state": "failed", "reason": reason, "facts": {**NOTHING_MISSING, **more}}
+    said = driver.failure(result, Limits())
+    assert words in said
+    assert said.endswith(".")
+    assert not said.endswith("..")
+
+
+def test_an_installation_that_does_not_end_is_left_and_followed_later() -> None:
+    said = driver.failure({"state": "going on"}, Limits(install_s=1200))
+    assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in said
+
+
+def test_an_answer_that_can_not_be_read_is_no_success() -> None:
+    for answer in ({"state": "failed"}, {"state": "failed", "reason": "new", "facts": NOTHING_MISSING}):
+        with pytest.raises((KeyError, ValueError)):
+            driver.failure(answer, Limits())
+
+
+def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
+    assert driver.progress("install", "a b c") == "downloading and installing packages (3 packages)"
+    assert (
+        driver.progress("lock", "process 7 (apt)") == "waiting for the package lock, held by process 7 (apt)"
+    )
