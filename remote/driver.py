@@ -71,6 +71,8 @@ def next_step(plan: DriverPlan, look: Look, limits: Limits) -> Step:
             return "install"
         if state == "reboot" and (driver.reboot_required or MISMATCH in driver.smi_said.lower()):
             return "reboot"
+    if MISMATCH in driver.smi_said.lower() and not look.free:
+        return "give up"  # time does not help
     if look.waited_s < limits.appear_s:
         return "wait"
     return "reboot" if state == "reboot" and look.free and not look.rebooted else "give up"
@@ -81,6 +83,19 @@ def works(look: Look) -> bool:
     driver = look.facts.driver
     wanted = look.wanted or driver.devices
     return wanted == 0 or (driver_state(driver) == "ok" and driver.listed >= wanted)
+
+
+def another_version(plan: DriverPlan, look: Look) -> str | None:
+    """A note where a driver works that is of another branch than the one asked for, and so is left as it is."""
+    works_now = str(look.facts.gpus[0]["driver"]) if look.facts.gpus else ""
+    if (
+        plan.source != "install"
+        or not plan.version
+        or not works_now
+        or works_now.split(".")[0] == plan.version
+    ):
+        return None
+    return f"its driver {works_now} works and stays; branch {plan.version} was not installed"
 
 
 def sentence(look: Look) -> str:

@@ -93,6 +93,8 @@ class _Task:
         while True:
             match driver.next_step(self._plan, look, self._limits):
                 case "done":
+                    if note := driver.another_version(self._plan, look):
+                        self._say(f"note: {name}: {note}")
                     return Seen(facts=look.facts, problem=None)
                 case "give up":
                     return Seen(facts=look.facts, problem=f"{name}: {driver.sentence(look)}")
@@ -151,8 +153,8 @@ class _Task:
         attempt, limit = os.urandom(8).hex(), time.monotonic() + self._limits.install_s
         name = self._machine.name
         self._say(
-            f"{name}: installing the NVIDIA driver with Ubuntu's packages (minutes; at most "
-            f"{span(self._limits.install_s)}) …"
+            f"{name}: installing the NVIDIA driver with Ubuntu's packages; that takes minutes, at most "
+            f"{span(self._limits.install_s)} …"
         )
         while True:
             try:

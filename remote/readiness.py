@@ -42,6 +42,11 @@ class SetUp:
 
 def wait_for_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None]) -> SetUp:
     """Block until cloud-init has ended, at most `deadline_s`. Raises NotReady where it failed or did not end."""
+    return judge(node.name, watch_cloud_init(node, deadline_s=deadline_s, say=say), deadline_s=deadline_s)
+
+
+def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None]) -> SetUp:
+    """Block until cloud-init has ended, well or not, at most `deadline_s`."""
     began, next_s = time.monotonic(), QUIET_S
     answer: Mapping[str, Any] | None = None
     with node.converse("ready", {"deadline_s": deadline_s}) as talk:
@@ -53,7 +58,7 @@ def wait_for_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], N
             if waited_s > next_s:
                 next_s = waited_s + EVERY_S
                 say(f"waiting for cloud-init on {node.name} … ({waited_s:.0f} s)")
-    return judge(node.name, parse(node.name, answer), deadline_s=deadline_s)
+    return parse(node.name, answer)
 
 
 def parse(name: str, answer: Mapping[str, Any] | None) -> SetUp:

@@ -37,7 +37,8 @@ from gpuctl.options import App, common_options
 @click.option(
     "--driver",
     metavar="auto|none|VERSION",
-    help="NVIDIA driver: the image's, else installed (Ubuntu); VERSION: a branch such as 580. (clouds, hosts)",
+    help="NVIDIA driver: the image's, else installed (Ubuntu); VERSION: a branch such as 580. (clouds; hosts: none "
+    "unless it is asked for, which may reboot them)",
 )
 @click.option("--accept-terms", is_flag=True, help="Accept the terms of a marketplace image. (oci)")
 @click.option("--disk-gb", type=int, metavar="G", help="Boot volume size. (clouds)")

@@ -123,7 +123,8 @@ class _Work:
         node = connect(machine, self.folder.known_hosts_path)
         try:
             if self.driver.source != "none":
-                readiness.wait_for_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
+                # How it ended is its owner's business; until then it may install packages itself.
+                readiness.watch_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
             found = _facts(node, self.peers)
         finally:
             node.close()

@@ -17,9 +17,10 @@ QUIET = ["DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "LC_ALL=C"]
 """Nothing asks, and no service is restarted while packages are installed: a reboot follows."""
 LOCK_PAUSE_S = 5.0
 """Between two tries for a lock that is held. apt waits for dpkg's lock, and for no other one."""
-HTTP_TIMEOUT_S = 12
-"""Of each file that a mirror does not send: a mirror of four suites has failed within 60 s."""
-UPDATE_S = 300
+FIRST_TRY = {"limit_s": 50, "silence_s": 6, "retries": 0}
+"""To fetch the lists of packages; a mirror that takes connections and sends nothing has failed within 60 s."""
+SECOND_TRY = {"limit_s": 300, "silence_s": 30, "retries": 2}
+"""Where some of them came: the mirror is slow, or one of several is away."""
 PORTS = {"http": 80, "https": 443}
 
 Tell = Callable[[str, str], None]
@@ -67,17 +68,17 @@ class Apt:
 
         Raises Failed where none could be had.
         """
-        words = ["timeout", "--kill-after=5", str(UPDATE_S), "apt-get", "update", "-o", "Acquire::Retries=0"]
-        words += ["-o", "Acquire::{}::Timeout={}".format("http", HTTP_TIMEOUT_S)]
-        words += ["-o", "Acquire::{}::Timeout={}".format("https", HTTP_TIMEOUT_S)]
-        code, said = self._unlocked(words)
-        unreached = unfetched(said)
-        if not re.search(r"^(Get|Hit):\d", said, re.MULTILINE):
-            host, why = unreached or ("", last_line(said))
-            raise Failed("mirror", host=host, said=why)
-        if code != 0 and unreached is None:
+        for one in (FIRST_TRY, SECOND_TRY):
+            code, said = self._unlocked(update_words(**one))
+            missing = unfetched(said)
+            if code == 0 and missing is None:
+                return ""
+            if not re.search(r"^(Get|Hit):\d", said, re.MULTILINE):
+                host, why = missing or ("", last_line(said))
+                raise Failed("mirror", host=host, said=why)
+        if missing is None:
             raise Failed("apt", said=error_of(said), doing="apt-get update")
-        return "" if unreached is None else "{}: {}".format(*unreached)
+        return "{}: {}".format(*missing)
 
     def install(self, packages: List[str]) -> None:
         """Install packages, without those that are only recommended. Raises Failed."""
@@ -104,6 +105,14 @@ class Apt:
                 raise Failed("lock", waited_s=self._lock_s, **held)
             self._tell("lock", held["holder"])
             time.sleep(LOCK_PAUSE_S)
+
+
+def update_words(limit_s: int, silence_s: int, retries: int) -> List[str]:
+    """The argv that fetches the lists of packages. Here apt may be ended: dpkg has no part in it."""
+    words = ["timeout", "--kill-after=5", str(limit_s), "apt-get", "update"]
+    settings = ["Acquire::Retries={}".format(retries)]
+    settings += ["Acquire::{}::Timeout={}".format(scheme, silence_s) for scheme in PORTS]
+    return words + [word for setting in settings for word in ("-o", setting)]
 
 
 def mirrors() -> List[str]:
@@ -228,6 +237,7 @@ def lock_of(said: str) -> Optional[Dict[str, str]]:
 def unfetched(said: str) -> Optional[Tuple[str, str]]:
     """The host of the first list that `apt-get update` could not fetch, and why."""
     found = re.search(r"^[WE]: Failed to fetch (\S+)\s+(.*)$", said, re.MULTILINE)
+    found = found or re.search(r"^Err:\d+ (\S+).*\n\s+(.*)$", said, re.MULTILINE)
     return (host_of(found.group(1)), found.group(2).strip()) if found else None
 
 

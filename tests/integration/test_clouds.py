@@ -57,6 +57,8 @@ def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
             "ssh_cidr": "127.0.0.1/32",
             "python": sys.executable,
             "network": {"ssh_port": gpuctl.cloud.settings()["ssh_port"]},
+            # The fake clouds' machines have none of the GPUs of their shapes.
+            "driver": "none",
         }
         gpuctl.script("cloud.yaml", yaml.safe_dump(spec))
         up = gpuctl.ok("up", "-f", "cloud.yaml", "--yes", "--json").json

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import Gpuctl, wait_for
@@ -118,9 +120,13 @@ HOLD = (
 def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why_not(
     tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    buses = ((A10, A10), (V100,), (H100, SWITCH), (A10,), (A10,), (A10,), (A10,), (A10,))
-    with hosts(tmp_path, *buses) as net, apt_mirror.serve(mirror, net.laptop) as url:
-        good, old, switched, cut_off, locked, kernel, password, other = net.hosts
+    buses = ((A10, A10), (V100,), (H100, SWITCH), *[(A10,)] * 6)
+    with (
+        hosts(tmp_path, *buses) as net,
+        apt_mirror.serve(mirror, net.laptop) as url,
+        socket.create_server((net.laptop, 0)) as silent,
+    ):
+        good, old, switched, cut_off, locked, kernel, password, other, stalled = net.hosts
         for host in net.hosts:
             host.root(apt_mirror.ubuntu([url]))
         place(
@@ -129,6 +135,7 @@ def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why
             'echo "$@" >> /var/systemctl; [ "$1" != is-active ] || echo active; [ "$1" != reboot ]',
         )
         cut_off.root(apt_mirror.ubuntu([url.replace(net.laptop, net.subnet.replace("0/24", "77"))]))
+        stalled.root(apt_mirror.ubuntu([f"http://{net.laptop}:{silent.getsockname()[1]}/"]))
         locked.root(HOLD)
         wait_for(lambda: locked.root("test -e /run/held", check=False).returncode == 0, what="the lock")
         kernel.root("umount /proc/sys/kernel/osrelease; echo 6.8.0-12-lowlatency > /run/osrelease")
@@ -137,7 +144,7 @@ def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why
         other.root(apt_mirror.ubuntu([url], system="debian"))
         began = time.monotonic()
         limits = Limits(mirror_s=5, lock_s=4, appear_s=2, poll_s=0.5)
-        result, reboots = reached(tmp_path, net, INSTALL, limits, (2, None, 1, None, None, None, None, None))
+        result, reboots = reached(tmp_path, net, INSTALL, limits, (2, None, 1, *[None] * 6))
         assert time.monotonic() - began < 60
         installed = {
             host.name: host.root(QUERY, check=False).stdout.split() for host in (good, old, switched)
@@ -145,7 +152,7 @@ def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why
         enabled = switched.root("cat /var/systemctl").stdout.splitlines()[0]
 
     assert reboots == dict.fromkeys(reboots, 0) | {good.name: 1, old.name: 1, switched.name: 1}
-    assert [machine.gpus for machine in result.machines] == [2, 1, 1, None, None, None, None, None]
+    assert [machine.gpus for machine in result.machines] == [2, 1, 1, *[None] * 6]
     modules = "linux-modules-nvidia-580-server"
     assert set(installed[good.name]) == {
         f"{modules}-open-oracle-6.8",
@@ -156,9 +163,10 @@ def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why
     assert f"{modules}-{apt_mirror.KERNEL}" in installed[old.name], "Volta needs the proprietary modules"
     assert "nvidia-fabricmanager-580" in installed[switched.name]
     assert enabled == "enable nvidia-fabricmanager"
-    assert set(result.problems) == {host.name for host in (cut_off, locked, kernel, password, other)}
+    assert set(result.problems) == {host.name for host in (cut_off, locked, kernel, password, other, stalled)}
     for host, words in (
         (cut_off, "can't be reached from there (No route to host), so the driver can't be installed."),
+        (stalled, f"the package mirror {net.laptop} can't be reached from there (Connection failed"),
         (locked, "has held /var/lib/dpkg/lock-frontend for 4 s, so the driver can't be installed."),
         (kernel, "Ubuntu has no driver for its kernel 6.8.0-12-lowlatency"),
         (password, "sudo wants a password there (sudo: a password is required)"),
@@ -206,7 +214,7 @@ def test_the_driver_of_an_image_is_waited_for_and_what_does_not_come_is_told(tmp
 
 
 @pytest.mark.whole
-def test_up_of_machines_you_have_installs_the_driver_also_where_it_was_killed_before(
+def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_way(
     gpuctl: Gpuctl, tmp_path: Path
 ) -> None:
     slow = apt_mirror.build(tmp_path / "mirror", apt_mirror.packages(after=apt_mirror.SLOW))
@@ -221,28 +229,40 @@ def test_up_of_machines_you_have_installs_the_driver_also_where_it_was_killed_be
         assert [machine["name"] for machine in gpuctl.ok("status", "--json").json["machines"]] == ["gpu-0"]
 
         host.root(apt_mirror.ubuntu([url]))
+        late, _ = reached(tmp_path, net, INSTALL, Limits(install_s=4), (None,))
+        assert "has not ended within 4 s, and goes on there" in late.problems["gpu-0"]
+        folder = f"/home/{host.user}/.gpuctl-node/driver"
+
+        def status() -> dict[str, Any]:
+            """What the installation says of itself on the host."""
+            return dict(json.loads(host.root(f"cat {folder}/status.json").stdout))
+
+        begun = status()
+
+        def followers() -> set[str]:
+            """The processes that follow the installation."""
+            found = host.root("pgrep -f ' [d]river$'", check=False).stdout.split()
+            return set(found) - {str(begun["pid"])}
+
         first = gpuctl.start(*words)
-        wait_for(lambda: host.root("cat /run/begun", check=False).stdout, what="the installation")
+        wait_for(followers, what="the first one that follows")
         first.kill()
         first.communicate()
-
-        def at_work(count: int) -> bool:
-            """Whether so many processes have to do with the installation: its own, and those that follow it."""
-            return host.root("pgrep -fc ' [d]river$'", check=False).stdout.strip() == str(count)
-
-        wait_for(lambda: at_work(1), what="the end of who followed for the killed one")
-        status = f"/home/{host.user}/.gpuctl-node/driver"
-        time_began = json.loads(host.root(f"cat {status}/status.json").stdout)["began"]
+        wait_for(lambda: not followers(), what="its end")
         second = gpuctl.start(*words)
-        wait_for(lambda: at_work(2), what="another one that follows")
+        before = wait_for(followers, what="the second one that follows")
+        host.root("kill $(pgrep -f '^sshd: ubuntu')")
+        wait_for(lambda: followers() - before, what="another connection")
+        assert status()["attempt"] == begun["attempt"], "one installation, which all followed"
+        host.reboot()
+        wait_for(
+            lambda: status()["attempt"] != begun["attempt"], what="an installation after the loss of power"
+        )
         host.root("touch /etc/let-go")
         wait_for(lambda: second.poll() is not None or reboot_when_asked(host), what="the order to reboot")
         done = end_of(second)
         assert done.status == 0, done.err
         assert [machine["gpus"] for machine in done.json["machines"]] == [1]
-        assert "installing the NVIDIA driver with Ubuntu's packages" in done.err
-        log = host.root(f"cat {status}/apt.log").stdout
-        assert log.count("apt-get install") == 1
-        assert json.loads(host.root(f"cat {status}/status.json").stdout)["began"] == time_began
+        assert host.root(f"cat {folder}/apt.log").stdout.count("apt-get install") == 1
         assert gpuctl.ok(*words).json["machines"][0]["gpus"] == 1
         assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "one reboot"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from inventories.driver import DriverPlan
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory
 from inventories.spec import Spec
@@ -136,3 +137,18 @@ def test_the_interpreter_is_the_specs_then_the_files_then_what_it_was(provider, 
     )
     hosts_file.write_text(text)
     assert {m.python for m in provider.plan(Spec(hosts=hosts_file), current).keep} == {"/f/python"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "driver"),
+    [
+        (None, DriverPlan(source="none")),
+        ("none", DriverPlan(source="none")),
+        ("auto", DriverPlan(source="install")),
+        ("580", DriverPlan(source="install", version="580")),
+    ],
+)
+def test_a_driver_is_installed_only_where_it_is_asked_for(provider, hosts_file, asked, driver):
+    plan = provider.plan(Spec(hosts=hosts_file, driver=asked), None)
+    assert plan.driver == driver
+    assert all(("reboot it once" in line) == (driver.source == "install") for line in plan.actions)

@@ -1,13 +1,18 @@
 """What is done about the driver of a machine's GPUs, and what is said of one that can't be had."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from node_facts import NO_GPU, facts
 
 from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.machine import Machine
 from remote import driver
 from remote.driver import Limits, Look
+from remote.driver_setup import _Task
 from remote.facts import Driver
 
 IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
@@ -38,7 +43,7 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
         pytest.param(IMAGE, look(ABSENT), "wait", id="image-not-there-yet"),
         pytest.param(IMAGE, look(ABSENT, waited_s=LATE), "give up", id="image-without-one"),
         pytest.param(IMAGE, look(MISMATCH), "reboot", id="image-was-updated"),
-        pytest.param(IMAGE, look(MISMATCH, free=False), "wait", id="image-was-updated-somebody-is-there"),
+        pytest.param(IMAGE, look(MISMATCH, free=False), "give up", id="image-was-updated-somebody-is-there"),
         pytest.param(IMAGE, look(MISMATCH, rebooted=True), "wait", id="one-reboot-is-enough"),
         pytest.param(
             IMAGE, look(MISMATCH, rebooted=True, waited_s=LATE), "give up", id="a-reboot-did-not-help"
@@ -194,3 +199,46 @@ def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
     assert (
         driver.progress("lock", "process 7 (apt)") == "waiting for the package lock, held by process 7 (apt)"
     )
+
+
+def test_a_driver_that_works_stays_though_another_was_asked_for() -> None:
+    gpu = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "535.309.01"}
+    seen = Look(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
+    asked = DriverPlan(source="install", version="580")
+    assert driver.next_step(asked, seen, Limits()) == "done"
+    assert driver.another_version(asked, seen) == (
+        "its driver 535.309.01 works and stays; branch 580 was not installed"
+    )
+    for plan in (INSTALL, IMAGE, DriverPlan(source="install", version="535")):
+        assert driver.another_version(plan, seen) is None
+
+
+class Installing:
+    """A node that says how far its installation is."""
+
+    def converse(self, command: str, request: dict[str, object]) -> AbstractContextManager[object]:
+        assert command == "driver"
+        assert request["version"] is None
+        said = [
+            {"phase": "update", "detail": "", "since_s": 4.0, "result": None},
+            {"phase": "lock", "detail": "process 7 (apt)", "since_s": 31.0, "result": None},
+            {"phase": "install", "detail": "a b", "since_s": 45.0, "result": None},
+            {"phase": "install", "detail": "a b", "since_s": 301.0, "result": None},
+            {"phase": "install", "detail": "a b", "since_s": 302.0, "result": {"state": "installed"}},
+        ]
+        return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in said]))
+
+
+def test_an_installation_tells_every_half_minute_how_far_it_is() -> None:
+    told: list[str] = []
+    here = Machine(
+        name="gpu-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="192.0.2.1", gpus=2, id="a"
+    )  # fmt: skip
+    task = _Task(here, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append)
+    task._open = Installing()  # type: ignore[assignment]
+    assert task._follow("attempt", 60) == {"state": "installed"}
+    doing = "gpu-0: installing the NVIDIA driver: "
+    assert told == [
+        f"{doing}waiting for the package lock, held by process 7 (apt) … (31 s, at most 20 minutes)",
+        f"{doing}downloading and installing packages (2 packages) … (5 minutes, at most 20 minutes)",
+    ]

@@ -186,6 +186,10 @@ def test_the_mirror_that_could_not_be_reached() -> None:
         "archive.ubuntu.com",
         "Could not connect to archive.ubuntu.com:80 (185.125.190.36), connection timed out",
     )
+    cut_off = (
+        "Err:1 http://archive.ubuntu.com/ubuntu noble InRelease\n  Connection failed [IP: 192.0.2.1 80]\n"
+    )
+    assert apt.unfetched(cut_off) == ("archive.ubuntu.com", "Connection failed [IP: 192.0.2.1 80]")
     assert apt.unfetched("Hit:1 http://a/ubuntu noble InRelease\n") is None
 
 
