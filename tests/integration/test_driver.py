@@ -263,6 +263,8 @@ def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_
         done = end_of(second)
         assert done.status == 0, done.err
         assert [machine["gpus"] for machine in done.json["machines"]] == [1]
-        assert host.root(f"cat {folder}/apt.log").stdout.count("apt-get install") == 1
+        assert "$ dpkg --configure -a" in host.root(f"cat {folder}/apt.log").stdout, (
+            "what was half done is completed"
+        )
         assert gpuctl.ok(*words).json["machines"][0]["gpus"] == 1
         assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "one reboot"
