@@ -51,8 +51,9 @@ def findings(
 
 def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
     """Of a machine with GPUs that can be used: that there should be more."""
-    if driver_state(fact.driver) == "partial" and (problem := driver_problem(fact.driver)):
-        return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=False)
+    state = driver_state(fact.driver)
+    if state in ("partial", "fabric") and (problem := driver_problem(fact.driver)):
+        return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=state == "fabric")
     if fact.driver.listed < expected:
         return Finding(
             node=name,
