@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,29 @@ def test_the_next_image_is_taken_where_the_account_may_not_accept_the_terms(fake
     said = command.said.getvalue()
     assert "manage app-catalog-listing in tenancy" in said
     assert f"The next image is taken: {ORACLE}" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
+def test_an_up_that_is_killed_while_it_accepts_terms_goes_on(fake: FakeCloud, phase: str) -> None:
+    fake.fault(operation=SUBSCRIBE, kind=phase)
+    words = [
+        "up",
+        "--shape",
+        "VM.GPU.A10.2",
+        "--ssh-cidr",
+        "127.0.0.1/32",
+        "--no-wait",
+        "--yes",
+        "--accept-terms",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpuctl", *words], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as killed:
+        assert fake.held(wait_s=60) is not None
+        killed.kill()
+    fake.release()
+    document = Command(fake, typed=None, yes=True)(accept_terms=True)
+    assert {machine["user"] for machine in document["machines"]} == {"ubuntu"}
+    kinds = [one["kind"] for one in fake.state()["resources"]]
+    assert kinds.count("appcatalogsubscription") == 1

@@ -436,6 +436,9 @@ def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) 
     assert "CreateNatGateway" in {request.operation for request in plan.requests}
     assert plan.region is None
     assert "None" not in told
+    assert {"oci": "<NVIDIA GPU-Optimized VMI, else", "aws": "<newest Deep Learning Base AMI>"}[name] in told
+    assert (plan.image, plan.driver.source) == (None, "image")
+    assert "can't be asked" in plan.image_why
 
 
 class TellsAddress(BaseHTTPRequestHandler):

@@ -17,6 +17,9 @@ def test_check_finds_nothing(builder: Builder, cloud: OciCloud, fake: FakeCloud)
     assert {"OCI SDK", "credentials", "clock", "region", "permission to read", "service limits"} <= {
         finding.what for finding in found if finding.ok
     }
+    (image,) = [finding.detail for finding in found if finding.what == "shape and image"]
+    assert "NVIDIA GPU-Optimized VMI 26.04.1 (it brings the driver)" in image
+    assert "--accept-terms" in image
     assert operations(fake, mutating=True) == []
 
 
