@@ -4,9 +4,16 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from provision.catalog import SHAPES
+from provision.catalog import PRICE_REGION, SHAPES
 from provision.cloud import CloudCluster, Instance, NewMachine, Offer, PlannedResource, ResourceAction
-from provision.costs import PlanPrice, address_hourly_usd, disk_hourly_usd
+from provision.costs import (
+    ADDRESS_HOURLY_USD,
+    AWS_GP3_USD_PER_GB_MONTH,
+    HOURS_A_MONTH,
+    OCI_PERFORMANCE_USD_PER_GB_MONTH,
+    OCI_STORAGE_USD_PER_GB_MONTH,
+    PlanPrice,
+)
 from provision.limits import ending_clause
 from provision.provider import PlannedMachine
 
@@ -24,7 +31,7 @@ def price_of(
     target = cluster.target
     gb = offer.disk_gb + int(offer.facts.get("other_disks_gb") or 0)
     disk_usd = disk_hourly_usd(target.provider, target.region, gb, usd_per_gb_month=disk_usd_per_gb_month)
-    address_usd = address_hourly_usd(target.provider) if cluster.public_ip else 0.0
+    address_usd = ADDRESS_HOURLY_USD if target.provider == "aws" and cluster.public_ip else 0.0
     return PlanPrice(
         machines_usd=_times(count, each_usd),
         disks_usd=_times(count, disk_usd),
@@ -32,6 +39,23 @@ def price_of(
         network_usd=offer.network_hourly_usd,
         most_machines_usd=_times(count, most_usd),
     )
+
+
+def disk_hourly_usd(
+    provider: str, region: str | None, gb: int, *, usd_per_gb_month: float | None = None
+) -> float | None:
+    """What a boot volume of that size costs, USD an hour. `usd_per_gb_month`: a price that was asked for since.
+
+    None: not known in that region.
+    """
+    if usd_per_gb_month is None:
+        if provider == "oci":
+            usd_per_gb_month = OCI_STORAGE_USD_PER_GB_MONTH + OCI_PERFORMANCE_USD_PER_GB_MONTH
+        elif region in (None, PRICE_REGION):
+            usd_per_gb_month = AWS_GP3_USD_PER_GB_MONTH
+        else:
+            return None
+    return gb * usd_per_gb_month / HOURS_A_MONTH
 
 
 def resources(

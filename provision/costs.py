@@ -6,8 +6,6 @@ is not known (None), and then the whole is not known either. Machines' prices ar
 
 from dataclasses import dataclass
 
-from provision.catalog import PRICE_REGION
-
 HOURS_A_MONTH = 730.0
 """What clouds that bill a disk by the month take for one: 8,760 hours a year in twelve parts."""
 
@@ -54,25 +52,3 @@ class PlanPrice:
 
 
 FREE = PlanPrice()
-
-
-def disk_hourly_usd(
-    provider: str, region: str | None, gb: int, *, usd_per_gb_month: float | None = None
-) -> float | None:
-    """What a boot volume of that size costs, USD an hour. `usd_per_gb_month`: a price that was asked for since.
-
-    None: not known in that region.
-    """
-    if usd_per_gb_month is None:
-        if provider == "oci":
-            usd_per_gb_month = OCI_STORAGE_USD_PER_GB_MONTH + OCI_PERFORMANCE_USD_PER_GB_MONTH
-        elif region in (None, PRICE_REGION):
-            usd_per_gb_month = AWS_GP3_USD_PER_GB_MONTH
-        else:
-            return None
-    return gb * usd_per_gb_month / HOURS_A_MONTH
-
-
-def address_hourly_usd(provider: str) -> float:
-    """What the public address of a machine costs, USD an hour."""
-    return ADDRESS_HOURLY_USD if provider == "aws" else 0.0

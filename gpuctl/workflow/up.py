@@ -155,6 +155,8 @@ def _ask(app: App, plan: Plan) -> Plan:
             _say(app, f"note: {note}")
     else:
         app.output.table(up_plan.drawn(plan), aside=True)
+    if plan.requests:
+        app.output.detail(up_plan.requests_text(plan))
     if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan)):
         raise Declined("Cancelled: nothing was created.")
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
@@ -188,15 +190,18 @@ def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) 
 
 def _folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.providers import infer
+    from provision.providers import NAMES, infer
 
     had = provider_name(folder)
-    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None) or infer(spec) == had:
+    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):
+        return folder
+    wanted = infer(spec)
+    if wanted == had or wanted not in NAMES:
         return folder
     free = folder
     for number in itertools.count(1):
         end = "" if number == 1 else f"-{number}"
-        free = app.store.cluster(f"{folder.name[:MOST_OF_A_NAME]}-{infer(spec)}{end}")
+        free = app.store.cluster(f"{folder.name[:MOST_OF_A_NAME]}-{wanted}{end}")
         if provider_name(free) is None:
             break
     app.output.say(

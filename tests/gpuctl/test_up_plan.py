@@ -14,7 +14,7 @@ from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.cloud import PlannedRequest, PlannedResource, Terms
-from provision.costs import PlanPrice, disk_hourly_usd
+from provision.costs import PlanPrice
 from provision.provider import Plan, PlannedMachine
 
 PRICE = PlanPrice(machines_usd=8.0, disks_usd=0.0233)
@@ -192,10 +192,3 @@ def test_requests_are_shown_one_a_line() -> None:
 )  # fmt: skip
 def test_a_span_of_time_as_people_write_it(seconds: float, said: str) -> None:
     assert up_plan.span(seconds) == said
-
-
-def test_disks_have_list_prices_where_they_are_known() -> None:
-    assert disk_hourly_usd("oci", "eu-frankfurt-1", 200) == pytest.approx(200 * 0.0425 / 730)
-    assert disk_hourly_usd("aws", "us-east-1", 200) == pytest.approx(200 * 0.08 / 730)
-    assert disk_hourly_usd("aws", "eu-west-1", 200) is None
-    assert disk_hourly_usd("aws", "eu-west-1", 730, usd_per_gb_month=0.088) == pytest.approx(0.088)

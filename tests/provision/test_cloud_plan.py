@@ -137,3 +137,10 @@ def test_the_time_until_machines_end() -> None:
 def test_what_is_billed_after_the_end(cluster: CloudCluster, offer: Offer, said: str) -> None:
     ends = replace(cluster, ttl_s=60.0, expires_at="2026-11-21T09:00:00+00:00")
     assert cloud_plan.conditions(ends, offer, lives=False)["ending"] == said
+
+
+def test_disks_have_list_prices_where_they_are_known() -> None:
+    assert cloud_plan.disk_hourly_usd("oci", "eu-frankfurt-1", 200) == pytest.approx(200 * 0.0425 / 730)
+    assert cloud_plan.disk_hourly_usd("aws", "us-east-1", 200) == pytest.approx(200 * 0.08 / 730)
+    assert cloud_plan.disk_hourly_usd("aws", "eu-west-1", 200) is None
+    assert cloud_plan.disk_hourly_usd("aws", "eu-west-1", 730, usd_per_gb_month=0.088) == pytest.approx(0.088)
