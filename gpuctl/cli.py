@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
             app.give(json=True)
-        return _report(app, "Usage", _familiar(arguments) or _usage_message(error), 2, error)
+        return _report(app, "Usage", _familiar(arguments, error) or _usage_message(error), 2, error)
     except Exception as error:  # noqa: BLE001 - nobody is to see a traceback who did not ask for it
         return _report(app, type(error).__name__, *_sentence(error), error)
 
@@ -178,11 +178,16 @@ def _usage_message(error: click.ClickException) -> str:
     return f"{message} See `{path} --help`."
 
 
-def _familiar(arguments: Sequence[str]) -> str | None:
+def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | None:
     """The answer to a line that other tools would take; None: it is none."""
+    refused = next((one for one in (error, error.__cause__) if isinstance(one, click.NoSuchOption)), None)
+    if refused is None and type(error) is not click.UsageError:
+        return None  # a value that can't be used, or one that is missing
     from gpuctl import familiar  # only those who have an error pay for it
 
-    return familiar.answer(arguments, overview.COMMANDS, _options_of)
+    return familiar.answer(
+        arguments, overview.COMMANDS, _options_of, refused=refused.option_name if refused else None
+    )
 
 
 def _options_of(name: str) -> tuple[frozenset[str], bool]:

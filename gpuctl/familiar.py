@@ -120,10 +120,13 @@ OptionsOf: TypeAlias = Callable[[str], tuple[Collection[str], bool]]
 """Of a command of gpuctl's: its options that take a value, and whether what follows its first word is a script's."""
 
 
-def answer(typed: Sequence[str], commands: Collection[str], options_of: OptionsOf) -> str | None:
+def answer(
+    typed: Sequence[str], commands: Collection[str], options_of: OptionsOf, *, refused: str | None
+) -> str | None:
     """The sentence for a line that gpuctl refused, with the line to type; None: nothing of it is known here.
 
-    `typed`: all arguments of gpuctl. `commands`: those that gpuctl has.
+    `typed`: all arguments of gpuctl. `commands`: those that gpuctl has. `refused`: the option that its command has
+    not got; None: it was a word.
     """
     at = _command_at(typed)
     if at is None:
@@ -131,9 +134,13 @@ def answer(typed: Sequence[str], commands: Collection[str], options_of: OptionsO
     before, name, rest = list(typed[:at]), typed[at], list(typed[at + 1 :])
     if name in commands:
         changed = _rewritten(name, rest, options_of)
-        if changed == rest:
+        unknown = list(dict.fromkeys(_unknown(name, rest, changed, words=refused is None)))
+        # Of `-auto-approve` the first letter is what was refused.
+        if refused and not any(word.startswith(refused) for word in unknown):
             return None
-        missing = ", ".join(dict.fromkeys(_unknown(name, rest, changed)))
+        if changed == rest or not unknown:
+            return None
+        missing = ", ".join(unknown)
         return f"{name} does not take {missing}; write: {_line(name, before, changed)}{_where(changed)}"
     if name in SENTENCES:
         return f"gpuctl has no '{name}'. {SENTENCES[name]}"
@@ -223,13 +230,14 @@ def _filled(template: str, value: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _unknown(command: str, typed: list[str], changed: list[str]) -> list[str]:
-    """What of the words had to be changed."""
+def _unknown(command: str, typed: list[str], changed: list[str], *, words: bool) -> list[str]:
+    """What had to be changed: options; or `words`, those that are another option's value now."""
     table = {**OPTIONS[""], **OPTIONS.get(command, {})}
-    kept = set(changed)
-    options = [word.partition("=")[0] for word in typed if word.partition("=")[0] in table]
-    words = [word for word in typed if not word.startswith("-")]
-    return options or [f"'{word}'" for word in words if word in kept]
+    names = [word.partition("=")[0] for word in typed]
+    options = [name for name in names if name in table]
+    if options or not words:
+        return options
+    return [f"'{word}'" for word in typed if not word.startswith("-") and word in changed]
 
 
 def shape_of(gpus: str) -> str:

@@ -101,6 +101,8 @@ def test_other_tools_options_are_answered_with_the_line_to_type(
             "Invalid value for '--count': 'many' is not a valid integer. See `gpuctl up --help`.",
         ),
         ("exec --bogus -- ls -n 2", "No such option '--bogus'"),
+        ("up --cuont 2", "No such option '--cuont'. (Did you mean one of: "),
+        ("up my --bogus", "No such option '--bogus'."),
         ("--no-color", "Missing command. See `gpuctl --help`."),
     ],
 )
