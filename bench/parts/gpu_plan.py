@@ -25,7 +25,7 @@ class Sizes:
 
 WHOLE = Sizes(
     model="resnet18", images=50_000, batches=(64, 1024), epochs=3, matrix=8192, copied=2**31,
-    watched=100, loss_steps=10, loss_batch=32,
+    watched=100, loss_steps=8, loss_batch=32,
 )  # fmt: skip
 MINIATURE = Sizes(
     model="cnn",
@@ -44,8 +44,8 @@ def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
     """All of them, in order of what is to be known first. Compiling is left out on a CPU: it takes minutes there."""
     small, large = sizes.batches
     found = [
-        Section(name="device", limit_s=60),
-        Section(name="waits", limit_s=60),
+        Section(name="device", limit_s=90),
+        Section(name="waits", limit_s=90),
         Section(name="losses", limit_s=90),
         Section(name=f"batch {small}", limit_s=150),
         Section(name="parsers", limit_s=45),

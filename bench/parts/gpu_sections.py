@@ -29,15 +29,15 @@ from train.step import Objective, Step
 from train.timing import StepTimer
 from train.trainer import Trainer
 
-DOUBLE_BOUND = 1e-8
-"""Of the losses in double precision, relative: another order of additions makes 1e-14 of it in ten steps (measured
-on a CPU, channels innermost against outermost), another sample or a wrong gradient more than 1e-3."""
-ROUNDING = 30.0
-"""In single precision a GPU may be so many times as far from double precision as this machine's CPU is: its
-convolutions are computed in other ways (Winograd, FFT), which round more, and what differs grows with the steps."""
-ROUNDING_FLOOR = 1e-5
-SINGLE_BOUND = 2e-2
-"""However far the CPU is."""
+DOUBLE_BOUND = 1e-6
+"""Of the losses in double precision, relative. Another order of additions makes 1e-14 of it in ten steps (measured on
+a CPU, channels innermost against outermost); another sample or a wrong gradient makes more than 1e-3."""
+FIRST_BOUND = 5e-5
+"""Of the first loss in single precision: a CPU has 1e-7, and TF32's ten bits would have more than 1e-4."""
+SINGLE_BOUND, ROUNDING = 1e-3, 30.0
+"""Of the later ones, or so many times what this machine's CPU has. Roundings grow with the steps, the faster the larger
+the steps are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2), so they are small here."""
+SINGLE = {"optimizer": "sgd", "lr": 1e-4}
 NCCL_TIMEOUT_S = 60.0
 DDP_STEPS = 6
 PROFILED = 20
@@ -80,7 +80,7 @@ def waits_section(work: Work) -> None:
             torch.ones(1, device=work.device).item()
         work.tell.check(
             "a planted wait is seen",
-            ok=sum(planted.found.values()) == 1,
+            ok=bool(planted.found),
             said=f"{sum(planted.found.values())} of 1",
         )
     jobs: dict[str, dict[str, Any]] = {
@@ -127,27 +127,36 @@ def losses_section(work: Work) -> None:
         ok=difference <= DOUBLE_BOUND,
         said=f"{len(found)} steps differ from the CPU's by {difference:.1e} at most (bound {DOUBLE_BOUND:g})",
     )
-    for optimizer in ("sgd", "adam"):
-        _check_single(work, optimizer)
+    _check_single(work)
 
 
-def _check_single(work: Work, optimizer: str) -> None:
-    chosen: dict[str, Any] = {"optimizer": optimizer, "lr": 0.01 if optimizer == "sgd" else 1e-3}
+def _check_single(work: Work) -> None:
+    chosen: dict[str, Any] = SINGLE
     exact = _losses(work, torch.device("cpu"), double=True, **chosen)
-    on_cpu = apart(_losses(work, torch.device("cpu"), **chosen), exact)
-    bound = min(SINGLE_BOUND, max(ROUNDING * on_cpu, ROUNDING_FLOOR))
-    differs = {"cpu fp32": on_cpu}
-    for precision in ("fp32", "tf32", "bf16"):
-        found = _losses(work, work.device, precision=precision, **chosen)
-        work.tell.value(optimizer, precision, value=found)
-        differs[precision] = apart(found, exact)
-    work.tell.value(optimizer, "apart", value=differs)
-    work.tell.check(
-        f"losses in single precision, {optimizer}",
-        ok=differs["fp32"] <= bound,
-        said=f"{differs['fp32']:.1e} from double precision (bound {bound:.1e}: the CPU's own is {on_cpu:.1e}); "
-        f"tf32 {differs['tf32']:.1e}, bf16 {differs['bf16']:.1e}",
+    rounded = _losses(work, torch.device("cpu"), **chosen)
+    found = {name: _losses(work, work.device, precision=name, **chosen) for name in ("fp32", "tf32", "bf16")}
+    first, all_of_them = (
+        {name: apart(losses[:count], exact[:count]) for name, losses in {"cpu": rounded, **found}.items()}
+        for count in (1, len(exact))
     )
+    work.tell.value(
+        "single", value={"double": exact, "cpu": rounded, **found, "first": first, "apart": all_of_them}
+    )
+    work.tell.check(
+        "the first loss in single precision",
+        ok=first["fp32"] <= FIRST_BOUND,
+        said=f"{_powers(first)} from double precision (bound {FIRST_BOUND:.1e})",
+    )
+    bound = max(SINGLE_BOUND, ROUNDING * all_of_them["cpu"])
+    work.tell.check(
+        "losses in single precision",
+        ok=all_of_them["fp32"] <= bound,
+        said=f"{len(exact)} steps, {_powers(all_of_them)} from double precision at most (bound {bound:.1e})",
+    )
+
+
+def _powers(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1e}" for name, value in values.items())
 
 
 def _losses(work: Work, device: torch.device, *, double: bool = False, **chosen: Any) -> list[float]:  # noqa: ANN401
@@ -258,7 +267,7 @@ def nccl_section(work: Work) -> None:
         for compression in ("none", "half", "powersgd"):
             found = _averaged(work, compression)
             work.tell.value("averaged", compression, value=found)
-            bound = ROUNDING_FLOOR * 10 if compression == "none" else 0.2
+            bound = 1e-4 if compression == "none" else 0.2
             difference = apart(found, alone)
             work.tell.check(
                 f"DistributedDataParallel, --compression {compression}",
@@ -350,7 +359,12 @@ def _profiled(work: Work, trainer: Trainer) -> dict[str, Any]:
             trainer.take_epoch()
         synchronize(work.device)
     rows = profiler.key_averages()
-    on_device = [row for row in rows if str(row.device_type).endswith("CUDA")]
+    # Ranges that were named on the host are shown on the device, too, around the kernels in them.
+    on_device = [
+        row
+        for row in rows
+        if str(row.device_type).endswith("CUDA") and not getattr(row, "is_user_annotation", False)
+    ]
     top = sorted(on_device, key=lambda row: row.self_device_time_total, reverse=True)[:8]
     return {
         "steps": steps,

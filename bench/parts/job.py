@@ -277,7 +277,7 @@ class Waits:
             torch.cuda.set_sync_debug_mode(mode)
 
     def _shown(self, message: Warning | str, *_: object, **__: object) -> None:
-        if "synchronizing" in str(message):
+        if "called a synchronizing" in str(message):
             self._count()
 
     def _synchronized(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - torch's own

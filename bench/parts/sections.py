@@ -173,6 +173,8 @@ class _Following:
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
+            if self.over.issuperset(self._limits):
+                return None
         if self._current is not None or not self.over:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
