@@ -35,8 +35,8 @@ a CPU, channels innermost against outermost); another sample or a wrong gradient
 FIRST_BOUND = 5e-5
 """Of the first loss in single precision: a CPU has 1e-7, and TF32's ten bits would have more than 1e-4."""
 SINGLE_BOUND, ROUNDING = 1e-3, 30.0
-"""Of the later ones, or so many times what this machine's CPU has. Roundings grow with the steps, the faster the larger
-the steps are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2), so they are small here."""
+"""Of the later ones, or so many times what this machine's CPU has. Roundings grow with the steps, the faster the
+larger those are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2): here they are small."""
 SINGLE = {"optimizer": "sgd", "lr": 1e-4}
 NCCL_TIMEOUT_S = 60.0
 DDP_STEPS = 6

@@ -37,7 +37,7 @@ def started(sections, handle):
     return subprocess.Popen(words, cwd=ROOT, pass_fds=[handle], start_new_session=True)
 
 
-def ran(*names, seconds=30.0, limits=None, alone=()):
+def ran(*names, seconds=120.0, limits=None, alone=()):
     document = {"sections": {}, "checks": []}
     kept = []
     sections = [
