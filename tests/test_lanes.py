@@ -16,8 +16,8 @@ def test_a_file_of_deep_tests_names_paths_that_exist() -> None:
     root = lanes.TESTS.parent
     tracked = [
         str(path.relative_to(root))
-        for folder in ("gpuctl", "provision", "remote", "inventories", "train", "tests")
-        for path in (root / folder).rglob("*.py")
+        for folder in ("gpuctl", "provision", "remote", "inventories", "train", "tests", "bench", "docs")
+        for path in (root / folder).rglob("*")
     ]
     missing = {
         prefix

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from clouds import KINDS, CloudGpuctl, Clouds
+from forks import Forks
 from terminal import Terminal
 
 import inventories
@@ -38,9 +39,9 @@ STABLE = (
 
 
 @pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
     with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture(params=KINDS)
