@@ -11,8 +11,8 @@ HOURS_A_MONTH = 730.0
 
 OCI_STORAGE_USD_PER_GB_MONTH = 0.0255
 OCI_PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
-"""Boot volumes are "Balanced", 10 performance units a GB. The same in every commercial region.
-https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
+"""Parts B91961 and B91962 of Oracle's price list, the same in every commercial region. Boot volumes are "Balanced":
+10 performance units a GB, https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
 
 AWS_GP3_USD_PER_GB_MONTH = 0.08
 """gp3 as it comes (3,000 IOPS, 125 MB/s), us-east-1. https://aws.amazon.com/ebs/pricing/, 2026-11."""
