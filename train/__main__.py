@@ -1,6 +1,6 @@
 """The built-in training job: data-parallel training on real images, with its timings.
 
-One process, on the first GPU or else the CPU:
+One process, on the first GPU, or on the CPU where there is none:
 
     python -m train
 

@@ -249,7 +249,7 @@ def _speed(group: _Group) -> None:
 
 
 def _where(group: _Group) -> None:
-    group.choice("--device", Device, "auto: GPUs if this host has any")
+    group.choice("--device", Device, "auto: GPUs if this host has any, which then have to work")
     group.add(
         "--threads",
         "CPU threads a rank (default: $OMP_NUM_THREADS, else this machine's cores divided by the ranks on it)",

@@ -52,13 +52,20 @@ def test_a_run_does_not_fall_back_to_cpus(gpuctl: Gpuctl, tmp_path: Path) -> Non
         assert message.endswith("\nTo run on the CPUs all the same: --device cpu")
         assert untouched(host)
         assert runs_of(gpuctl) == []
+
+        on_cpu = gpuctl.ok("train", "--device", "cpu", "--json", "seen.py").json
+        assert "sees '' 1" in log_of(gpuctl, on_cpu["run"], 0)
+
+
+def test_every_way_to_start_ranks_refuses_gpus_that_nothing_can_use(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with cluster(gpuctl, tmp_path, count=1) as net:
+        (host,) = net.hosts
+        gpuctl.script("seen.py", SEEN)
+        host.root(TWO_GPUS_ON_THE_BUS)
         for words in (("train", "--skip-preflight", "seen.py"), ("train", "--mode", "ray"), ("bench",)):
             assert "it would use CPUs" in gpuctl(*words).err, words
         dry = gpuctl.ok("train", "--dry-run", "--json", "--", "--epochs", "1").json
         assert [finding["fatal"] for finding in dry["findings"]] == [True]
-
-        on_cpu = gpuctl.ok("train", "--device", "cpu", "--json", "--", "--epochs", "1").json
-        assert (on_cpu["world_size"], on_cpu["train"]["device"]) == (1, "cpu")
 
         # nvidia-smi shows GPUs that PyTorch, here without CUDA, can't use: refused by the ranks.
         host.root(NVIDIA_SMI)
@@ -68,5 +75,5 @@ def test_a_run_does_not_fall_back_to_cpus(gpuctl: Gpuctl, tmp_path: Path) -> Non
         assert "PyTorch can use none of the 2 NVIDIA GPUs in this machine: torch " in said
         assert said.endswith("or train on the CPU: --device cpu")
 
-        script = gpuctl.ok("train", "--device", "cpu", "--json", "seen.py").json
-        assert "sees '' 1" in log_of(gpuctl, script["run"], 0)
+        on_cpu = gpuctl.ok("train", "--device", "cpu", "--json", "--", "--epochs", "1").json
+        assert (on_cpu["world_size"], on_cpu["train"]["device"]) == (1, "cpu")
