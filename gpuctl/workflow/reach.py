@@ -1,7 +1,7 @@
 """From machines that the provider calls running to nodes that a run can start on."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from gpuctl.text import dollars, plural
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InventoryError
 from inventories.files import write_atomic
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 BOOT_TIMEOUT_S = 900.0
 """From the moment that the provider calls a machine running; bare metal takes longest."""
+READY = "ready"
+"""In the journal: machines that an `up` called ready, by id."""
 MOST_SHOWN = 3
 """Consoles of which lines are shown; many machines mostly fail alike."""
 
@@ -85,6 +87,9 @@ def reach(
     problems = {name: one.problem for name, one in seen.items() if one.problem is not None}
     if failed and boot is not None:
         raise _failure(app, folder, by_name, failed, problems=problems, boot=boot)
+    if failed:
+        for problem in problems.values():
+            app.output.say(f"note: {problem}")
     values(outcomes)
     found = {name: one.facts for name, one in seen.items()}
     for name, fact in found.items():
@@ -103,6 +108,33 @@ def reach(
         ),
         problems=problems,
     )
+
+
+def never_ready(
+    folder: ClusterFolder, machines: Sequence[Machine], *, created: Collection[str]
+) -> frozenset[str]:
+    """The names of machines that no `up` has called ready: just `created`, or of an earlier `up` that was cut off."""
+    ready = {one for entry in folder.journal.read() if entry["event"] == READY for one in entry["machines"]}
+    return frozenset(
+        machine.name for machine in machines if machine.name in created or machine.id not in ready
+    )
+
+
+def without_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
+    """What is told of machines whose GPUs can't be used: a sentence for each, and how to go on."""
+    problems, count = list(reached.problems.values()), len(inventory.machines)
+    if billed:
+        ready = [machine.name for machine in inventory.machines if machine.name not in reached.problems]
+        end = _staying(inventory.cluster, count, ready, inventory.hourly_usd)
+    else:
+        end = (
+            f"The cluster {inventory.cluster} has {plural(count, 'machine')}. The same `gpuctl up` tries again; with "
+            "--driver none it takes them as they are."
+        )
+    if len(problems) == 1:
+        return f"{problems[0]}\n{end}"
+    head = f"The GPUs of {len(problems)} of {count} machines can't be used:"
+    return "\n".join([head, *(f"  {problem}" for problem in problems), end])
 
 
 @dataclass(frozen=True)
@@ -266,7 +298,7 @@ def _failure(
             parts += _told(seen[name], lines=asked.index(name) < MOST_SHOWN)
     parts += problems.values()
     ready = [name for name in machines if name not in {**failed, **problems}]
-    end = staying(folder.name, len(machines), ready, boot.hourly_usd)
+    end = _staying(folder.name, len(machines), ready, boot.hourly_usd)
     if len(failed) == 1 and not problems:
         (only,) = failed.values()
         error = type(only)("\n".join([*parts, end]))
@@ -283,7 +315,7 @@ def _told(seen: _Console | Exception, *, lines: bool) -> list[str]:
     return [f"  {seen.note}", *(f"    {line}" for line in seen.lines if lines)]
 
 
-def staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
+def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
     """What becomes of the machines, and how to go on."""
     price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
     who = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"

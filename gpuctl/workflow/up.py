@@ -15,7 +15,7 @@ from gpuctl.workflow import up_plan
 from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
-from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, Reached, reach, staying
+from gpuctl.workflow.reach import BOOT_TIMEOUT_S, READY, Boot, never_ready, reach, without_gpus
 from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
@@ -280,7 +280,7 @@ def _create(
         timeout_s=boot_timeout_s,
         console=provider.console,
         hourly_usd=plan.hourly_usd,
-        made=_never_ready(folder, plan, machines),
+        made=never_ready(folder, machines, created=[machine.name for machine in plan.create]),
     )
     try:
         reached = reach(
@@ -293,36 +293,10 @@ def _create(
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.billed)
     ready = [machine for machine in kept.machines if machine.name not in reached.problems]
-    folder.journal.append("ready", machines=[machine.id for machine in ready])
+    folder.journal.append(READY, machines=[machine.id for machine in ready])
     if reached.problems:
-        raise Attention(_without_gpus(kept, reached, billed=provider.billed))
+        raise Attention(without_gpus(kept, reached, billed=provider.billed))
     return kept
-
-
-def _never_ready(folder: ClusterFolder, plan: Plan, machines: Sequence[Machine]) -> frozenset[str]:
-    """The names of machines that no `up` has called ready: they are new, or an earlier `up` was cut off."""
-    ready = {one for entry in folder.journal.read() if entry["event"] == "ready" for one in entry["machines"]}
-    created = {machine.name for machine in plan.create}
-    return frozenset(
-        machine.name for machine in machines if machine.name in created or machine.id not in ready
-    )
-
-
-def _without_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
-    """What is told of machines whose GPUs can't be used: a sentence for each, and how to go on."""
-    problems, count = list(reached.problems.values()), len(inventory.machines)
-    if billed:
-        ready = [machine.name for machine in inventory.machines if machine.name not in reached.problems]
-        end = staying(inventory.cluster, count, ready, inventory.hourly_usd)
-    else:
-        end = (
-            f"The cluster {inventory.cluster} has {plural(count, 'machine')}. The same `gpuctl up` tries again; with "
-            "--driver none it takes them as they are."
-        )
-    if len(problems) == 1:
-        return f"{problems[0]}\n{end}"
-    head = f"The GPUs of {len(problems)} of {count} machines can't be used:"
-    return "\n".join([head, *(f"  {problem}" for problem in problems), end])
 
 
 def _keep(

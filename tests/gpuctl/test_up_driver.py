@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.workflow.reach import Reached
-from gpuctl.workflow.up import _never_ready, _without_gpus
+from gpuctl.workflow.reach import Reached, never_ready, without_gpus
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.provider import Plan, PlannedMachine
 
 
 def machine(rank: int) -> Machine:
@@ -22,21 +19,14 @@ def machine(rank: int) -> Machine:
 MACHINES = (machine(0), machine(1), machine(2))
 
 
-def plan(*create: str) -> Plan:
-    return Plan(
-        spec=Spec(), provider="oci", create=tuple(PlannedMachine(name=name, rank=2) for name in create), keep=(),
-        hourly_usd=6.0, free=False, actions=(),
-    )  # fmt: skip
-
-
 def test_new_machines_and_those_of_an_up_that_was_cut_off_may_be_rebooted(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
     folder.make()
-    assert _never_ready(folder, plan("gpu-2"), MACHINES) == {"gpu-0", "gpu-1", "gpu-2"}
+    assert never_ready(folder, MACHINES, created=["gpu-2"]) == {"gpu-0", "gpu-1", "gpu-2"}
     folder.journal.append("ready", machines=["id-0"])
-    assert _never_ready(folder, plan("gpu-2"), MACHINES) == {"gpu-1", "gpu-2"}
+    assert never_ready(folder, MACHINES, created=["gpu-2"]) == {"gpu-1", "gpu-2"}
     folder.journal.append("ready", machines=["id-0", "id-1", "id-2"])
-    assert _never_ready(folder, plan(), MACHINES) == set()
+    assert never_ready(folder, MACHINES, created=[]) == set()
 
 
 @pytest.mark.parametrize(
@@ -60,4 +50,4 @@ def test_each_machine_has_a_sentence_and_the_last_one_says_how_to_go_on(
     problems: dict[str, str], billed: bool, text: str
 ) -> None:
     inventory = Inventory(cluster="a", provider="oci", hourly_usd=6.0, created_at="", machines=MACHINES)
-    assert _without_gpus(inventory, Reached(machines=MACHINES, problems=problems), billed=billed) == text
+    assert without_gpus(inventory, Reached(machines=MACHINES, problems=problems), billed=billed) == text
