@@ -144,8 +144,8 @@ def _why(result: Mapping[str, Any], limits: Limits) -> str:
     match reason:
         case "no_sudo":
             return (
-                f"the driver can't be installed, as sudo wants a password there ({facts['said']}). Let the login "
-                "user sudo without one, or install the driver yourself (--driver none leaves it to you)"
+                f"the driver can't be installed, as sudo refuses the login user there ({facts['said']}). Let it sudo "
+                "without a password, or install the driver yourself (--driver none leaves it to you)"
             )
         case "system_is_other":
             return (

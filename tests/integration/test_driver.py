@@ -169,7 +169,7 @@ def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why
         (stalled, f"the package mirror {net.laptop} can't be reached from there (Connection failed"),
         (locked, "has held /var/lib/dpkg/lock-frontend for 4 s, so the driver can't be installed."),
         (kernel, "Ubuntu has no driver for its kernel 6.8.0-12-lowlatency"),
-        (password, "sudo wants a password there (sudo: a password is required)"),
+        (password, "sudo refuses the login user there (sudo: a password is required)"),
         (other, "it runs debian of the tests, and gpuctl installs the driver on Ubuntu only."),
     ):
         assert result.problems[host.name].startswith(f"{host.name}: ")

@@ -114,7 +114,7 @@ NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "la
         (
             "no_sudo",
             {"said": "sudo: a password is required"},
-            "sudo wants a password there (sudo: a password",
+            "sudo refuses the login user there (sudo: a password",
         ),
         (
             "system_is_other",
