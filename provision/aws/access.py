@@ -8,7 +8,9 @@ from provision.aws import requests
 from provision.aws.making import Item, Maker, Read, lowest, named
 from provision.aws.requests import Request
 from provision.cloud import CloudCluster, Ensure
-from provision.errors import Exists
+from provision.errors import Exists, Gone
+
+RULE_GONE = "InvalidPermission.NotFound"
 
 
 def ensure_group(
@@ -59,7 +61,7 @@ def _mend_rules(maker: Maker, group: str, item: Item, cluster: CloudCluster, *, 
         own = [requests.group_rule(group)]
         _authorize(maker, "authorize_security_group_egress", group, [r for r in own if r not in out])
     if surplus := [rule for rule in have if rule not in wanted]:
-        maker.api.call("revoke_security_group_ingress", again=True, GroupId=group, IpPermissions=surplus)
+        _revoke(maker, group, surplus)
 
 
 def _authorize(maker: Maker, operation: str, group: str, rules: Sequence[Request]) -> None:
@@ -75,6 +77,22 @@ def _authorize(maker: Maker, operation: str, group: str, rules: Sequence[Request
                 allow(IpPermissions=[rule])
             except Exists:
                 continue
+
+
+def _revoke(maker: Maker, group: str, rules: Sequence[Request]) -> None:
+    revoke = partial(maker.api.call, "revoke_security_group_ingress", again=True, GroupId=group)
+    try:
+        revoke(IpPermissions=list(rules))
+    except Gone as error:
+        if error.code != RULE_GONE:
+            raise
+        # One that is gone keeps AWS from revoking any: somebody was faster, or our own reply was lost.
+        for rule in rules:
+            try:
+                revoke(IpPermissions=[rule])
+            except Gone as each:
+                if each.code != RULE_GONE:
+                    raise
 
 
 def single_rules(permissions: Sequence[Item]) -> list[Request]:

@@ -93,6 +93,8 @@ HINTS: Mapping[type[CloudError], str] = {
 }
 
 CODE_HINTS: Mapping[str, str] = {
+    "Resource.AlreadyAssociated": "AWS does not list yet what it is associated with: run the command again, or see "
+    "whether something that is not gpuctl's stands in its VPC.",
     "NotAvailableInZone": "None of the zones that have the machines can have it; try another --region, or give "
     "--subnet-id.",
     "VpcLimitExceeded": "Remove a VPC, ask for more under Service Quotas, or give --subnet-id.",

@@ -232,7 +232,10 @@ def _attach(maker: Maker, gateway: str, vpc: str, known: Sequence[Item], *, read
     except CloudError as error:
         if not isinstance(error, Exists) and error.code != "InvalidParameterValue":
             raise
-        attached = lowest([item for item in read() if _is_attached(item, vpc)], "InternetGatewayId")
+        # Another process was faster, or the reply to our own call was lost; the list lags either way.
+        attached = maker.wait_for(
+            lambda: lowest([item for item in read() if _is_attached(item, vpc)], "InternetGatewayId")
+        )
         if attached is None:
             raise
         return str(attached["InternetGatewayId"])

@@ -18,6 +18,8 @@ from provision.retry import PollWaits
 
 TERMINATE_PATIENCE_S = 300.0
 """A machine that is just being made may refuse to be ended for a while."""
+UNLISTED_PATIENCE_S = 15.0
+"""How long a list may show a machine that a call no longer finds."""
 
 STATES: dict[str, InstanceState] = {
     "PROVISIONING": "pending",
@@ -172,14 +174,21 @@ def _terminate(api: Api, instance_id: str) -> None:
 
 
 def _must_have_ended(api: Api, ids: Sequence[str]) -> None:
-    """Raise Denied where the list still has what could not be found by its id."""
-    states = {view["id"]: view["lifecycleState"] for view in api.listed("compute.list_instances")}
-    hidden = [one for one in ids if states.get(one, "TERMINATED") not in GOING | GONE]
-    if hidden:
-        raise Denied(
-            f"OCI lists {', '.join(hidden)}, but says that they can't be found when they are to be ended. They "
-            "are billed. This policy statement is probably missing: "
-            f"`{policy_for('terminate_instance', api.compartment)}`.",
-            operation="terminate_instance",
-            code="NotAuthorizedOrNotFound",
-        )
+    """Raise Denied where the list still has what could not be found by its id, once it had time to settle."""
+    deadline = api.clock.now() + UNLISTED_PATIENCE_S
+    waits = PollWaits()
+    while True:
+        states = {view["id"]: view["lifecycleState"] for view in api.listed("compute.list_instances")}
+        hidden = [one for one in ids if states.get(one, "TERMINATED") not in GOING | GONE]
+        if not hidden:
+            return
+        if api.clock.now() > deadline:
+            break
+        api.clock.sleep(waits.next())
+    raise Denied(
+        f"OCI lists {', '.join(hidden)}, but says that they can't be found when they are to be ended. They "
+        "are billed. This policy statement is probably missing: "
+        f"`{policy_for('terminate_instance', api.compartment)}`.",
+        operation="terminate_instance",
+        code="NotAuthorizedOrNotFound",
+    )

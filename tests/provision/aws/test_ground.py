@@ -230,6 +230,18 @@ def test_rules_of_a_group_that_is_found_late(user: User, fake: FakeCloud) -> Non
     assert ranges == ["192.0.2.1/32"]
 
 
+def test_a_rule_whose_revocation_was_not_answered(user: User, fake: FakeCloud) -> None:
+    """Revoked again, it is not there: nor is another one, which is revoked with it."""
+    cluster = a_cluster(ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
+    offer = user.cloud.offer(cluster)
+    user.ground(cluster, offer)
+    fake.fault(operation="RevokeSecurityGroupIngress", kind="drop_after")
+    group = user.ground(a_cluster(), offer).ids["security_group"]
+    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    assert ranges == ["198.51.100.7/32"]
+
+
 def test_a_rule_that_the_list_does_not_show_yet(user: User, fake: FakeCloud) -> None:
     """Granted twice: AWS refuses the lot for the one that is there."""
     cluster = a_cluster()
@@ -295,6 +307,35 @@ def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
     user.launch(cluster)
     assert kinds(fake) == GROUND + Counter({"instance": 2})
     running(user, 2)
+
+
+CHANGING = (
+    "AttachInternetGateway",
+    "CreateRoute",
+    "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupEgress",
+    "AssociateRouteTable",
+)
+"""Calls about something that was just made, which take no token."""
+
+
+def test_lost_replies_while_lists_lag(
+    fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call is told when it is made again, the lists can't explain yet."""
+    monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
+    user = User(tmp_path / "home")
+    fake.settings(list_lag_s=40)
+    for operation in CHANGING:
+        fake.fault(operation=operation, kind="drop_after")
+    cluster = a_cluster("p4d.24xlarge")
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    assert {call["code"] for call in fake.calls(mutating=True)} >= {"Dropped", "Resource.AlreadyAssociated"}
+    gateway = boto3.client("ec2").describe_internet_gateways(
+        InternetGatewayIds=[ground.ids["internet_gateway"]]
+    )
+    assert gateway["InternetGateways"][0]["Attachments"][0]["VpcId"] == ground.ids["vpc"]
+    assert Counter(operations(fake))["CreateInternetGateway"] == 1
 
 
 def test_a_storm_of_throttling(user: User, fake: FakeCloud) -> None:

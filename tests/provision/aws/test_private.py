@@ -167,6 +167,23 @@ def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
     assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
 
 
+def test_lost_replies_while_lists_lag(
+    fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call is told when it is made again, the lists can't explain yet."""
+    monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
+    user = User(tmp_path / "home")
+    fake.settings(list_lag_s=40)
+    for operation in ("AttachInternetGateway", "AssociateRouteTable", "CreateRoute"):
+        fake.fault(operation=operation, kind="drop_after", times=3)
+    for operation in ("AllocateAddress", "CreateNatGateway", "CreateVpcEndpoint"):
+        fake.fault(operation=operation, kind="drop_after")
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    made = Counter(operations(fake))
+    assert [made[name] for name in ("AllocateAddress", "CreateInternetGateway", "CreateSubnet")] == [1, 1, 2]
+
+
 def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
     """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]

@@ -1,6 +1,8 @@
 """Launching and ending machines on OCI, and what is said where that does not work."""
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from provision.errors import (
     Gone,
     Quota,
 )
+from provision.oci import machines
 from provision.oci.cloud import OciCloud
 from provision.parallel import run_all, values
 from tests.fakes.client import FakeCloud
@@ -171,6 +174,29 @@ def test_a_machine_that_refuses_to_end_at_first(builder: Builder, cloud: OciClou
     )
     cloud.terminate([machine.id])
     builder.wait("ended")
+
+
+def test_a_machine_that_a_late_list_shows_is_no_lack_of_permission(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
+    """Somebody else ended it: the first look at the list comes too early."""
+    (machine,) = builder.machines()
+    looks = itertools.count()
+
+    class Late:
+        """The list as it was, for two looks."""
+
+        clock = cloud._api.clock
+        compartment = cloud._api.compartment
+
+        def listed(self, operation: str) -> list[Any]:
+            if next(looks) == 2:
+                cloud.terminate([machine.id])
+            return cloud._api.listed(operation)
+
+    late: Any = Late()
+    machines._must_have_ended(late, [machine.id])
+    assert next(looks) == 3
 
 
 def test_not_found_is_not_gone_while_a_list_has_it(
