@@ -33,7 +33,7 @@ from provision.keys import new_key
 from provision.parallel import run_all
 from provision.progress import Progress
 from provision.provider import Say
-from provision.retry import PollWaits
+from provision.retry import CLOSE_SHARE, PollWaits, Reminders
 from provision.tags import LAUNCH
 from provision.user_data import user_data
 
@@ -276,7 +276,7 @@ class Gang:
     def _wait_running(self, launch: Launch, ids: set[str]) -> None:
         """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
         deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits(longest_s=RUNNING_POLL_S)
+        waits = PollWaits(longest_s=RUNNING_POLL_S, share=CLOSE_SHARE)
         progress = Progress(self._clock, self._say)
         while True:
             try:
@@ -332,8 +332,8 @@ class Gang:
         began = self._clock.now()
         waits = PollWaits()
         progress = Progress(self._clock, self._say)
-        asked: set[str] = set()
-        watching = False
+        reminders = Reminders(self._clock)
+        told_of = watching = False
         while True:
             states = {machine.id: machine.state for machine in self._machines(launch)}
             ids = ids | set(states)
@@ -355,13 +355,13 @@ class Gang:
                 watching = True
                 rest_s = self._cloud.consistency_s - passed_s
                 self._say(f"a request had no answer yet: watching {rest_s:.0f} s for what may come of it …")
-            to_ask = {i for i in left if states.get(i) != "ending"} - asked
-            if to_ask:
-                if not asked:
+            if to_ask := reminders.due(i for i in left if states.get(i) != "ending"):
+                if not told_of:
+                    told_of = True
                     self._say(f"undoing the launch in {launch.place} …")
-                self._cloud.terminate(sorted(to_ask))
+                self._cloud.terminate(to_ask)
                 # A call for a machine that the cloud does not list yet may have gone unheard.
-                asked |= to_ask & set(states)
+                reminders.asked(i for i in to_ask if i in states)
             self._clock.sleep(waits.next())
         self._folder.save_launch(launch.ended("undone"))
         self._say(f"no machine is left of the launch in {launch.place}")
@@ -370,6 +370,7 @@ class Gang:
         """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
         deadline = self._clock.now() + ENDED_TIMEOUT_S
         waits = PollWaits()
+        reminders = Reminders(self._clock)
         while True:
             machines = [m for m in self._cloud.instances(self._cluster.id) if m.state != "ended"]
             have: dict[int, Instance] = {}
@@ -384,15 +385,16 @@ class Gang:
                     f"Waited {ENDED_TIMEOUT_S / 60:.0f} minutes for machines to end: "
                     f"{', '.join(f'{m.id} is {m.state}' for m in others)}. Run `gpuctl up` again."
                 )
-            if surplus := [m.id for m in others if m.alive]:
+            if surplus := reminders.due(m.id for m in others if m.alive):
                 self._say(f"ending {', '.join(surplus)}, which no rank needs …")
                 self._cloud.terminate(surplus)
+                reminders.asked(surplus)
             self._clock.sleep(waits.next())
 
     def _all_running(self, count: int, seen: dict[int, str]) -> tuple[Instance, ...]:
         """The machines of all ranks, each running and with its address. `seen`: ids that there were."""
         deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits()
+        waits = PollWaits(share=CLOSE_SHARE)
         while True:
             listed = {machine.id: machine for machine in self._cloud.instances(self._cluster.id)}
             found = {m.rank: m for m in listed.values() if m.alive and m.rank is not None}

@@ -5,7 +5,7 @@ lost, and repeat both; what has no token would be made twice.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +18,10 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 THROTTLED_FOR_S = 600.0
 UNCLEAR_FOR_S = 120.0
+LONG_SHARE = 1 / 8
+CLOSE_SHARE = 1 / 20
+"""For what somebody waits for who wants to go on."""
+FIRST_REMINDER_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +55,41 @@ class Retry:
 
 
 class PollWaits:
-    """0.2 s, then half as much more each time, up to `longest_s`."""
+    """0.2 s, then half as much more each time, up to `longest_s`; in the long run a share of what has passed.
 
-    def __init__(self, first_s: float = 0.2, longest_s: float = 5.0) -> None:
+    With an eighth, what takes half an hour costs some fifty looks.
+    """
+
+    def __init__(self, first_s: float = 0.2, longest_s: float = 5.0, share: float = LONG_SHARE) -> None:
         self._next_s = first_s
         self._longest_s = longest_s
+        self._share = share
+        self._passed_s = 0.0
 
     def next(self) -> float:
         """Seconds to wait before the next look."""
-        wait_s = self._next_s
-        self._next_s = min(wait_s * 1.5, self._longest_s)
+        wait_s = max(self._next_s, self._passed_s * self._share)
+        self._next_s = min(self._next_s * 1.5, self._longest_s)
+        self._passed_s += wait_s
         return wait_s
+
+
+class Reminders:
+    """When to ask again for what was asked for and did not happen: 30 s later, then each time after twice as long."""
+
+    def __init__(self, clock: Clock, first_s: float = FIRST_REMINDER_S) -> None:
+        self._clock = clock
+        self._first_s = first_s
+        self._due: dict[str, tuple[float, float]] = {}
+        """When each is to be asked for next, and how long after that again."""
+
+    def due(self, ids: Iterable[str]) -> list[str]:
+        """Those to ask for now, in order."""
+        now = self._clock.now()
+        return sorted(name for name in ids if name not in self._due or self._due[name][0] <= now)
+
+    def asked(self, ids: Iterable[str]) -> None:
+        """Note that these were asked for, and that it was heard."""
+        for name in ids:
+            wait_s = self._due[name][1] if name in self._due else self._first_s
+            self._due[name] = (self._clock.now() + wait_s, wait_s * 2)

@@ -15,7 +15,7 @@ from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Th
 from provision.parallel import run_all
 from provision.progress import Progress
 from provision.provider import Leftover, Say
-from provision.retry import PollWaits
+from provision.retry import PollWaits, Reminders
 
 ENDED_TIMEOUT_S = 1800.0
 """Bare-metal machines take long to end."""
@@ -145,6 +145,7 @@ class _Teardown:
         began = self._clock.now()
         waits = PollWaits()
         progress = Progress(self._clock, self._say)
+        reminders = Reminders(self._clock)
         refused: dict[str, str] = {}
         watching = False
         while True:
@@ -160,8 +161,8 @@ class _Teardown:
                 )
             if left:
                 progress.tell(f"{len(left)} machines have still to end")
-            if to_end := [machine.id for machine in left if machine.alive and machine.id not in refused]:
-                refused |= self._terminate(to_end)
+            if to_end := reminders.due(m.id for m in left if m.alive and m.id not in refused):
+                refused |= self._terminate(to_end, reminders)
             if not left and not watching:
                 watching = True
                 self._say(
@@ -169,10 +170,11 @@ class _Teardown:
                 )
             self._clock.sleep(waits.next())
 
-    def _terminate(self, ids: Sequence[str]) -> dict[str, str]:
+    def _terminate(self, ids: Sequence[str], reminders: Reminders) -> dict[str, str]:
         """Ask for all; those that are refused, one by one, so that one does not keep the others."""
         try:
             self._cloud.terminate(ids)
+            reminders.asked(ids)
             return {}
         except BadCredentials:
             raise
@@ -182,7 +184,7 @@ class _Teardown:
             if len(ids) == 1:
                 return {ids[0]: str(error)}
         refused: dict[str, str] = {}
-        for outcome in run_all(lambda one: self._terminate([one]), ids):
+        for outcome in run_all(lambda one: self._terminate([one], reminders), ids):
             if isinstance(outcome, Exception):
                 raise outcome
             refused |= outcome

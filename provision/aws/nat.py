@@ -16,7 +16,7 @@ from provision.cloud import CloudCluster, Ensure, Part
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
 from provision.progress import Progress
 from provision.provider import Say, quiet
-from provision.retry import PollWaits
+from provision.retry import CLOSE_SHARE, PollWaits
 
 READY_TIMEOUT_S = 600.0
 """AWS takes one to three minutes."""
@@ -163,7 +163,7 @@ def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read, say: Say = q
     Raises CloudError with AWS's reason where it failed, and at the deadline.
     """
     began = maker.clock.now()
-    waits = PollWaits()
+    waits = PollWaits(share=CLOSE_SHARE)
     progress: Progress | None = None
     while True:
         items = read()

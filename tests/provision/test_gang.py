@@ -27,7 +27,7 @@ from provision.errors import (
     TokenSpent,
     Unclear,
 )
-from provision.gang import Gang
+from provision.gang import ENDED_TIMEOUT_S, Gang
 
 LATE_S = 40.0
 """How late lists can be, and still within what the cloud promises."""
@@ -184,6 +184,12 @@ def of_rank(rank: int, zone: str | None = None) -> Callable[[Any], bool]:
 def all_made(scene: Scene, count: int = 3) -> Callable[..., bool]:
     """Whether the cloud has accepted so many machines, whatever it is asked with."""
     return lambda *_: len(scene.world.machines) >= count
+
+
+def immortal(scene: Scene) -> None:
+    """No machine that is there ends when it is asked to."""
+    for machine in scene.world.machines.values():
+        machine.immortal = True
 
 
 def test_a_fill_and_another_one(scene: Scene, together: bool) -> None:
@@ -557,3 +563,30 @@ def test_a_machine_that_never_runs_is_given_up(scene: Scene) -> None:
         scene.fill()
     assert scene.world.living() == []
     assert scene.clouds.clock.time < 3600
+
+
+def test_a_machine_that_ignores_its_undoing_costs_few_requests(scene: Scene) -> None:
+    """Half an hour of looks, and of asking again."""
+    refused = of_rank(2)
+    scene.world.on("send", Unclear("No answer."), match=refused, times=1e9, performed=True)
+    scene.world.on("instances", lambda _: immortal(scene), times=1e9)
+    with pytest.raises(LeftBehind, match="did not end"):
+        scene.fill()
+    assert scene.clouds.clock.time > ENDED_TIMEOUT_S
+    assert 3 <= len(scene.world.called("terminate")) <= 15
+    assert len(scene.world.called("terminate", "instances")) <= 75
+
+
+def test_a_machine_that_no_rank_needs_and_that_never_ends_costs_few_requests(scene: Scene) -> None:
+    scene.add(7, age_s=900, immortal=True)
+    with pytest.raises(LeftBehind, match="for machines to end"):
+        scene.fill()
+    assert 3 <= len(scene.world.called("terminate")) <= 8
+    assert len(scene.clouds.calls) <= 65
+
+
+def test_a_machine_that_never_runs_costs_few_requests(scene: Scene) -> None:
+    scene.world.pending_s = 1e9
+    with pytest.raises(ProvisionError):
+        scene.fill()
+    assert len(scene.clouds.calls) <= 130

@@ -1,12 +1,13 @@
 """When a call is made again, and for how long."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
 from clocks import StepClock
 
 from provision.errors import Denied, Throttled, Unclear
-from provision.retry import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Retry
+from provision.retry import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Reminders, Retry
 
 
 def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]:
@@ -59,7 +60,24 @@ def test_other_errors_are_final() -> None:
 
 def test_looks_at_what_takes_long_become_rarer() -> None:
     waits = PollWaits()
-    first = [waits.next() for _ in range(30)]
+    first = [waits.next() for _ in range(100)]
     assert first[0] == 0.2
     assert first == sorted(first)
-    assert first[-1] == 5.0
+    passed_s = list(itertools.accumulate(first))
+    assert {wait for wait, after in zip(first[1:], passed_s, strict=False) if 10 < after < 40} == {5.0}
+    assert all(wait <= max(5.0, after / 8) for wait, after in zip(first[1:], passed_s, strict=False))
+    assert sum(after < 1800 for after in passed_s) < 50
+
+
+def test_what_does_not_happen_is_asked_for_again_and_each_time_later() -> None:
+    clock = StepClock()
+    reminders = Reminders(clock)
+    asked_at = []
+    assert reminders.due(["b", "a"]) == ["a", "b"]
+    while clock.time <= 1000:
+        if reminders.due(["a"]):
+            reminders.asked(["a"])
+            asked_at.append(clock.time)
+        clock.sleep(10)
+    assert asked_at == [0, 30, 90, 210, 450, 930]
+    assert reminders.due(["a", "b"]) == ["b"], "each has a time of its own"

@@ -148,6 +148,16 @@ def test_a_machine_that_never_ends_is_named_at_the_deadline(scene: Scene) -> Non
     assert [scene.world.state(machine) for machine in scene.machines[:2]] == ["ended", "ended"]
 
 
+def test_a_machine_that_ignores_its_end_costs_few_requests(scene: Scene) -> None:
+    """Half an hour of looks, and of asking again."""
+    scene.machines[2].immortal = True
+    removed = scene.down()
+    assert scene.time > ENDED_TIMEOUT_S
+    assert scene.machines[2].id in {left.id for left in removed.leftovers}
+    assert 3 <= len(scene.world.called("terminate")) <= 8
+    assert len(scene.clouds.calls) <= 60
+
+
 # Others in the region.
 
 
