@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inventories.run import Run, RunNode
+from remote.bounds import Bounds
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.intake import Intake
 from remote.node.checkpoints import describe
@@ -15,6 +16,9 @@ from remote.session import Node
 from remote.sync import sync
 from remote.transfer import take_in
 from remote.tree import tree_of
+
+PLACED_WITHIN_S = 3600.0
+"""A node may have to copy them from one of its disks to another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,8 @@ def in_folder(folder: Path, run: Run) -> Checkpoints | None:
 
 def place(node: Node, run: Run, target: RunNode) -> None:
     """Have the node place what it has of `run` for one that is to be launched: nothing travels. Raises NodeFailed."""
-    with node.converse("place", {"source": _source(run), "run_dir": target.run_dir}) as talk:
+    request = {"source": _source(run), "run_dir": target.run_dir}
+    with node.converse("place", request, bounds=Bounds(total_s=PLACED_WITHIN_S)) as talk:
         last = None
         for header, _ in talk.frames():
             last = header.get("t")

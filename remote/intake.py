@@ -10,6 +10,10 @@ from typing import Any
 from remote.errors import BadAnswer
 
 MAX_DEPTH = 32
+MAX_NAMES = 1_000_000
+"""Files that one node may send in all."""
+MAX_ARRIVING = 64
+"""Files that it may have begun and not ended; ours sends one after the other."""
 
 
 def plain_parts(path: object) -> list[str]:
@@ -137,6 +141,8 @@ class Intake:
         if self._closed or path in self.refused:
             return None
         if path not in self._arriving:
+            if self._begun + len(self.refused) >= MAX_NAMES:
+                raise BadAnswer(f"it sent more than {MAX_NAMES} files")
             try:
                 self._arriving[path] = self._begin(path)
             except (BadAnswer, OSError) as error:
@@ -146,6 +152,8 @@ class Intake:
 
     def _begin(self, path: str) -> _Arriving:
         parts = plain_parts(path)
+        if len(self._arriving) >= MAX_ARRIVING:
+            raise BadAnswer("it was begun before too many others had ended")
         folder = self.root
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in parts[:-1]:

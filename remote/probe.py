@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
+from remote.bounds import Bounds
 from remote.errors import BadAnswer, NodeFailed
 from remote.fanout import fan_out
 from remote.node import frames
@@ -97,6 +98,8 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
     """
     token = secrets.token_hex(16)
     silence_s = silence_of(len(nodes))
+    # It says three things, and waits for the others twice in between.
+    bounds = Bounds(total_s=3 * silence_s + 2 * READY_DEADLINE_S + silence_s)
     ready: Meeting[list[dict[str, Any]]] = Meeting(nodes, deadline_s=READY_DEADLINE_S)
     done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + silence_s)
 
@@ -109,7 +112,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
             "high_ports": HIGH_PORTS,
         }
         try:
-            with node.converse("probe", request, timeout_s=silence_s) as talk:
+            with node.converse("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
                 heard = talk.frames()
                 opened = _next(heard, "listening", node)
                 if not ready.arrive(node.name, targets_at(node, opened["ports"])):
@@ -126,8 +129,8 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
                 done.wait()
                 talk.send({"t": "close"})
                 # To its end: the ranks will want the port that it listened on.
-                for _ in heard:
-                    continue
+                for header, _ in heard:
+                    raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
             return parse(node.name, opened, said)
         except (KeyError, TypeError, ValueError) as error:
             raise BadAnswer(f"{node.name}: the probe's answer can't be read: {error!r}.") from error

@@ -6,6 +6,7 @@ from functools import partial
 
 from inventories.machine import Machine
 from remote import ray
+from remote.bounds import Bounds
 from remote.errors import BadAnswer, RayNotReady
 from remote.facts import Facts, cores_of_a_node
 from remote.fanout import fan_out, values
@@ -116,7 +117,9 @@ def _wait_until_ready(
         "deadline_s": READY_DEADLINE_S,
     }
     told: list[str] = []
-    with head.converse("ray_ready", request, timeout_s=SILENCE_S) as talk:
+    # Between two of its words every missing node is asked, too.
+    bounds = Bounds(total_s=READY_DEADLINE_S + SILENCE_S + len(started) * SILENCE_S)
+    with head.converse("ray_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             missing = [names.get(address, str(address)) for address in header["missing"]]
             if header["t"] == "ready" and missing:

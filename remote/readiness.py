@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from inventories.machine import Machine
 from remote.boot import connect_booting, span
+from remote.bounds import Bounds
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.facts import Driver, Facts, gather
 from remote.nccl import cluster_network, joins_cluster_network
@@ -19,6 +20,8 @@ from remote.session import Node
 CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]
 DriverState = Literal["none", "ok", "partial", "absent", "reboot", "broken", "fabric"]
 QUIET_S = 10.0
+SLACK_S = 60.0
+"""After its deadline a node has said how far it is."""
 RDMA_DEADLINE_S = 300.0
 """For the addresses of RDMA devices, after everything else."""
 RDMA_PAUSE_S = 5.0
@@ -49,7 +52,8 @@ def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None
     """Block until cloud-init has ended, well or not, at most `deadline_s`."""
     began, next_s = time.monotonic(), QUIET_S
     answer: Mapping[str, Any] | None = None
-    with node.converse("ready", {"deadline_s": deadline_s}) as talk:
+    bounds = Bounds(total_s=deadline_s + SLACK_S)
+    with node.converse("ready", {"deadline_s": deadline_s}, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == "ready":
                 answer = header
@@ -171,7 +175,9 @@ def reboot(node: Node) -> None:
     """Ask the machine to boot again; returns when it has taken the order. Raises NodeFailed where it refuses."""
     try:
         # The shell ends before the machine does, so that the order's own outcome is heard.
-        done = node.run("sudo -n sh -c '(sleep 1; systemctl reboot || reboot) >/dev/null 2>&1 & '")
+        done = node.run(
+            "sudo -n sh -c '(sleep 1; systemctl reboot || reboot) >/dev/null 2>&1 & '", timeout_s=60
+        )
     except ConnectionLost:
         return
     if done.exit_code != 0:

@@ -8,6 +8,7 @@ from inventories.codec import from_json
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
+from remote.bounds import Bounds
 from remote.connection import connect
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.fanout import fan_out
@@ -48,7 +49,8 @@ def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lam
     Raises NodeFailed where it goes on all the same.
     """
     request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}, False
-    with node.converse("stop", request, timeout_s=TOLD_S) as talk:
+    bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
+    with node.converse("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == "told":
                 on_told()

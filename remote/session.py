@@ -1,13 +1,15 @@
 """An open connection to a node: shell commands, and conversations with our part there."""
 
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any, Self
 
 from inventories.machine import Machine
 from remote import payload
+from remote.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
 from remote.node import frames
 from remote.node.__main__ import DISK_FULL, FAILED
@@ -20,6 +22,12 @@ NO_STATUS = -1
 """paramiko's, of a command that a signal ended, and of one whose connection broke."""
 STATUS_TIMEOUT_S = 10.0
 """After the end of a command's output its exit status follows at once; a broken link never sends one."""
+SEND_BYTES = 32 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Of a longer line the listener gets parts."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of what somebody listens to, so much is kept beside; they have had it all."""
 NEVER_HEARD = (
     " Logging in worked, and the first larger amount of data brought no answer. If that is so each time, large "
     "packets are lost on the way, as over some VPNs: lower this computer's MTU (sudo ip link set dev IFACE mtu 1400)."
@@ -56,21 +64,35 @@ class Node:
         """Close the connection; what runs detached on the node goes on."""
         self._client.close()
 
-    def run(self, command: str, on_line: Callable[[str, bytes], None] | None = None) -> Completed:
+    def run(
+        self,
+        command: str,
+        on_line: Callable[[str, bytes], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Completed:
         """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks.
 
         `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. What it
-        raises is raised here, and nothing more of the command is heard.
+        raises is raised here, and nothing more of the command is heard. `timeout_s`: its connection breaks where it
+        has not ended by then; None: a person waits for it.
         """
         channel = self._open(command)
+        late = Timer(timeout_s or 0.0, channel.close)
+        late.daemon = True
+        if timeout_s is not None:
+            late.start()
         listener = _Listener(on_line, channel.close) if on_line else None
         stderr: list[bytes] = []
-        errors = Thread(target=_read, args=(channel.recv_stderr, stderr, "stderr", listener), daemon=True)
+        # What a person reads is not kept without end; what nobody waits for for long says little.
+        most = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
+        reading = (channel.recv_stderr, stderr, "stderr", listener, most)
+        errors = Thread(target=_read, args=reading, daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
             channel.shutdown_write()
-            _read(channel.recv, stdout, "stdout", listener)
+            _read(channel.recv, stdout, "stdout", listener, most)
             errors.join()
             told = channel.status_event.wait(STATUS_TIMEOUT_S)
             code = channel.recv_exit_status() if told else NO_STATUS
@@ -78,6 +100,7 @@ class Node:
         except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
+            late.cancel()
             channel.close()
         if listener and listener.error:
             raise listener.error
@@ -86,12 +109,17 @@ class Node:
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def ask(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
-        """One request to the node's part, one frame as the answer."""
-        with self.converse(command, request, timeout_s=timeout_s) as talk:
-            answers = [header for header, _ in talk.frames()]
-        if len(answers) != 1:
-            raise BadAnswer(f"{self.name}: expected one answer to {command}, got {len(answers)}.")
-        return answers[0]
+        """One request to the node's part, one frame as the answer, all of it within `timeout_s`."""
+        bounds = Bounds(total_s=timeout_s, max_bytes=ANSWER_BYTES)
+        with self.converse(command, request, timeout_s=timeout_s, bounds=bounds) as talk:
+            answer: dict[str, Any] | None = None
+            for header, _ in talk.frames():
+                if answer is not None:
+                    raise BadAnswer(f"{self.name}: expected one answer to {command}, got more.")
+                answer = header
+        if answer is None:
+            raise BadAnswer(f"{self.name}: expected one answer to {command}, got none.")
+        return answer
 
     def converse(
         self,
@@ -99,10 +127,12 @@ class Node:
         request: dict[str, Any],
         *,
         timeout_s: float | None = 60,
+        bounds: Bounds,
         window_bytes: int | None = None,
     ) -> "Conversation":
         """Start a command of the node's part; the conversation must be closed (it is a context manager).
 
+        `timeout_s`: how long the node may say nothing. `bounds`: how much it may say, and until when.
         `window_bytes`: at most so much of what the node sends is on its way at a time, so that what else is said on
         the connection gets through a slow link, too. None: as much as paramiko does, 2 MB.
         """
@@ -114,8 +144,7 @@ class Node:
                 line, ahead = payload.first_command(self.python, command)
                 channel = self._open(line, window_bytes)
                 self._booted = True
-        channel.settimeout(timeout_s)
-        talk = Conversation(self, command, channel)
+        talk = Conversation(self, command, channel, timeout_s, bounds)
         talk.send_bytes(ahead + document)
         return talk
 
@@ -145,10 +174,14 @@ class Node:
 class Conversation:
     """A running command of the node's part: frames both ways."""
 
-    def __init__(self, node: Node, command: str, channel: "paramiko.Channel") -> None:
+    def __init__(
+        self, node: Node, command: str, channel: "paramiko.Channel", timeout_s: float | None, bounds: Bounds
+    ) -> None:
         self._node = node
         self._command = command
         self._channel = channel
+        self._stream = BoundedStream(channel, bounds, silence_s=timeout_s)
+        self._reader = buffered(self._stream)
 
     def __enter__(self) -> Self:
         return self
@@ -158,15 +191,34 @@ class Conversation:
 
     def wait_up_to(self, timeout_s: float) -> None:
         """From now on the command may be silent for so long."""
-        self._channel.settimeout(timeout_s)
+        self._stream.silence_s = timeout_s
+
+    def bound(self, bounds: Bounds) -> None:
+        """From now on these hold for what comes."""
+        self._stream.bound(bounds)
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes to the command's standard input."""
         try:
-            self._channel.sendall(data)
+            self._send(data)
         except (OSError, EOFError) as error:
             self._fail_if_it_ended()
             raise self._node.lost(f"the connection broke during {self._command}") from error
+
+    def _send(self, data: bytes) -> None:
+        """As a socket's `sendall`, in a time that depends on how much it is."""
+        silence_s = self._stream.silence_s
+        began, sent = time.monotonic(), 0
+        while sent < len(data):
+            if silence_s is not None:
+                left_s = began + silence_s + sent / SLOWEST_BYTES_PER_S - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError(f"it takes {sent / (time.monotonic() - began):.0f} bytes a second")
+                self._channel.settimeout(min(silence_s, left_s))
+            taken = self._channel.send(data[sent : sent + SEND_BYTES])
+            if not taken:
+                raise OSError("the other side has closed it")
+            sent += taken
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send one frame."""
@@ -176,16 +228,20 @@ class Conversation:
         """The command's frames to their end.
 
         Raises ConnectionLost (link broken, or silent for longer than the timeout), NodeFailed with the
-        command's own sentence, BadAnswer where something else speaks.
+        command's own sentence, BadAnswer where something else speaks, or more than the bounds allow.
         """
-        stream = self._channel.makefile("rb", -1)
         try:
-            for frame in frames.decode(stream.readline, stream.read):
+            for frame in frames.decode(self._reader.readline, self._reader.read):
                 self._node.heard()
                 yield frame
+                self._stream.next_frame()
         except TimeoutError as error:
-            silent = self._channel.gettimeout()
-            raise self._node.lost(f"nothing was heard for {silent:.0f} s") from error
+            raise self._node.lost(str(error)) from error
+        except Endless as error:
+            raise BadAnswer(
+                f"{self._node.name}: its answer to {self._command} does not end: {error}. Something else than gpuctl "
+                "may answer there, or it is out of order."
+            ) from error
         except OSError as error:
             raise self._node.lost(f"the connection broke: {error}") from error
         except frames.CutFrame as error:
@@ -204,11 +260,7 @@ class Conversation:
         if not channel.status_event.wait(STATUS_TIMEOUT_S):
             raise self._node.lost(f"the connection broke during {self._command}")
         code = channel.recv_exit_status()
-        said = (
-            b"".join(iter(lambda: channel.recv_stderr(frames.CHUNK_BYTES), b""))
-            .decode(errors="replace")
-            .strip()
-        )
+        said = _last_words(channel).decode(errors="replace").strip()
         last = said.splitlines()[-1] if said else f"exit status {code}"
         if code == 0:
             return
@@ -226,6 +278,20 @@ class Conversation:
             )
         said_why = code == FAILED
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
+
+
+def _last_words(channel: "paramiko.Channel") -> bytes:
+    """What is on a channel's standard error, as far as it comes within the time and the size that an error has."""
+    said, limit = b"", time.monotonic() + STATUS_TIMEOUT_S
+    try:
+        while len(said) < MAX_ERROR_BYTES and (left_s := limit - time.monotonic()) > 0:
+            channel.settimeout(left_s)
+            if not (data := channel.recv_stderr(frames.CHUNK_BYTES)):
+                break
+            said += data
+    except TimeoutError:
+        return said  # the command has ended, and somebody else holds its standard error open
+    return said
 
 
 class _Listener:
@@ -251,15 +317,24 @@ def _read(
     into: list[bytes],
     stream: str,
     on_line: Callable[[str, bytes], None] | None,
+    most_bytes: int | None,
 ) -> None:
-    """Read a channel's stream to its end, cutting it into lines on the way where somebody listens."""
-    rest = b""
+    """Read a channel's stream to its end, cutting it into lines on the way where somebody listens.
+
+    What comes after `most_bytes` is read, and not kept.
+    """
+    rest, kept = b"", 0
     while data := receive(frames.CHUNK_BYTES):
-        into.append(data)
+        if most_bytes is None or kept < most_bytes:
+            into.append(data)
+            kept += len(data)
         if on_line is not None:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 on_line(stream, line)
+            if len(rest) > MAX_LINE_BYTES:
+                on_line(stream, rest)
+                rest = b""
     if rest and on_line is not None:
         on_line(stream, rest)
 

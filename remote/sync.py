@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from remote import rsync
+from remote.bounds import Bounds
 from remote.errors import BadAnswer
 from remote.node import frames
 from remote.session import Conversation, Node
@@ -65,7 +66,9 @@ def sync(
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
     there, DiskFull. Whatever was interrupted, the next sync goes on.
     """
-    with node.converse("sync", {"root": destination, "follow_deletions": follow_deletions}) as talk:
+    # How long it takes is a matter of what is sent; the node says three things and no more.
+    request = {"root": destination, "follow_deletions": follow_deletions}
+    with node.converse("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": "manifest"}, tree.packed)
         answers = talk.frames()
         need = _expect(node, answers, "need", {"paths", "removed", "rsync", "root"})

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from remote.bounds import of_files
 from remote.errors import BadAnswer
-from remote.intake import Intake
+from remote.intake import MAX_NAMES, Intake
 from remote.session import Node
 
 
@@ -23,7 +24,8 @@ def take_in(
     skipped: list[str] = []
     done = False
     try:
-        with node.converse(command, request, window_bytes=window_bytes) as talk:
+        bounds = of_files(intake.max_bytes)
+        with node.converse(command, request, bounds=bounds, window_bytes=window_bytes) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
                 if kind == "chunk":
@@ -32,6 +34,10 @@ def take_in(
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     intake.complete(header["path"], size, digest, int(header["mode"]))
                 elif kind == "skipped":
+                    if len(skipped) >= MAX_NAMES:
+                        raise BadAnswer(
+                            f"{node.name}: named more than {MAX_NAMES} files that it does not send."
+                        )
                     skipped.append(f"{header['path']}: {header['reason']}")
                 elif kind == "done":
                     done = True

@@ -9,6 +9,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
 from inventories.machine import Machine
+from remote.bounds import TALK_BYTES, Bounds
 from remote.connection import connect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
 from remote.fanout import fan_out
@@ -130,7 +131,10 @@ def _watch(
         "samples": samples,
         "peers": sorted({peer.private_ip for peer in cluster if peer.name != node.name}),
     }
-    with node.converse("usage", request, timeout_s=SILENCE_S + every_s) as talk:
+    silence_s = SILENCE_S + every_s
+    total_s = None if samples is None else silence_s * (samples + 1)
+    bounds = Bounds(total_s=total_s, max_bytes=None if samples is None else TALK_BYTES)
+    with node.converse("usage", request, timeout_s=silence_s, bounds=bounds) as talk:
         for header, _ in talk.frames():
             try:
                 usage = parse(header["usage"])

@@ -16,6 +16,7 @@ from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
 from inventories.store import RunFolder
 from remote import checkpoints
+from remote.bounds import Bounds, of_files
 from remote.connection import connect, reconnect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
 from remote.mirror import Mirror
@@ -29,6 +30,10 @@ SILENCE_S = 15.0
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
 STOP_RETRY_S = 2.0
+LAST_WORDS_S = 600.0
+"""A node that was told to stop has said within this time how the run ended, with all that it wrote until then."""
+MAX_LOGS_BYTES = 64 * 1000**3
+"""Of a run's logs and metrics, what is brought from a node at once."""
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
 
@@ -345,10 +350,15 @@ class Watch:
             "launch": launch,
         }
         lines = Lines(self._observer, name)
-        done = ended = False
-        with node.converse("follow", request, timeout_s=SILENCE_S) as talk:
+        done = ended = ending = False
+        # A run goes on for as long as it likes; a look at one, and what follows upon its end, does not.
+        bounds = Bounds(max_bytes=None) if wait else of_files(MAX_LOGS_BYTES)
+        with node.converse("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
                 self._heard_s[name] = time.monotonic()
+                if name in self._told and not ending:
+                    ending = True
+                    talk.bound(Bounds(total_s=LAST_WORDS_S, max_bytes=MAX_LOGS_BYTES))
                 kind = header.get("t")
                 if kind == "started":
                     self._events.put(_Event(kind="started", node=name))
@@ -362,6 +372,8 @@ class Watch:
                 elif kind == "checkpoint" and mirror is not None:
                     mirror.told(node, checkpoints.told(header))
                 elif kind == "end":
+                    ending = True
+                    talk.bound(of_files(MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES))
                     if mirror is not None:
                         mirror.close()  # the end brings its own
                     lines.flush()

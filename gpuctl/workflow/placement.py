@@ -17,6 +17,8 @@ from inventories.store import ClusterFolder, RunFolder, Store
 if TYPE_CHECKING:
     from remote.session import Node
 
+SLACK_BYTES = 64 * 1000**2
+
 
 def receivers(run: Run) -> Sequence[RunNode]:
     """The nodes of a run on which it is to find what an earlier one left.
@@ -134,8 +136,11 @@ def _here(folder: RunFolder, earlier: Earlier, *, bring: bool) -> Iterator[Path]
     assert earlier.source is not None
     there, passing = earlier.places[0], incoming(folder)
     try:
+        told = earlier.found
+        # Of what the node told just now; a file may have been replaced since.
+        most = None if told is None else 2 * told.bytes + SLACK_BYTES
         with connected(there.cluster, [there.machine]) as others:
-            checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing))
+            checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing, max_bytes=most))
         if earlier.found is not None:
             checkpoints.keep_times(passing, earlier.found)
         yield passing

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from remote.bounds import Bounds
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.python_env.backend import settings
 from remote.python_env.requirements import BUILT_IN, Wanted, key_of
@@ -17,6 +18,8 @@ OLDEST_PYTHON = "3.10"
 BUILD_DEADLINE_S = 3600.0
 """For the whole of it: other builds' end, uv itself, and gigabytes from an index."""
 SILENCE_S = 60.0
+LONGEST_S = BUILD_DEADLINE_S + 300.0
+"""The node keeps the deadline itself, and then has to clear away what there is."""
 WHEELS_FOLDER = "~/.gpuctl-node/wheels"
 PREPARING = "preparing"
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+")
@@ -110,7 +113,8 @@ def ensure(
         if done.files:
             say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
     answer: Mapping[str, Any] | None = None
-    with node.converse("environment", request(wanted, backend, constraints), timeout_s=SILENCE_S) as talk:
+    asked = request(wanted, backend, constraints)
+    with node.converse("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
             if kind == "progress":

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -215,15 +214,6 @@ class Place:
         self.holder.communicate(timeout=10)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Said:
-    out: bytes
-
-    def frames(self) -> Iterator[frames.Frame]:
-        stream = io.BytesIO(self.out)
-        return frames.decode(stream.readline, stream.read)
-
-
 NOTHING = Steps(steps=(), reason="only to read")
 
 
@@ -256,8 +246,7 @@ class Host(Place):
             ip addr add 10.77.0.{number}/24 dev eth0; ip addr add fd77::{number}/64 dev eth0 nodad
         """)
 
-    @contextmanager
-    def converse(self, command: str, request: dict[str, Any], *, timeout_s: float) -> Iterator["Said"]:
+    def ask(self, command: str, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The node's part as it is sent over SSH, and a session's Node as far as it is needed."""
         line, ahead = payload.first_command("/usr/bin/python3", command)
         done = subprocess.run(
@@ -269,7 +258,9 @@ class Host(Place):
         )
         if done.returncode != 0:
             raise NodeFailed(f"host: {done.stderr.decode().splitlines()[-1]}.")
-        yield Said(out=done.stdout)
+        stream = io.BytesIO(done.stdout)
+        ((answer, _),) = frames.decode(stream.readline, stream.read)
+        return answer
 
     def do(self, plan: Steps = NOTHING) -> FirewallFacts:
         return firewall.apply(cast("Node", self), plan)
