@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
+from inventories import deadline
 from inventories.errors import InvalidInput
 
 MAX_BYTES = 1 << 20
@@ -96,8 +97,7 @@ def shown(value: object) -> str:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = deadline.read(path, MAX_BYTES + 1)
     except OSError as error:
         raise InvalidInput(f"Can't read '{path}': {error.strerror or error}.") from error
     if len(data) > MAX_BYTES:

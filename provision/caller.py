@@ -6,6 +6,7 @@ import os
 import urllib.error
 import urllib.request
 
+from inventories.deadline import within
 from inventories.errors import InvalidInput
 
 ADDRESS_URL = "https://checkip.amazonaws.com"
@@ -13,6 +14,8 @@ ADDRESS_URL = "https://checkip.amazonaws.com"
 ADDRESS_URL_VARIABLE = "GPUCTL_ADDRESS_URL"
 """Names another such service, for networks that can't reach ours."""
 ASK_TIMEOUT_S = 5.0
+IN_ALL_S = 15.0
+"""With the name service's time, and where the answer comes byte by byte."""
 LONGEST_ANSWER = 64
 
 _WAY_OUT = "Say who may reach SSH with --ssh-cidr, as in --ssh-cidr 203.0.113.7/32."
@@ -23,7 +26,7 @@ def caller_cidrs(asked: str | None, *, url: str | None = None) -> tuple[str, ...
 
     `asked`, a checked range, is taken as it is: the whole world only where it was typed. With None, the
     service at `url`, at the one that the environment names, or at ADDRESS_URL is asked, at most
-    ASK_TIMEOUT_S long, and its answer becomes a range of one. Raises InvalidInput where it gives none.
+    IN_ALL_S long, and its answer becomes a range of one. Raises InvalidInput where it gives none.
     """
     if asked is not None:
         return (asked,)
@@ -33,7 +36,7 @@ def caller_cidrs(asked: str | None, *, url: str | None = None) -> tuple[str, ...
             f"{url!r} can't be asked for this computer's address: it is no web address. {_WAY_OUT}"
         )
     try:
-        answer = _ask(url)
+        answer = within(IN_ALL_S, lambda: _ask(url), what="it did not answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise InvalidInput(

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import paramiko
 
+from inventories.deadline import read
 from inventories.jump import Jump
 from remote import known_hosts
+from remote.agent import Client, complaint
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.known_hosts import USER_CONFIG
 from remote.patience import HungUp, hung_up, patiently
@@ -56,7 +58,7 @@ def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
             f"{where}: no TCP connection to {way.host}:{way.port}: {reason or error}. Check that it runs and "
             "that its firewall lets this computer in."
         ) from error
-    client = paramiko.SSHClient()
+    client = Client()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
         for name, key in keys.items():
@@ -106,8 +108,8 @@ def _port(text: str, where: str) -> int:
 def _lookup(host: str, config: Path) -> Mapping[str, str]:
     """The user's settings for a host, by lower-case name; several `identityfile` are joined by NUL."""
     try:
-        parsed = paramiko.SSHConfig.from_path(str(config))
-        found = parsed.lookup(host)
+        text = read(config).decode(errors="replace")
+        found = paramiko.SSHConfig.from_text(text).lookup(host)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, paramiko.SSHException) as error:
@@ -129,9 +131,7 @@ def _trusted_keys(way: Way, where: str) -> dict[str, paramiko.PKey]:
     )
 
 
-def _log_in(
-    client: paramiko.SSHClient, way: Way, stream: socket.socket, where: str, timeout_s: float
-) -> None:
+def _log_in(client: Client, way: Way, stream: socket.socket, where: str, timeout_s: float) -> None:
     try:
         client.connect(
             way.host,
@@ -140,7 +140,7 @@ def _log_in(
             sock=stream,
             key_filename=[str(path) for path in way.key_files],  # type: ignore[arg-type]
             look_for_keys=not way.key_files,
-            allow_agent=way.agent,
+            allow_agent=way.agent and client.use_agent(),
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
@@ -157,7 +157,7 @@ def _log_in(
             offered = ", ".join(map(str, way.key_files)) or "the keys of your agent and of ~/.ssh"
             raise AuthenticationFailed(
                 f"{where}: it did not accept {offered} for {way.user}: {error}. Load the key into your agent "
-                f"(ssh-add), or name it as IdentityFile of this host in {USER_CONFIG}."
+                f"(ssh-add), or name it as IdentityFile of this host in {USER_CONFIG}.{complaint()}"
             ) from error
         if hung_up(error):
             raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error

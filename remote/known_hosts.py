@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from inventories import deadline
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
 
@@ -59,7 +60,13 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
 def read(files: Sequence[Path]) -> str:
     """What the files that are there say: to OpenSSH, too, they are one."""
     there = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
-    return "\n".join(file.read_text(errors="replace") for file in there)
+    try:
+        return "\n".join(deadline.read(file).decode(errors="replace") for file in there)
+    except TimeoutError as error:
+        named = ", ".join(map(str, there))
+        raise HostKeyRejected(
+            f"The host keys can't be read ({named}): {error}. Name a plain file."
+        ) from error
 
 
 def find(text: str, host: str) -> dict[str, str]:

@@ -11,7 +11,9 @@ import paramiko
 from cryptography.exceptions import InvalidTag
 from paramiko.pkey import UnknownKeyType
 
+from inventories.deadline import READ_S, within
 from inventories.machine import Machine
+from remote.agent import Client, complaint
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.known_hosts import find_keys, host_pattern
 from remote.patience import HungUp, hung_up
@@ -35,7 +37,7 @@ def log_in(
     Raises HostKeyRejected before anything was sent, AuthenticationFailed, Unreachable, HungUp.
     """
     private_key = _private_key(machine.key_file) if machine.key_file else None
-    client = paramiko.SSHClient()
+    client = Client()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
         _connect(client, machine, stream, private_key, known_hosts, timeout_s)
@@ -47,7 +49,7 @@ def log_in(
 
 
 def _connect(
-    client: paramiko.SSHClient,
+    client: Client,
     machine: Machine,
     stream: "socket.socket | Tunnel",
     private_key: paramiko.PKey | None,
@@ -67,7 +69,7 @@ def _connect(
             sock=stream,  # type: ignore[arg-type]
             # A machine without a key of its own is one that the user reaches with theirs.
             pkey=private_key,
-            allow_agent=machine.key_file is None,
+            allow_agent=machine.key_file is None and client.use_agent(),
             look_for_keys=machine.key_file is None,
             timeout=timeout_s,
             banner_timeout=timeout_s,
@@ -84,7 +86,9 @@ def _connect(
         ) from error
     except paramiko.AuthenticationException as error:
         offered = machine.key_file or "the keys of your agent and of ~/.ssh"
-        raise AuthenticationFailed(f"{where}: the host did not accept {offered}: {error}.") from error
+        raise AuthenticationFailed(
+            f"{where}: the host did not accept {offered}: {error}.{complaint()}"
+        ) from error
     except (paramiko.SSHException, InvalidTag, OSError, EOFError) as error:
         if "not found in known_hosts" in str(error):
             raise HostKeyRejected(
@@ -94,7 +98,7 @@ def _connect(
         if "No authentication methods available" in str(error):
             raise AuthenticationFailed(
                 f"{where}: there is no key to offer: your agent has none, and ~/.ssh neither. "
-                "Name one in the inventory with ansible_ssh_private_key_file."
+                f"Name one in the inventory with ansible_ssh_private_key_file.{complaint()}"
             ) from error
         if hung_up(error):
             raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
@@ -143,7 +147,7 @@ def _private_key(path: Path) -> paramiko.PKey:
 @cache
 def _read_key(path: Path) -> paramiko.PKey:
     try:
-        return paramiko.PKey.from_path(path)
+        return within(READ_S, lambda: paramiko.PKey.from_path(path), what="it could not be read")
     except paramiko.PasswordRequiredException as error:
         raise AuthenticationFailed(
             f"The key {path} has a passphrase. Load it into your agent (ssh-add {path}) and take "

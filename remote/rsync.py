@@ -5,6 +5,7 @@ Never more than a help: what it did not bring, for whatever reason, is sent over
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
@@ -12,10 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
+VERSION_S = 30.0
 IO_TIMEOUT_S = 60
 """rsync ends by itself where nothing has moved for this long."""
+SILENCE_S = 600.0
+"""So long may it say nothing; its own limit begins once both sides talk."""
 CIPHERS = "^aes128-gcm@openssh.com"
 """The one first that processors have instructions for, then ssh's own choice."""
 OLDEST = (3, 1)
@@ -54,9 +58,18 @@ def usable() -> bool:
     """Whether this computer has ssh and an rsync that is new enough."""
     if shutil.which("ssh") is None or shutil.which("rsync") is None:
         return False
-    said = subprocess.run(
-        ["rsync", "--version"], capture_output=True, text=True, errors="replace", check=False
-    )
+    try:
+        said = subprocess.run(
+            ["rsync", "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=VERSION_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False
     return version(said.stdout) >= OLDEST
 
 
@@ -102,9 +115,12 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         ) as process:
             assert process.stdout is not None
             try:
-                while said := process.stdout.read(4096):
+                while said := _said(process.stdout, SILENCE_S):
                     if sent := sent_bytes(said):
                         on_bytes(sent)
+            except TimeoutError as error:
+                process.kill()
+                return str(error)
             except BaseException:
                 process.kill()
                 raise
@@ -114,6 +130,13 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         lines = errors.read().decode(errors="replace").splitlines()
     # First comes the reason, often ssh's own, and then what rsync makes of it.
     return next((line.strip() for line in lines if line.strip()), f"exit status {process.returncode}")
+
+
+def _said(stream: IO[bytes], silence_s: float) -> bytes:
+    """What comes next of its output. Raises TimeoutError: ssh may wait for an agent, or for a name."""
+    if not select.select([stream], [], [], silence_s)[0]:
+        raise TimeoutError(f"nothing was heard of it for {silence_s:.0f} s")
+    return stream.read(4096)
 
 
 def sent_bytes(said: bytes) -> int:

@@ -21,6 +21,7 @@ IGNORED = (
 """Names left out where there is no git."""
 CREDENTIALS = (".ssh", ".aws", ".oci", ".gnupg", ".gpuctl", ".netrc", ".kube")
 """Files and folders that are never sent with the folder they are in, whatever git says."""
+GIT_S = 300.0
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1000 * 1000
 
@@ -141,9 +142,22 @@ def _git_files(root: Path) -> list[str] | None:
     try:
         # Its sentences in English: one of them is looked for.
         environment = {**os.environ, "LC_ALL": "C"}
-        listed = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
+        listed = subprocess.run(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=GIT_S,
+        )
     except FileNotFoundError:
         return None
+    except subprocess.TimeoutExpired as error:
+        raise SyncRefused(
+            f"git did not list the files of {root} within {GIT_S:.0f} s; nothing was sent. Try it by hand there: "
+            "git ls-files. A file system monitor that hangs is ended by git fsmonitor--daemon stop."
+        ) from error
     if listed.returncode != 0:
         said = " ".join(os.fsdecode(listed.stderr).split())
         if "not a git repository (or any" in said:

@@ -11,8 +11,10 @@ import boto3
 import botocore
 from botocore import exceptions as sdk
 from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
 from botocore.parsers import ResponseParserError
 
+from inventories.deadline import within
 from inventories.errors import InvalidInput
 from inventories.suggest import did_you_mean
 from provision.aws.errors import EXPIRED, HINTS, translate
@@ -25,6 +27,8 @@ Answer = dict[str, Any]
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 CONNECTIONS = 64
+CREDENTIALS_S = 120.0
+"""The user's own program may ask for a code first."""
 MOST_PAGES = 1000
 PAGE_SIZES: Mapping[str, int] = {
     "describe_instances": 1000,
@@ -75,6 +79,9 @@ class Api:
         self._lock = threading.Lock()
         self._session = _session(profile, region)
         self._clients: dict[str, Any] = {}
+        self._loaded: boto3.Session | None = None
+        self._credentials: Any = None
+        """Those of the session that was `_loaded`."""
         self.region = region or self._session.region_name or ""
         if not self.region:
             if not _secrets(self._session):
@@ -166,6 +173,7 @@ class Api:
     def _translated(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
         name = operation
         try:
+            self._load_credentials()
             client = self._client(service)
             name = client.meta.method_to_api_mapping[operation]
             answer: Answer = getattr(client, operation)(**params)
@@ -180,6 +188,20 @@ class Api:
             raise Unclear(
                 f"{name} in {self.region}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name
             ) from error
+
+    def _load_credentials(self) -> None:
+        """Have the session's credentials, and newer ones where they expire: a program of the user's may make them.
+
+        Raises BadCredentials where it does not end.
+        """
+        with self._lock:
+            session = self._session
+            if self._loaded is not session:
+                self._credentials = _within(session.get_credentials)
+                self._loaded = session
+            credentials = self._credentials
+        if isinstance(credentials, RefreshableCredentials) and credentials.refresh_needed():
+            _within(credentials.get_frozen_credentials)
 
     def _client(self, service: str) -> Any:
         # A session is not thread-safe; its clients are.
@@ -255,9 +277,19 @@ def _session(profile: str | None, region: str | None) -> boto3.Session:
         raise BadCredentials(f"AWS's configuration can't be read: {str(error).rstrip('.')}.") from error
 
 
+def _within(do: Callable[[], Any]) -> Any:
+    try:
+        return within(CREDENTIALS_S, do, what="they were not there")
+    except TimeoutError as error:
+        raise BadCredentials(
+            f"AWS's credentials can't be had: {error}. If `~/.aws/config` names a credential_process, see by hand "
+            "what it waits for."
+        ) from error
+
+
 def _secrets(session: boto3.Session) -> tuple[str | None, ...]:
     try:
-        credentials = session.get_credentials()
+        credentials = _within(session.get_credentials)
         frozen = credentials.get_frozen_credentials() if credentials is not None else None
     except (sdk.BotoCoreError, sdk.ClientError):
         return ()  # whatever is wrong with them is told by the next call

@@ -10,6 +10,7 @@ from importlib.metadata import requires
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from inventories import deadline
 from remote.errors import RemoteError
 from remote.node.env_wheels import record_digest
 
@@ -222,7 +223,8 @@ def _lines(words: Iterable[str]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = deadline.read(path).decode("utf-8")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
 

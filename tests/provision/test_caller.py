@@ -1,5 +1,6 @@
 """The caller's address, asked of real web servers on loopback."""
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -47,6 +48,28 @@ def refusal(url: str) -> str:
         "Say who may reach SSH with --ssh-cidr, as in --ssh-cidr 203.0.113.7/32."
     )
     return str(caught.value)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caller, "IN_ALL_S", 0.3)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            there, _ = listener.accept()
+            with there:
+                there.sendall(b"HTTP/1.0 200 OK\r\n")
+                while not over.wait(0.05):
+                    there.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            said = refusal(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        finally:
+            over.set()
+            thread.join()
+    assert "did not answer within 0 s" in said
 
 
 @pytest.mark.parametrize("asked", ["0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32"])

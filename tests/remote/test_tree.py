@@ -94,6 +94,18 @@ def test_a_checkout_that_git_refuses_is_not_sent_as_a_whole(
         tree.read_tree(tmp_path / "sub")
 
 
+def test_a_git_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "project", "a")
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(tree, "GIT_S", 0.2)
+    with pytest.raises(
+        SyncRefused, match=r"git did not list the files of .*project within 0 s; nothing was sent"
+    ):
+        tree.read_tree(tmp_path / "project")
+
+
 def test_without_a_git_program_there_is_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "a.py")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))

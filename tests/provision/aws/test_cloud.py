@@ -1,6 +1,7 @@
 """The machines of the AWS back end against a fake EC2 over HTTP: launches, ends, and what the account says."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -8,7 +9,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision import errors
-from provision.aws import requests
+from provision.aws import api, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
 from provision.clock import SystemClock
@@ -295,6 +296,18 @@ def test_no_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(errors.BadCredentials, match=r"Look at the variables AWS_\*"):
+        connect(Target(provider="aws"), clock=FastClock())
+
+
+def test_a_program_for_credentials_that_hangs(
+    fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    (tmp_path / "config").write_text("[default]\nregion = us-east-1\ncredential_process = sleep 3\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setattr(api, "CREDENTIALS_S", 0.3)
+    with pytest.raises(errors.BadCredentials, match=r"were not there within 0 s.*credential_process"):
         connect(Target(provider="aws"), clock=FastClock())
 
 

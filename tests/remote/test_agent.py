@@ -1,0 +1,100 @@
+"""An SSH agent that takes connections and says nothing holds up nobody."""
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.local import LocalProvider
+from remote import agent, known_hosts
+from remote.connection import connect
+from remote.errors import AuthenticationFailed
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket where the agent's would be: it takes connections, and nothing more happens."""
+    path = tmp_path / "agent"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+        made.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield made
+    agent._silent.discard(str(path))
+
+
+def test_a_silent_agent_is_done_without_and_told_of(listener: socket.socket) -> None:
+    client = agent.Client()
+    assert not agent.complaint()
+    assert client.use_agent(answer_s=0.2) is False
+    assert os.environ["SSH_AUTH_SOCK"] in agent.complaint()
+    assert "unset the variable" in agent.complaint()
+    began = time.monotonic()
+    assert client.use_agent(answer_s=60) is False, "it is asked once"
+    assert time.monotonic() - began < 30
+    client.close()
+
+
+def test_an_agent_that_answers_is_used(listener: socket.socket) -> None:
+    key = paramiko.RSAKey.generate(1024)
+    keys = struct.pack(">BI", 12, 1) + b"".join(
+        struct.pack(">I", len(part)) + part for part in (key.asbytes(), b"mine")
+    )
+    client = agent.Client()
+
+    def answer() -> None:
+        there, _ = listener.accept()
+        with there:
+            assert there.recv(100) == struct.pack(">IB", 1, 11)
+            there.sendall(struct.pack(">I", len(keys)) + keys)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    assert client.use_agent(answer_s=30)
+    thread.join(30)
+    assert [one.asbytes() for one in client._agent.get_keys()] == [key.asbytes()]
+    assert not agent.complaint()
+    client.close()
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere/agent"])
+def test_no_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", path)
+    assert agent.Client().use_agent() is False
+    assert not agent.complaint()
+
+
+@pytest.mark.slow
+def test_a_login_with_a_silent_agent_takes_the_keys_of_the_home(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a key of its own is one that the user reaches with theirs."""
+    monkeypatch.setattr(agent, "ANSWER_S", 0.5)
+    folder = Store(tmp_path / "gpuctl").cluster("default")
+    provider = LocalProvider(folder)
+    (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
+    try:
+        assert made.key_file is not None
+        key = made.key_file.read_text()
+        pinned = tmp_path / "pinned"
+        pinned.write_text(known_hosts.render([made]))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        theirs = replace(made, key_file=None)
+        with pytest.raises(AuthenticationFailed, match=r"no key to offer.*Your SSH agent .* did not answer"):
+            connect(theirs, pinned)
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh" / "id_ed25519").write_text(key)
+        node = connect(theirs, pinned)
+        assert node.run("echo there").stdout == b"there\n"
+        node.close()
+    finally:
+        assert provider.destroy() == ()
