@@ -1,8 +1,8 @@
 """Which failure of a run came first.
 
 When one rank fails, the others follow: their peer is gone, and the launcher ends them. What a person wants
-to see is the rank that began it. Everything here is judged from records, in the cluster's time: a node's
-clock less its offset.
+to see is the rank that began it. A rank that gave up waiting is not that one: those are that it waited for.
+Everything here is judged from records, in the cluster's time: a node's clock less its offset.
 """
 
 import math
@@ -20,6 +20,7 @@ STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
 KILL_STATUSES = frozenset({-9, 137})
 GONE = "killed, by nobody knows what; running out of memory is the usual cause"
 """Of a rank whose parent is not ours: Ray's."""
+MOST_SAID = 300
 SAME_MOMENT_S = 2.0
 """Ranks killed within this time were killed by one hand."""
 
@@ -30,10 +31,26 @@ _PEER_GONE = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
     r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer"
     r"|Rank \d+ lost another rank"
+    r"|Application timeout caused pair closure|while waiting for send/recv from rank"
     r"|ray\.exceptions\.(Actor(Died|Unavailable)|NodeDied|LocalRayletDied|OwnerDied|WorkerCrashed)Error",
     re.IGNORECASE,
 )
 """What a rank says that only noticed that another one is gone."""
+_GAVE_UP = re.compile(
+    r"Timed out waiting \d+ ?ms for (send|recv) operation"  # gloo
+    r"|Watchdog caught collective operation timeout.*|NCCL communicator was aborted on rank \d+"
+    r"|wait timeout after \d+ ?ms, keys|Timed out after \d+ seconds waiting for clients"  # torch's store
+    r"|failed to pass monitoredBarrier in \d+ ms"
+    r"|Rank \d+ waited [\d.e+]+ s for|Rank \d+ did not find the other \d+ within",  # the built-in job
+)
+"""What a rank says whose time was over while it waited for others."""
+_NAMED = re.compile(
+    r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier"
+    r"|Rank \d+ waited [\d.e+]+ s for the .+ of ranks? (\d+(?:, \d+)*)"
+)
+"""Where it names them."""
+_ABORTS = frozenset({-6, 134})
+"""How NCCL's watchdog ends a rank: what it says stands before the stacks."""
 _FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
 """What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
 _ABORTED = "terminate called without an active exception"
@@ -68,8 +85,20 @@ class _End:
 
     @property
     def echo(self) -> bool:
-        """It only tells that another rank is gone."""
-        return bool(_PEER_GONE.search(last_words(self.tail)))
+        """It only tells that another rank is gone, or does not come."""
+        return self.gave_up or bool(_PEER_GONE.search(last_words(self.tail)))
+
+    @property
+    def gave_up(self) -> bool:
+        """It ended as its time was over while it waited for others."""
+        return bool(_GAVE_UP.search(self.said))
+
+    @property
+    def said(self) -> str:
+        """What it ended of, in one line."""
+        if self.code in _ABORTS and (found := _GAVE_UP.search(self.tail)):
+            return clean(found.group(), MOST_SAID)
+        return last_words(self.tail)
 
 
 def first_failure(
@@ -82,9 +111,12 @@ def first_failure(
 
     What a stop did to the ranks is no failure. A node is named where no rank's end explains it.
     """
-    rank = _rank_to_blame(_bad_ends(run, ranks, nodes, log_tails), nodes)
+    ends = _bad_ends(run, ranks, nodes, log_tails)
+    rank = _rank_to_blame(ends, nodes)
     node = _node_to_blame(run, nodes)
     gone = _gone(run, ranks, log_tails)
+    if not (node and node.failure) and (waited := _waited_in_vain(run, ranks, ends, gone)):
+        return waited
     if gone and not (rank and not rank.echo) and not (node and node.failure) and _by_itself(nodes):
         return Failure(error=FirstError(rank=gone.rank, node=gone.node, message=GONE), exit_code=None)
     if rank and not ((rank.echo or rank.asked_to) and node and node.failure):
@@ -184,6 +216,75 @@ def _gone(run: Run, ranks: Mapping[str, Sequence[RankRecord]], log_tails: Mappin
     return min(gone, key=lambda end: (end.echo, end.at, end.rank), default=None)
 
 
+def _waited_in_vain(
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[_End], gone: _End | None
+) -> Failure | None:
+    """The failure of the ranks that others waited for until they gave up; None where something else explains it.
+
+    What ended a rank after another had given up followed from that, unless it died of an error of its own.
+    """
+    first = next((end for end in ends if end.gave_up), None)
+    if first is None or first.stopped:
+        return None
+    for end in (*ends, *([gone] if gone else [])):
+        followed = end.at >= first.at and (end.asked_to or end.code in KILL_STATUSES or end is gone)
+        if not (end.echo or end.stopped or followed) or _died_itself(end):
+            return None
+    named = {
+        int(rank)
+        for found in _NAMED.finditer(first.said)
+        for rank in re.findall(r"\d+", found[1] or found[2])
+    }
+    silent = _waited_for(run, ranks, ends)
+    silent = {rank: node for rank, node in silent.items() if rank in named} or silent
+    said = f"rank {first.rank} {{}} in vain ({first.said})"
+    if not silent:
+        message = (
+            "every rank waited for others until its time was over: the network between them fails, or they are not "
+            f"in the same operation; {said.format('waited')}"
+        )
+        error = FirstError(rank=None, node=first.node, message=message)
+    else:
+        whom = "it" if len(silent) == 1 else "them"
+        which = "" if len(silent) == 1 else f"one of the ranks {_listed(list(silent))} "
+        how = "had ended" if _ended_well(ranks, silent) else "hung, or was far behind"
+        message = f"{which}{how}: {said.format(f'waited for {whom}')}"
+        error = FirstError(rank=min(silent), node=silent[min(silent)], message=message)
+    return Failure(error=error, exit_code=first.code)
+
+
+def _waited_for(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[_End]) -> dict[int, str]:
+    """Rank → node of those that the others can have waited for, as far as it is known.
+
+    They are not among those that gave up, or lost a peer. A rank that works takes SIGTERM, one that is stopped or
+    hangs in the driver does not; one that had ended well is meant where there is no other.
+    """
+    echoes = {end.rank for end in ends if end.echo}
+    known = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    others = {
+        rank: node.name
+        for node in run.nodes
+        for rank in range(node.first_rank, node.first_rank + node.nproc)
+        if rank not in echoes
+    }
+    alive = {rank: node for rank, node in others.items() if known.get(rank) != 0}
+    deaf = {rank: node for rank, node in alive.items() if known.get(rank) in (None, *KILL_STATUSES)}
+    return deaf or alive or others
+
+
+def _ended_well(ranks: Mapping[str, Sequence[RankRecord]], which: Mapping[int, str]) -> bool:
+    codes = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    return all(codes.get(rank) == 0 for rank in which)
+
+
+def _listed(ranks: Sequence[int], most: int = 8) -> str:
+    """`1, 2 and 3`, `1, 2 and 14 more`."""
+    names = [str(rank) for rank in ranks]
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def _by_itself(nodes: Sequence[NodeRecord]) -> bool:
     """Whether a node failed that nobody had stopped."""
     return any(node.exit_code != 0 and not node.stopped for node in nodes)
@@ -202,8 +303,7 @@ def _rank_to_blame(ends: Sequence[_End], nodes: Sequence[NodeRecord]) -> _End | 
     # All of them lost a peer: one that a stop had ended, or one that was told to end while it was still dying of its
     # own error.
     for end in ends:
-        said = last_words(end.tail)
-        if _has_traceback(end.tail) and not end.echo and not _ENDED_ON_REQUEST.match(said):
+        if _died_itself(end):
             return end
     return None if any(end.stopped for end in ends) else own[0]
 
@@ -214,8 +314,10 @@ def _ended_by_stop(ends: Sequence[_End]) -> bool:
     return ends[0].asked_to or (killed and ends[-1].at - ends[0].at < SAME_MOMENT_S)
 
 
-def _has_traceback(tail: str) -> bool:
-    return any(_TRACEBACK.search(line) for line in tail.split("\n"))
+def _died_itself(end: _End) -> bool:
+    """Whether its last words are of an error of its own, whatever ended it then."""
+    traced = any(_TRACEBACK.search(line) for line in end.tail.split("\n"))
+    return traced and not end.echo and not _ENDED_ON_REQUEST.match(last_words(end.tail))
 
 
 def _node_to_blame(run: Run, nodes: Sequence[NodeRecord]) -> NodeRecord | None:

@@ -111,9 +111,10 @@ def meet(name: str, place: Place, *, timeout_s: float) -> None:
     try:
         store.wait([f"{name}/{rank}" for rank in range(place.world_size)], timedelta(seconds=timeout_s))
     except dist.DistStoreError as error:
+        late = [rank for rank in range(place.world_size) if not store.check([f"{name}/{rank}"])]
         raise NoPeers(
-            f"Rank {place.rank} waited {timeout_s:g} s for the other ranks' {name} ({_brief(error)}). Look at the "
-            "logs of the ranks that are still at it."
+            f"Rank {place.rank} waited {timeout_s:g} s for the {name} of {_ranks(late)} ({_brief(error)}). Look at "
+            f"{'its log' if len(late) == 1 else 'their logs'}: still at it, or stuck."
         ) from error
 
 
@@ -147,6 +148,12 @@ def process_group(place: Place, device: torch.device, *, timeout_s: float) -> It
         yield
     except RuntimeError as error:
         # gloo has no error class of its own
+        if "/gloo/" in str(error) and "Timed out waiting" in str(error):
+            raise PeerLost(
+                f"Rank {place.rank} waited {timeout_s:g} s for another rank in vain ({_brief(error)}). That one "
+                "hangs, or is far behind: look at the logs of the ranks that did not give up. A larger --timeout-s "
+                "waits longer."
+            ) from error
         if isinstance(error, dist.DistError) or "/gloo/" in str(error):
             raise PeerLost(
                 f"Rank {place.rank} lost another rank ({_brief(error)}). Look for the cause in the log of the rank "
@@ -154,6 +161,14 @@ def process_group(place: Place, device: torch.device, *, timeout_s: float) -> It
             ) from error
         raise
     dist.destroy_process_group()
+
+
+def _ranks(ranks: list[int], most: int = 8) -> str:
+    """`rank 3`, `ranks 1, 2`, `ranks 0, 1, … (16 in all)`."""
+    shown = ", ".join(map(str, ranks[:most]))
+    if len(ranks) == 1:
+        return f"rank {shown}"
+    return f"ranks {shown}" if len(ranks) <= most else f"ranks {shown}, … ({len(ranks)} in all)"
 
 
 def _brief(error: RuntimeError) -> str:

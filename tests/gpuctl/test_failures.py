@@ -299,6 +299,126 @@ def test_a_launcher_that_failed_without_its_ranks() -> None:
     )
 
 
+# Ranks that gave up waiting.
+
+GLOO = (
+    "Traceback (most recent call last):\n  ...\nRuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+    "unbound_buffer.cc:81] Timed out waiting 120000ms for recv operation to complete\n"
+)
+BUILT_IN = (
+    "error: Rank 0 waited 120 s for another rank in vain (Timed out waiting 120000ms for recv operation to complete)."
+    " That one hangs, or is far behind\n"
+)
+NCCL = (
+    "[rank0]:[E1121 10:00:00 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600012 milliseconds before timing out.\n"
+    "terminate called after throwing an instance of 'c10::DistBackendError'\nframe #0: clone\n"
+)
+STORE = "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//worker_count\n"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:1] Application timeout caused pair closure\n"
+
+
+def four(
+    *ranks: RankRecord, tails: dict[int, str], nodes: tuple[NodeRecord, ...] = ()
+) -> tuple[int | None, str, str, int | None] | None:
+    """As `first`, of four ranks on as many nodes; those that were not told otherwise are stopped by us."""
+    of = {record.node: record for record in nodes}
+    all_of = tuple(
+        of.get(f"node-{n}", node(n, stopped_at=None if n == 0 else 10.5, stopped=n > 0)) for n in range(4)
+    )
+    return first(*ranks, nodes=all_of, tails=tails, offsets=(0.0,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "said"),
+    [
+        (1, GLOO, "Timed out waiting 120000ms for recv operation to complete"),
+        (1, BUILT_IN, "Rank 0 waited 120 s for another rank in vain"),
+        (-6, NCCL, "Watchdog caught collective operation timeout: WorkNCCL"),
+        (1, STORE, "wait timeout after 300000ms"),
+    ],
+    ids=["gloo", "built-in", "nccl", "store"],
+)
+@pytest.mark.parametrize("hung", [ended(1, -9, 11.0), ended(1, None, None), ended(1, -15, 11.0)])
+def test_a_rank_that_gave_up_waiting_is_not_the_first_and_says_for_whom(
+    code: int, tail: str, said: str, hung: RankRecord
+) -> None:
+    found = first(ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail})
+    assert found is not None
+    assert found[:2] == (1, "node-1")
+    assert found[2].startswith("hung, or was far behind: rank 0 waited for it in vain (")
+    assert said in found[2]
+    assert found[3] == code
+
+
+def test_the_launcher_s_end_of_a_silent_rank_is_no_cause() -> None:
+    """On one machine: torchrun kills what does not take its SIGTERM, and nobody of ours stopped anything."""
+    ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
+    found = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
+    assert found is not None
+    assert (found.error.rank, found.exit_code) == (1, 1)
+    assert "out of memory" not in found.error.message
+
+
+def test_of_several_that_did_not_give_up_all_are_named() -> None:
+    stopped = [ended(n, -15, 11.0) for n in (1, 2, 3)]
+    found = four(ended(0, 1), *stopped, tails={0: GLOO})
+    assert found is not None
+    assert found[0] == 1
+    assert found[2].startswith(
+        "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain"
+    )
+    # One of them did not take the SIGTERM that the others took.
+    found = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
+    assert found is not None
+    assert found[:2] == (2, "node-2")
+    # Those that lost the one that gave up are none of them either.
+    found = four(ended(0, 1), ended(1, 1, 10.1), ended(2, 1, 10.2), tails={0: GLOO, 1: CLOSED, 2: PEER})
+    assert found is not None
+    assert found[:2] == (3, "node-3")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "error: Rank 0 waited 1800 s for the checkpoint 7 of ranks 2, 3 (wait timeout after 1800000ms, keys: x).\n",
+        "RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n",
+    ],
+)
+def test_of_those_that_did_not_give_up_it_is_those_that_are_named(tail: str) -> None:
+    found = four(ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)), tails={0: tail})
+    assert found is not None
+    assert found[0] == 2
+    assert found[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
+
+
+def test_a_rank_that_had_ended_well_is_waited_for_in_vain() -> None:
+    found = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
+    assert found is not None
+    assert found[:2] == (1, "node-1")
+    assert found[2].startswith("had ended: rank 0 waited for it in vain")
+
+
+def test_where_all_gave_up_none_of_them_is_blamed() -> None:
+    found = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
+    assert found is not None
+    assert found[0] is None
+    assert found[2].startswith("every rank waited for others until its time was over")
+
+
+def test_what_failed_before_or_of_itself_comes_before_those_that_gave_up() -> None:
+    nodes = (node(0), node(1, stopped_at=10.5))
+    killed = first(ended(0, -6, 610.0), ended(1, -9, 10.0), nodes=(node(0), node(1)), tails={0: NCCL})
+    assert killed == (1, "node-1", "killed by SIGKILL; running out of memory is the usual cause", -9)
+    late = first(ended(0, 1, 10.0), ended(1, 1, 10.2), nodes=nodes, tails={0: GLOO, 1: BOOM})
+    assert late == (1, "node-1", "exit status 1: RuntimeError: boom", 1)
+    lost = (node(0), node(1, None, failure="the node was lost"))
+    assert first(ended(0, 1), nodes=lost, tails={0: GLOO}) == (None, "node-1", "the node was lost", None)
+    # Stopped by a person while it waited.
+    by_hand = (node(0, stopped_at=9.0), node(1, stopped_at=9.0))
+    assert first(ended(0, 1, 9.5), ended(1, -15, 9.2), nodes=by_hand, tails={0: GLOO}) is None
+
+
 @pytest.mark.parametrize(
     ("code", "tail", "message"),
     [
