@@ -159,7 +159,7 @@ class TestSettings:
         control.change_settings({"latency_s": 5, "speed": 100})
         begin = time.monotonic()
         control.begin("A", mutating=False)
-        assert 0.05 <= time.monotonic() - begin < 1
+        assert 0.05 <= time.monotonic() - begin < 5, "not the five seconds themselves"
 
     def test_simulated_time_goes_on_when_the_speed_changes(self, control):
         control.change_settings({"speed": 1000})

@@ -85,6 +85,28 @@ def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
     assert not processes_with("steps.py")
 
 
+def test_a_rank_that_hangs_is_named_not_the_one_that_waited_for_it(two_hosts: Gpuctl) -> None:
+    """Of the built-in job: stopped in the middle, so that the other one's time is over first."""
+    words = ("--device", "cpu", "--model", "mlp", "--epochs", "1000", "--timeout-s", "10", "--no-save")
+    process = two_hosts.start("train", "--json", "--", *words)
+
+    def at_work() -> int | None:
+        for run in sorted((two_hosts.home / "runs").glob("*")):
+            metrics = [run / "metrics" / f"rank-{rank}.jsonl" for rank in (0, 1)]
+            if all(file.exists() and '"step"' in file.read_text() for file in metrics):
+                return int(json.loads((run / "ranks" / "rank-1.json").read_text())["pid"])
+        return None
+
+    os.kill(wait_for(at_work, what="both ranks at work"), signal.SIGSTOP)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert (error["rank"], error["node"]) == (1, "default-1")
+    assert error["message"].startswith("hung, or was far behind: rank 0 waited for it in vain (")
+    assert "Rank 0 waited 10 s for another rank" in error["message"]
+    assert not processes_with(str(two_hosts.home / "runs"))
+
+
 def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
     process, _run = running_train(two_hosts)
     watchers = [

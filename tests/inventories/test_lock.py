@@ -96,7 +96,7 @@ def test_another_holder_is_named_after_the_wait(cluster, home, start_python):
     start = time.monotonic()
     with pytest.raises(Locked) as caught, cluster.lock("gpuctl down", wait_s=0.3, on_wait=told.append):
         pytest.fail("two hold the lock")
-    assert 0.3 <= time.monotonic() - start < 5
+    assert 0.3 <= time.monotonic() - start < 30
     assert str(caught.value) == (
         f"Cluster 'demo' is in use by `gpuctl up` (process {child.pid}). "
         "Wait until that is done, or end that process, and try again."
