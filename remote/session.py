@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Lock, Thread, Timer
+from threading import Event, Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any, Self
 
 from inventories.machine import Machine
@@ -165,7 +165,7 @@ class Node:
             if transport is None:
                 raise ConnectionLost(f"{self.name}: the connection is closed.")
             channel = transport.open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
-            channel.exec_command(command.encode())
+            _exec(channel, command)
         except (SSHException, InvalidTag, OSError, EOFError) as error:
             raise ConnectionLost(f"{self.name}: the connection broke: {error or 'closed'}.") from error
         return channel
@@ -278,6 +278,27 @@ class Conversation:
             )
         said_why = code == FAILED
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
+
+
+def _exec(channel: "paramiko.Channel", command: str) -> None:
+    """Have the server run a command. Raises TimeoutError where it does not say that it does: paramiko would wait."""
+    given_up = Event()
+
+    def give_up() -> None:
+        given_up.set()
+        channel.close()
+
+    late = Timer(OPEN_TIMEOUT_S, give_up)
+    late.daemon = True
+    late.start()
+    try:
+        channel.exec_command(command.encode())
+    except Exception as error:
+        if given_up.is_set():
+            raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s") from error
+        raise
+    finally:
+        late.cancel()
 
 
 def _last_words(channel: "paramiko.Channel") -> bytes:

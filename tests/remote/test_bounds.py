@@ -1,13 +1,16 @@
 """A node that goes on and on: every conversation with it ends, in time and without filling the memory."""
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
+import paramiko
 import pytest
 from clocks import StepClock
+from node_here import NodeHere
 
 from inventories.machine import Machine
 from inventories.spec import Spec
@@ -114,6 +117,59 @@ def test_names_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list((tmp_path / "in").iterdir())) <= 64
     intake.close()
     assert list((tmp_path / "in").iterdir()) == []
+
+
+# A server that takes a command and never says so.
+
+
+class Mute(paramiko.ServerInterface):
+    """Lets everybody in, and never answers a request to run a command."""
+
+    def __init__(self) -> None:
+        self.over = Event()
+
+    def check_auth_password(self, username: str, password: str) -> int:
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.over.wait(60)
+        return False
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr("remote.session.OPEN_TIMEOUT_S", 0.5)
+    ours, theirs = socket.socketpair()
+    server, interface = paramiko.Transport(theirs), Mute()
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    server.start_server(server=interface, event=Event())
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(paramiko.MissingHostKeyPolicy())
+    client.connect("mute", username="me", password="open", sock=ours, look_for_keys=False, allow_agent=False)  # type: ignore[arg-type]
+    yield Node(NodeHere(Path()).machine, client)
+    interface.over.set()
+    client.close()
+    server.close()
+
+
+def test_a_server_that_takes_no_command_is_not_waited_for(mute: Node) -> None:
+    ended: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            mute.ask("facts", {})
+        except ConnectionLost as error:
+            ended.append(error)
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(20)
+    assert [str(error) for error in ended] == [
+        "gpu-0: the connection broke: the command was not taken within 0 s."
+    ]
 
 
 # A real one.
