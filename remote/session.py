@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any, Self
@@ -78,7 +79,7 @@ class Node:
         has not ended by then; None: a person waits for it.
         """
         channel = self._open(command)
-        late = Timer(timeout_s or 0.0, channel.close)
+        late = Timer(timeout_s or 0.0, _close, [channel])
         late.daemon = True
         if timeout_s is not None:
             late.start()
@@ -280,13 +281,19 @@ class Conversation:
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
 
 
+def _close(channel: "paramiko.Channel") -> None:
+    """Close a channel from another thread; a link that is broken has closed it."""
+    with suppress(OSError, EOFError):
+        channel.close()
+
+
 def _exec(channel: "paramiko.Channel", command: str) -> None:
     """Have the server run a command. Raises TimeoutError where it does not say that it does: paramiko would wait."""
     given_up = Event()
 
     def give_up() -> None:
         given_up.set()
-        channel.close()
+        _close(channel)
 
     late = Timer(OPEN_TIMEOUT_S, give_up)
     late.daemon = True
