@@ -54,7 +54,7 @@ def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
         Section(name=f"batch {small}, compiled", limit_s=110),
         Section(name=f"batch {large}, bf16 compiled", limit_s=110),
         Section(name=f"batch {small}, bf16 compiled", limit_s=110),
-        Section(name="profile", limit_s=40, alone=True),
+        Section(name="profile", limit_s=40, alone=on_gpu),
         Section(name=f"batch {large}, compiled", limit_s=110),
     ]
     return [section for section in found if on_gpu or "compiled" not in section.name]

@@ -236,7 +236,7 @@ def test_the_miniature_runs_every_section_and_a_wrong_nvidia_smi_fails_its_check
     )
     (tools / "nvidia-smi").chmod(0o755)
     with bench("--out", str(tmp_path / "out"), path=tools) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=380)
     assert process.returncode == 1, err
     document = json.loads((tmp_path / "out" / "gpu.json").read_text())
     assert document["complete"]
