@@ -97,6 +97,7 @@ def _device(wanted: str) -> str:
 
 def _run(sections: Sequence[Section], document: Document, out: Path, device: str, minutes: float) -> int:
     began = time.monotonic()
+    until = began + minutes * 60
     begun: list[subprocess.Popen[Any]] = []
     stop = _Stop()
 
@@ -109,7 +110,12 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
 
         def start(together: Sequence[Section], handle: int) -> "subprocess.Popen[Any]":
             asked = json.dumps(
-                {"handle": handle, "folder": scratch, "sections": [asdict(section) for section in together]}
+                {
+                    "handle": handle,
+                    "folder": scratch,
+                    "until": until,
+                    "sections": [asdict(section) for section in together],
+                }
             )
             command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--work", asked]
             with stop.held():
@@ -133,7 +139,7 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
             return process
 
         try:
-            run(sections, start, document, until=began + minutes * 60, keep=keep)
+            run(sections, start, document, until=until, keep=keep)
         except KeyboardInterrupt:
             for process in begun[-1:]:  # those before are over
                 end(process)
@@ -195,7 +201,7 @@ def _work(device: str, asked: str) -> int:
     sizes = WHOLE if device == "cuda" else MINIATURE
     # With its number: without one it is not equal to where tensors say they are.
     where = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
-    run_here(sections, sizes, where, Path(request["folder"]), request["handle"])
+    run_here(sections, sizes, where, Path(request["folder"]), request["handle"], until=request["until"])
     return 0
 
 

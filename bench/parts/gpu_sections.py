@@ -400,9 +400,18 @@ def runs_of(sizes: Sizes) -> dict[str, Run]:
 
 
 def run_here(
-    sections: Sequence[Section], sizes: Sizes, device: torch.device, folder: Path, handle: int
+    sections: Sequence[Section],
+    sizes: Sizes,
+    device: torch.device,
+    folder: Path,
+    handle: int,
+    *,
+    until: float,
 ) -> None:
-    """Run them in this process, and tell by lines to the handle. The folder is for their files."""
+    """Run them in this process until then (monotonic), and tell by lines to the handle.
+
+    The folder is for their files.
+    """
     runs = runs_of(sizes)
     job.keep_images()
     if device.type == "cpu":
@@ -420,4 +429,4 @@ def run_here(
         torch.set_default_dtype(torch.float32)
         runs[section.name](Work(device=device, sizes=sizes, tell=tell, until=until, folder=folder))
 
-    work(sections, run, usable, handle)
+    work(sections, run, usable, handle, until=until)

@@ -80,17 +80,20 @@ def work(
     runs: Callable[[Section, Tell, float], None],
     usable: Callable[[], bool],
     handle: int,
+    *,
+    until: float,
 ) -> None:
     """In the process beside: run them one after the other, each until the time (monotonic) that it is given.
 
-    `usable`: whether the process is still good for another section after one that failed.
+    `until`: when all is over. `usable`: whether the process is still good for another section after one that failed.
     """
     for section in sections:
         tell = Tell(handle, section.name)
         tell.begin()
-        until = time.monotonic() + section.limit_s * MARGIN
+        now = time.monotonic()
+        own = now + MARGIN * max(0.0, min(section.limit_s, until - now))
         try:
-            runs(section, tell, until)
+            runs(section, tell, own)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
             traceback.print_exc()
             tell.end(f"{type(error).__name__}: {error}"[:MOST_ERROR])

@@ -28,7 +28,8 @@ def act(section, tell, until):
     if section.name == "hangs":
         time.sleep(60)
     tell.check("fine", ok=section.name != "wrong", said="planted")
-work([Section(name=name, limit_s=30) for name in sys.argv[2:]], act, lambda: True, int(sys.argv[1]))
+sections = [Section(name=name, limit_s=30) for name in sys.argv[2:]]
+work(sections, act, lambda: True, int(sys.argv[1]), until=time.monotonic() + 60)
 """
 
 
