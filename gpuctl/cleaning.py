@@ -179,6 +179,8 @@ class Known:
     """Whether nobody else's gpuctl works on the machines."""
     code: frozenset[str] = frozenset()
     """Names of the cluster's folders of code."""
+    last_code: str | None = None
+    """Of them that of the cluster's latest run. None: not known; then it is the one that was changed last."""
     busy: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of what is in use, or not over, on another node that shares the home."""
 
@@ -189,24 +191,32 @@ def known_of(
     latest: Mapping[str, str],
     *,
     ours: bool,
-    code: Collection[str] = (),
+    code: Sequence[str] = (),
 ) -> Known:
-    """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first."""
+    """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first.
+
+    `code`: names of the folders of the cluster's runs, in their order.
+    """
     by_id = {run.id: run for run in runs}
     return Known(
-        cluster=cluster, runs=by_id, later=_later(runs), latest=latest, ours=ours, code=frozenset(code)
+        cluster=cluster,
+        runs=by_id,
+        later=_later(runs),
+        latest=latest,
+        ours=ours,
+        code=frozenset(code),
+        last_code=code[-1] if code else None,
     )
 
 
 def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, now: datetime) -> list[Choice]:
     """What goes of a node's leftovers."""
-    newest = {
-        kind: max((one.used for one in found.items if one.kind == kind), default=0.0)
-        for kind in ("environment", "code", "uv")
-    }
+    last = {kind: _used_last(found, kind) for kind in ("environment", "code", "uv")}
+    if any(item.name == known.last_code for item in found.items if item.kind == "code"):
+        last["code"] = known.last_code
     choices = []
     for item in found.items:
-        stays, goes = _fate(item, known, policy, newest.get(_family(item.kind), 0.0), now)
+        stays, goes = _fate(item, known, policy, last.get(item.kind) == item.name, now)
         choices.append(
             Choice(
                 where=node,
@@ -223,12 +233,18 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, no
     return choices
 
 
+def _used_last(found: Leftovers, kind: str) -> str | None:
+    """Name of the one of a kind that was used last; None where none was."""
+    used = [item for item in found.items if item.kind == kind and item.used > 0]
+    return max(used, key=lambda item: item.used).name if used else None
+
+
 def _family(kind: str) -> str:
     """What runs wrote into a folder of code is in use where that is."""
     return "code" if kind == "written" else kind
 
 
-def _fate(item: Item, known: Known, policy: Policy, newest: float, now: datetime) -> tuple[str, str]:
+def _fate(item: Item, known: Known, policy: Policy, used_last: bool, now: datetime) -> tuple[str, str]:
     """Why an item stays, else empty, and why it goes."""
     if item.in_use or (_family(item.kind), item.name) in known.busy:
         return "in use", ""
@@ -238,7 +254,7 @@ def _fate(item: Item, known: Known, policy: Policy, newest: float, now: datetime
         return "not of this cluster", ""
     if item.kind == "written":
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
-    if item.kind in ("environment", "code", "uv") and not policy.everything and item.used >= newest > 0:
+    if used_last and not policy.everything:
         return "used last", ""
     if item.kind == "environment" and not item.used:
         return "", "never finished"

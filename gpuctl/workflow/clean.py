@@ -194,12 +194,12 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
     return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *there]
 
 
-def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> set[str]:
-    """Names of the folders of code that a cluster's runs have on its nodes."""
+def code_of(inventory: Inventory, runs: Sequence[LocalRun]) -> list[str]:
+    """Names of the folders of code that a cluster's runs have on its nodes, in the runs' order."""
     owner = owner_of(inventory)
-    projects = {Path(run.project) for run in runs if run.project and run.cluster == inventory.cluster}
-    places = [BUILT_IN_FOLDER, *(code_folder(project, owner) for project in projects)]
-    return {place.rpartition("/")[2] for place in places}
+    mine = [run for run in runs if run.cluster == inventory.cluster]
+    places = [code_folder(Path(run.project), owner) if run.project else BUILT_IN_FOLDER for run in mine]
+    return [place.rpartition("/")[2] for place in places]
 
 
 def once_a_home(

@@ -53,8 +53,6 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
         write_json(index, manifest)
-    elif before:
-        os.utime(str(index))  # the project that was sent last is kept when others are removed
     need = {"t": "need", "paths": list(stale), "removed": removed, "root": root, "rsync": None}
     with Staging(root) as staging:
         if stale:

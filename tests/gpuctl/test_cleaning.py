@@ -123,6 +123,15 @@ def test_of_environments_code_and_uv_those_used_last_stay() -> None:
     assert on_node(item("environment", used=0), about=known()) == ["goes"], "it was never finished"
 
 
+def test_of_code_that_of_the_clusters_latest_run_stays_where_that_is_known() -> None:
+    items = (item("code", "a", used=1), item("code", "b", used=3))
+    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("b", "a"))) == ["used last", "goes"]
+    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("elsewhere",))) == [
+        "goes",
+        "used last",
+    ]
+
+
 def test_what_is_in_use_stays() -> None:
     for kind in ("environment", "code", "written", "uv", "run", "program"):
         assert on_node(item(kind, NEW, in_use=True), about=known(run(NEW)), policy=ALL) == ["in use"]
