@@ -43,7 +43,8 @@ def command(
 
     Here old runs go. On the nodes go environments, code and uv but for those used last, wheels, and runs that are
     old or all of which is here. What a process uses, a run that is not over, the checkpoints that `gpuctl train
-    --resume` would take and whatever is not gpuctl's always stay. While a run is going on, its cluster is refused.
+    --resume` would take and whatever is not gpuctl's always stay. It is about all clusters, or the one that --cluster
+    names; while a run is going on there, nothing is removed, and the exit status is 2.
     """
     from gpuctl.cleaning import Policy
     from gpuctl.errors import Usage

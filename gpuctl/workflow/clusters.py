@@ -11,6 +11,7 @@ from typing import Any, Literal
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.asking import Asking
+from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.open_runs import OpenRun, open_runs
 from gpuctl.workflow.status import document_of, inventory_now
 from gpuctl.workflow.up import provider_name
@@ -38,11 +39,18 @@ class Seen:
 
 
 def every_cluster(app: App) -> list[dict[str, Any]]:
-    """The documents of `clusters --json`, the most expensive first. Those not known have a `problem`."""
+    """The documents of `clusters --json`, the most expensive first. Those not known have a `problem`.
+
+    Only the one that was named, where one was. Raises NotFound where there is none of that name.
+    """
     folders = app.store.clusters()
+    if app.cluster_named:
+        folders = [folder for folder in folders if folder.name == app.options.cluster]
+        if not folders:
+            load_inventory(app.store.cluster(app.options.cluster))
     by_name = {folder.name: folder for folder in folders}
     asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
-    runs = runs_by_cluster(app) if folders else {}
+    runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
     now = datetime.now(UTC)
     documents = []
     silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
@@ -131,10 +139,10 @@ def _known_here(folder: ClusterFolder) -> tuple[str | None, Inventory | None]:
         return name, None
 
 
-def runs_by_cluster(app: App) -> dict[str, list[OpenRun]]:
-    """The runs that are not over, of all clusters. Their nodes are asked."""
+def runs_by_cluster(app: App, cluster: str | None) -> dict[str, list[OpenRun]]:
+    """The runs of a cluster, or of all, that are not over. Their nodes are asked."""
     found: dict[str, list[OpenRun]] = {}
-    for run in open_runs(app, None):
+    for run in open_runs(app, cluster):
         found.setdefault(run.folder.load_run().cluster, []).append(run)
     return found
 
