@@ -446,7 +446,10 @@ def test_status_shows_what_a_killed_up_has_made(gpuctl: CloudGpuctl) -> None:
     shown = gpuctl.ok("status", "--json")
     assert {machine["id"] for machine in shown.json["machines"]} == made
     assert "gpuctl down" in shown.err
-    assert len(gpuctl.ok("status", "--all", "--json").json["clusters"]) == 1
+    assert shown.json["hourly_usd"] > 0, "it is billed"
+    [listed] = gpuctl.ok("status", "--all", "--json").json["clusters"]
+    assert (listed["state"], listed["problem"], len(listed["machines"])) == ("unfinished", None, len(made))
+    assert "unfinished" in gpuctl.ok("clusters").out
 
 
 def private_words(gpuctl: CloudGpuctl) -> tuple[str, ...]:
