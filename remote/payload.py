@@ -4,6 +4,7 @@ import hashlib
 import io
 import shlex
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -18,10 +19,10 @@ home = os.path.join(root, "bin", digest)
 temporary = "%s.%s" % (home, os.urandom(8).hex())
 try:
     if not os.path.isdir(home):
-        import io, shutil, zipfile
+        import io, shutil, zipfile, zlib
         os.makedirs(root, 0o700, exist_ok=True)
         try:
-            zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
+            zipfile.ZipFile(io.BytesIO(zlib.decompress(data))).extractall(temporary)
             try:
                 os.rename(temporary, home)
             except OSError:
@@ -36,22 +37,25 @@ sys.argv = [home] + sys.argv[3:]
 import runpy
 runpy.run_path(home, run_name="__main__")
 """
-"""Takes the zipped payload from standard input, unpacks it once, and goes on as what was in it."""
+"""Takes the packed payload from standard input, unpacks it once, and goes on as what was in it."""
 
 
 @cache
 def packed() -> tuple[str, bytes]:
-    """`remote/node` as a zip file, with its digest. The same sources give the same bytes."""
+    """`remote/node` as a compressed archive, with its digest. The same sources give the same bytes.
+
+    It is compressed as a whole, as its modules are much alike: a quarter less than each by itself.
+    """
     root = Path(__file__).parent
     sources = [root / "__init__.py", *sorted((root / "node").glob("*.py"))]
     files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
     files["__main__.py"] = ENTRY.encode()
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    return digest, buffer.getvalue()
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_STORED)
+    return digest, zlib.compress(buffer.getvalue())
 
 
 def first_command(python: str, command: str) -> tuple[str, bytes]:

@@ -27,14 +27,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
     folder = app.store.cluster(app.options.cluster)
     name = provider_name(folder)
     if name is None:
-        app.output.say(
-            f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
-            "`gpuctl reap --dry-run` looks in your cloud accounts."
-        )
-        if others := ", ".join(cluster.name for cluster in app.store.clusters()):
-            app.output.say(f"note: these clusters are there: {others}")
-        nothing: dict[str, Any] = {"removed": [], "leftovers": [], "left_on_nodes": [], "cost_usd": None}
-        return {"cluster": folder.name, **nothing, "seconds": 0.0}
+        return _nothing_there(app, folder)
     from provision.providers import load
 
     with folder.lock("down", on_wait=app.output.say):
@@ -95,6 +88,18 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         "cost_usd": cost,
         "seconds": seconds,
     }
+
+
+def _nothing_there(app: App, folder: ClusterFolder) -> dict[str, Any]:
+    """Say that no cluster of that name is known here; the document of `down --json`."""
+    app.output.say(
+        f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
+        "`gpuctl reap --dry-run` looks in your cloud accounts."
+    )
+    if others := ", ".join(cluster.name for cluster in app.store.clusters()):
+        app.output.say(f"note: these clusters are there: {others}")
+    nothing: dict[str, Any] = {"removed": [], "leftovers": [], "left_on_nodes": [], "cost_usd": None}
+    return {"cluster": folder.name, **nothing, "seconds": 0.0}
 
 
 def _end_ray(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
