@@ -9,7 +9,6 @@ from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural, spent
 from gpuctl.workflow.firewall import restore_firewalls
-from gpuctl.workflow.left_behind import tell_what_stays
 from gpuctl.workflow.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.status import cost_so_far
@@ -56,7 +55,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
             for one in opened:
                 app.output.error(f"{one.id}: forgotten, though {one.reason}")
             opened = []
-        left = tell_what_stays(app, folder, machines) if forgets and not opened else []
+        left = _tell_what_stays(app, folder, machines) if forgets and not opened else []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
         try:
             leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
@@ -88,6 +87,13 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         "cost_usd": cost,
         "seconds": seconds,
     }
+
+
+def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
+    # It connects: where machines go, nobody needs what that imports.
+    from gpuctl.workflow.left_behind import tell_what_stays
+
+    return tell_what_stays(app, folder, machines)
 
 
 def _nothing_there(app: App, folder: ClusterFolder) -> dict[str, Any]:
