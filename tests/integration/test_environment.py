@@ -79,7 +79,6 @@ def test_what_is_named_goes_into_an_environment_of_its_own(gpuctl: Gpuctl, wheel
 
     gpuctl.script("needs.py", "import filelock, torch\n")
     gpuctl.ok("train", "--wheels", str(wheels), "--pip", "filelock", "needs.py", timeout_s=300)
-    gpuctl.ok("train", "--wheels", str(wheels), "where.py")
     found = gpuctl.ok("clean", "--dry-run", "--json").json["items"]
     environments = [(one["removes"], one["name"] in log) for one in found if one["kind"] == "environment"]
     assert sorted(environments) == [(False, True)] * 2 + [(True, False)] * 2, (
