@@ -102,14 +102,13 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "status": _CLUSTER,
     "runs": _CLUSTER,
     "top": _CLUSTER,
-    "shapes": {"--gpus": "--gpu {value}", "--cloud": "--provider {value}"},
+    "shapes": {"--cloud": "--provider {value}"},
     "reap": _YES,
 }
 """Command (empty: all) → option that it has not got → what to write in its place; with `{…}` it takes a value."""
 
 WORDS: Mapping[str, str] = {
     **dict.fromkeys(("up", "down", "status", "runs", "top"), "--cluster {value}"),
-    "shapes": "--gpu {value}",
 }
 """Command → what to write for a word that it does not take."""
 

@@ -11,6 +11,7 @@ from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from remote import driver, readiness
 from remote.boot import connect_booting, span
+from remote.bounds import Bounds
 from remote.driver import Limits, Look
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed
 from remote.facts import Facts, gather
@@ -186,7 +187,8 @@ class _Task:
         }
         result: Mapping[str, Any] | None = None
         next_s = readiness.EVERY_S
-        with self._node().converse("driver", request) as talk:
+        bounds = Bounds(total_s=follow_s + readiness.SLACK_S)
+        with self._node().converse("driver", request, bounds=bounds) as talk:
             for header, _ in talk.frames():
                 result = header.get("result") or result
                 since_s = float(header.get("since_s", 0.0))

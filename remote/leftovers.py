@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from inventories.codec import from_json
 from inventories.errors import CorruptFile
+from remote.bounds import Bounds
 from remote.errors import BadAnswer
 from remote.session import Node
 
@@ -15,6 +16,8 @@ part on the node; `removed`: what was being removed when that was cut off."""
 
 MEASURE_S = 20.0
 SILENCE_S = 60.0
+REMOVED_WITHIN_S = 1800.0
+"""Environments are a hundred thousand files, on disks that may be slow."""
 MOST_ITEMS = 10_000
 
 
@@ -84,7 +87,8 @@ def look(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASU
     items: list[Item] = []
     end: Mapping[str, Any] | None = None
     request = {"built_in": sorted(built_in), "deadline_s": measure_s}
-    with node.converse("leftovers", request, timeout_s=measure_s + SILENCE_S) as talk:
+    bounds = Bounds(total_s=measure_s + SILENCE_S)
+    with node.converse("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == "item" and len(items) < MOST_ITEMS:
                 items.append(_item(node.name, header))
@@ -115,7 +119,10 @@ def _item(name: str, header: Mapping[str, Any]) -> Item:
 def clean(node: Node, items: Sequence[tuple[str, str]]) -> Cleaned:
     """Remove items by kind and name. Raises NodeFailed where a run is going on there."""
     answer: Mapping[str, Any] | None = None
-    with node.converse("clean", {"items": [list(item) for item in items]}, timeout_s=SILENCE_S) as talk:
+    request = {"items": [list(item) for item in items]}
+    with node.converse(
+        "clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)
+    ) as talk:
         for header, _ in talk.frames():
             if header.get("t") == "cleaned":
                 answer = header

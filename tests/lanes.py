@@ -54,6 +54,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_clean.py": ("gpuctl/workflow/clean", "remote/leftovers.py", "remote/node/"),
     "integration/test_cloud_properties.py": _CLOUD,
     "integration/test_clouds.py": (*_CLOUD, "gpuctl/commands/"),
+    "integration/test_clusters.py": ("gpuctl/workflow/clusters.py", "gpuctl/workflow/status.py"),
     "integration/test_crash_sweep.py": _CLOUD,
     "integration/test_doctor_cluster.py": ("gpuctl/workflow/doctor", "remote/probe", "remote/node/"),
     "integration/test_driver.py": (
@@ -119,7 +120,9 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_vm_hosts.py": _HOSTS,
     "provision/test_local_provider.py": ("provision/local",),
     "provision/test_local_ssh.py": ("provision/local", "remote/login.py"),
+    "remote/test_agent.py": ("remote/login.py", "remote/connection.py"),
     "remote/test_boot.py": ("remote/boot.py",),
+    "remote/test_bounds.py": ("remote/bounds.py", "remote/session.py"),
     "remote/test_session.py": ("remote/session.py",),
     "remote/test_transfer.py": ("remote/transfer.py",),
     "train/test_allreduce.py": ("train/allreduce.py",),

@@ -151,7 +151,7 @@ def _ask(app: App, plan: Plan) -> Plan:
     Returns the plan as it was accepted.
     """
     if not plan.changes or plan.free or app.options.yes:
-        for note in (*plan.notes, *up_plan.warnings(plan)):
+        for note in up_plan.unasked(plan):
             _say(app, f"note: {note}")
     else:
         app.output.table(up_plan.drawn(plan), aside=True)

@@ -76,12 +76,7 @@ def _cells(resource: PlannedResource) -> tuple[str, str, str]:
 
 def _facts(plan: Plan, *, asked: bool) -> Iterator[tuple[str, str, str]]:
     """Label, text and style of what goes for all machines."""
-    if plan.image is not None:
-        yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
-        driver = _known_driver(plan, asked=asked)
-        yield "driver", driver_clause(driver) if driver else "not known without the account", ""
-    if plan.terms is not None:
-        yield "terms", f"of {plan.terms.name}, accepted with a yes: {' '.join(plan.terms.links)}", "yellow"
+    yield from _boots_from(plan, asked=asked)
     if plan.ssh_cidrs:
         port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
         yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}, with a key of the cluster's own", ""
@@ -91,6 +86,17 @@ def _facts(plan: Plan, *, asked: bool) -> Iterator[tuple[str, str, str]]:
         yield "ends", nothing_ends(plan.total_usd), "yellow"
     else:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _boots_from(plan: Plan, *, asked: bool = True) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the image: which, why, whose driver, and on what terms."""
+    if plan.image is not None:
+        yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
+        driver = _known_driver(plan, asked=asked)
+        yield "driver", driver_clause(driver) if driver else "not known without the account", ""
+    if plan.terms is not None:
+        accepted = "accepted" if plan.spec.accept_terms else "accepted with a yes"
+        yield "terms", f"of {plan.terms.name}, {accepted}: {' '.join(plan.terms.links)}", "yellow"
 
 
 def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -126,11 +132,14 @@ def driver_clause(driver: DriverPlan) -> str:
     return "the image's own" if driver.source == "image" else "none is installed"
 
 
-def warnings(plan: Plan) -> tuple[str, ...]:
+def unasked(plan: Plan) -> Iterator[str]:
     """What has to be said of a plan also where nobody is asked."""
-    if plan.free or not plan.create or plan.until_s is not None:
-        return ()
-    return (nothing_ends(plan.total_usd),)
+    yield from plan.notes
+    if plan.free or not plan.create:
+        return
+    yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
+    if plan.until_s is None:
+        yield nothing_ends(plan.total_usd)
 
 
 def costs(plan: Plan) -> str:
@@ -170,7 +179,8 @@ def question(plan: Plan) -> str:
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
     end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
-    terms = f" and accept the terms of {plan.terms.name}" if plan.terms is not None else ""
+    open_terms = plan.terms if not plan.spec.accept_terms else None
+    terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
     return f"Create {plural(len(plan.create), 'machine')}{end} ({whole}{price(plan)}){terms}?"
 
 

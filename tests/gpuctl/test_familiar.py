@@ -8,9 +8,6 @@ import pytest
 
 from gpuctl import cli, familiar, overview
 
-SOON = {"clusters"}
-"""Commands that are named here and may not be there yet."""
-
 
 def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What gpuctl says of a line that it refuses."""
@@ -82,7 +79,6 @@ def test_other_tools_commands_are_answered_with_the_line_to_type(
         ("down my", "'my'", "gpuctl down --cluster my"),
         ("--cluster blue down --force", "--force", "gpuctl down --cluster blue --yes"),
         ("status -o table", "-o", "gpuctl status --json"),
-        ("shapes A10", "'A10'", "gpuctl shapes --gpu A10"),
     ],
 )  # fmt: skip
 def test_other_tools_options_are_answered_with_the_line_to_type(
@@ -125,7 +121,7 @@ def test_the_table_names_what_gpuctl_has_and_nothing_that_it_has_itself() -> Non
     for typed, (begin, _) in familiar.COMMANDS.items():
         assert typed not in overview.COMMANDS
         ours = begin.split()[0]
-        assert ours in overview.COMMANDS or ours in SOON or ours.startswith("-"), typed
+        assert ours in overview.COMMANDS or ours.startswith("-"), typed
     assert not set(familiar.SENTENCES) & {*overview.COMMANDS, *familiar.COMMANDS}
     for command, table in familiar.OPTIONS.items():
         for name in [command] if command else overview.COMMANDS:

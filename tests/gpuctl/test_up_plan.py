@@ -47,6 +47,11 @@ KEPT = Machine(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def shown(plan: Plan) -> str:
     out = io.StringIO()
     Output(Options(), stdout=out).table(up_plan.drawn(plan))

@@ -14,6 +14,7 @@ from gpuctl.errors import Declined, Usage
 from gpuctl.options import App, Options
 from gpuctl.output import Output
 from gpuctl.workflow.up import HostKeys, up
+from inventories.driver import DriverPlan
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from tests.fakes.client import FakeCloud, start_fake
@@ -72,7 +73,7 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("typed", "yes", "asked", "user", "subscriptions", "said"),
     [
-        ("yes", False, {}, "ubuntu", 1, [VMI, TERMS, "A yes also accepts the terms"]),
+        ("yes", False, {}, "ubuntu", 1, [VMI, TERMS, "and accept the terms of"]),
         ("yes", False, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
         ("no", True, {}, "opc", 0, [ORACLE, "its terms are not accepted (--accept-terms"]),
         (None, True, {}, "opc", 0, [ORACLE, "its terms are not accepted (--accept-terms"]),
@@ -107,14 +108,14 @@ def test_without_a_yes_nothing_is_accepted_or_made(fake: FakeCloud) -> None:
 
 def test_a_dry_run_shows_what_the_same_command_would_do_here(fake: FakeCloud) -> None:
     on_terminal = Command(fake, typed="")(dry_run=True)
-    assert on_terminal["image"]["name"] == VMI
-    assert on_terminal["image"]["terms"]["links"][0] == TERMS
+    assert on_terminal["image"] == VMI
+    assert on_terminal["terms"].links[0] == TERMS
     in_a_pipe = Command(fake, typed=None)(dry_run=True)
-    assert (in_a_pipe["image"]["name"], in_a_pipe["image"]["terms"]) == (ORACLE, None)
-    assert "--accept-terms" in in_a_pipe["image"]["why"]
+    assert (in_a_pipe["image"], in_a_pipe["terms"]) == (ORACLE, None)
+    assert "--accept-terms" in in_a_pipe["image_why"]
     with_terms = Command(fake, typed=None)(dry_run=True, accept_terms=True)
-    assert with_terms["image"]["name"] == VMI
-    assert with_terms["driver"] == {"source": "image", "version": None}
+    assert with_terms["image"] == VMI
+    assert with_terms["driver"] == DriverPlan(source="image")
     assert fake.calls(mutating=True) == []
 
 

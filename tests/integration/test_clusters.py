@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from clouds import COUNT, KINDS, CloudGpuctl, Clouds, Kind
+from forks import Forks
 
 pytestmark = pytest.mark.slow
 
@@ -16,9 +17,9 @@ EXPIRED = {
 
 
 @pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
     with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running)
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)

@@ -79,11 +79,21 @@ def compared(path: Path, text: str) -> None:
 )
 def test_pages_show_the_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     sample = PAGES[gpuctl.kind.provider]
-    words = ("up", "-f", str(SAMPLES / f"{sample}.yaml"), "--ssh-cidr", "203.0.113.7/32", "--dry-run")
+    # As on a terminal, where a yes accepts an image's terms.
+    accepts = ("--accept-terms",) * (gpuctl.kind.provider == "oci")
+    words = (
+        "up",
+        "-f",
+        str(SAMPLES / f"{sample}.yaml"),
+        "--ssh-cidr",
+        "203.0.113.7/32",
+        "--dry-run",
+        *accepts,
+    )
     text = stable(gpuctl.ok(*words, env={"COLUMNS": "96"}).out)
     shown = "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
     page = (DOCS / "plans.md").read_text()
-    begin = f"    $ gpuctl up -f {sample}.yaml --dry-run\n"
+    begin = f"    $ {' '.join(('gpuctl up -f', f'{sample}.yaml', *accepts, '--dry-run'))}\n"
     before, there, rest = page.partition(begin)
     assert there, f"plans.md shows {sample}"
     end = rest.index("\n\n", rest.index("list prices")) + 1
@@ -168,10 +178,11 @@ def test_the_plan_is_shown_before_the_question(gpuctl: CloudGpuctl) -> None:
         terminal.wait_for("[y/N] ")
         terminal.type("n\n")
         assert terminal.wait() == 1
-    seen = re.sub("\x1b\\[[0-9;]*m", "", terminal.seen)
+    seen = " ".join(re.sub("\x1b\\[[0-9;]*m", "", terminal.seen).split())
     plan, _, rest = seen.partition(
-        "Create 2 machines ($8.02 an hour, $192.56 a day, and nothing ends them)? [y/N] "
+        "Create 2 machines ($8.02 an hour, $192.56 a day, and nothing ends them) and accept the terms of NVIDIA "
+        "GPU-Optimized VMI 26.04.1? [y/N] "
     )
-    assert "nothing ends these machines: a day costs $192.56 (add --ttl 4h)" in " ".join(plan.split())
+    assert "nothing ends these machines: a day costs $192.56 (add --ttl 4h)" in plan
     assert "Cancelled: nothing was created." in rest
     assert gpuctl.cloud.calls(mutating=True) == []

@@ -39,15 +39,15 @@ NETWORK = {"public_ip": False, "ssh_port": 2222}
         (
             "oci-a10-2x2.yaml",
             {
-                "image": "ocid1.image.oc1..", "spot": True, "ssh_cidr": "203.0.113.7/32", "profile": "work",
-                "compartment": "ocid1.compartment.oc1..", "subnet_id": "ocid1.subnet.oc1..",
+                "image": "ocid1.image.oc1..", "driver": "auto", "spot": True, "ssh_cidr": "203.0.113.7/32",
+                "profile": "work", "compartment": "ocid1.compartment.oc1..", "subnet_id": "ocid1.subnet.oc1..",
                 "bastion": "opc@203.0.113.20", **NETWORK,
             },
         ),
         (
             "aws-g5-2x4.yaml",
             {
-                "image": "ami-0123456789abcdef0", "ssh_cidr": "203.0.113.7/32", "profile": "work",
+                "image": "ami-0123456789abcdef0", "driver": "auto", "ssh_cidr": "203.0.113.7/32", "profile": "work",
                 "subnet_id": "subnet-0123456789abcdef0", "bastion": "ec2-user@203.0.113.20:22", **NETWORK,
             },
         ),

@@ -151,4 +151,5 @@ def test_the_interpreter_is_the_specs_then_the_files_then_what_it_was(provider, 
 def test_a_driver_is_installed_only_where_it_is_asked_for(provider, hosts_file, asked, driver):
     plan = provider.plan(Spec(hosts=hosts_file, driver=asked), None)
     assert plan.driver == driver
-    assert all(("reboot it once" in line) == (driver.source == "install") for line in plan.actions)
+    installs = driver.source == "install"
+    assert all(("reboot it once" in host.detail) == installs for host in plan.resources)

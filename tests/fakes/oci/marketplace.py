@@ -88,7 +88,7 @@ def get_version(cloud: Cloud, request: Request) -> Reply:
     return Reply(
         body={
             **_version(listing, image),
-            "availableRegions": [REGION],
+            "availableRegions": [REGION, "us-ashburn-1"],
             "compatibleShapes": [shape.name for shape in SHAPES.values() if image.fits(shape)],
             "accessiblePorts": [22],
             "allowedActions": ["SNAPSHOT", "BOOT_VOLUME_DETACH", "SERIAL_CONSOLE_ACCESS"],
