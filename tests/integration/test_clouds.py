@@ -70,7 +70,9 @@ def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
         assert again.json["machines"] == up["machines"]
         assert "nothing changed" in again.err
 
-        trained = gpuctl.ok("train", "--mode", "torchrun", "--json", timeout_s=170).json
+        refused = gpuctl("train", "--json")
+        assert (refused.status, "--device cpu" in refused.err) == (1, True), "the shape's GPUs are not there"
+        trained = gpuctl.ok("train", "--mode", "torchrun", "--device", "cpu", "--json", timeout_s=170).json
         assert trained["status"] == "succeeded"
         assert trained["world_size"] == COUNT
         assert trained["train"]["accuracy"] >= 0.95

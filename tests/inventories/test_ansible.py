@@ -84,6 +84,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 )
 words = texts.filter(lambda text: '"' not in text)
 lines = texts | st.lists(texts, min_size=1).map(" ".join)
+paths = lines.map(lambda text: Path("/" + text)).filter(lambda path: not path.name.endswith(" "))
 
 
 @st.composite
@@ -110,7 +111,7 @@ def inventories(draw):
             gpus=draw(st.none() | st.integers(0, 16)),
             id=draw(lines),
             shape=draw(st.none() | lines),
-            key_file=draw(st.none() | lines.map(lambda text: Path("/" + text))),
+            key_file=draw(st.none() | paths),
             python=draw(st.none() | lines.map(lambda text: "/" + text)),
             host_key=draw(st.none() | st.just(HOST_KEY)),
             launched_at=draw(st.none() | lines),

@@ -11,6 +11,7 @@ from node_facts import NO_GPU, facts
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from remote import driver
+from remote.bounds import Bounds
 from remote.driver import Limits, Look
 from remote.driver_setup import _Task
 from remote.facts import Driver
@@ -216,8 +217,11 @@ def test_a_driver_that_works_stays_though_another_was_asked_for() -> None:
 class Installing:
     """A node that says how far its installation is."""
 
-    def converse(self, command: str, request: dict[str, object]) -> AbstractContextManager[object]:
+    def converse(
+        self, command: str, request: dict[str, object], *, bounds: Bounds
+    ) -> AbstractContextManager[object]:
         assert command == "driver"
+        assert bounds.total_s is not None
         assert request["version"] is None
         said = [
             {"phase": "update", "detail": "", "since_s": 4.0, "result": None},
