@@ -61,7 +61,8 @@ class Forked:
         for file in (self._out, self._err):
             with file:
                 file.seek(0)
-                texts.append(file.read().decode())
+                # As text mode has it: every kind of a line's end is one.
+                texts.append(file.read().decode().replace("\r\n", "\n").replace("\r", "\n"))
         return texts[0], texts[1]
 
     def _status(self, timeout_s: float | None) -> int | None:

@@ -114,8 +114,8 @@ def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60)
     raise AssertionError(f"{what} did not happen within {deadline_s} s")
 
 
-def processes_with(marker: str) -> list[int]:
-    """Pids of live processes whose command line or environment holds a text that only the test uses."""
+def processes_with(*markers: str) -> list[int]:
+    """Pids of live processes whose command line or environment holds each text; only the test uses all of them."""
     import psutil
 
     found = []
@@ -126,7 +126,7 @@ def processes_with(marker: str) -> list[int]:
             texts = [*process.cmdline(), *process.environ().values()]
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if any(marker in text for text in texts):
+        if all(any(marker in text for text in texts) for marker in markers):
             found.append(process.pid)
     return found
 

@@ -46,7 +46,7 @@ def test_what_a_killed_runner_has_left_is_named(two_hosts: Gpuctl) -> None:
     run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
 
     def rank_0() -> psutil.Process | None:
-        found = [psutil.Process(pid) for pid in processes_with("sleeps.py")]
+        found = [psutil.Process(pid) for pid in processes_with("sleeps.py", str(two_hosts.home))]
         return next((p for p in found if "-u" in p.cmdline() and p.environ().get("RANK") == "0"), None)
 
     rank = wait_for(rank_0, what="rank 0 at work")
@@ -61,7 +61,11 @@ def test_what_a_killed_runner_has_left_is_named(two_hosts: Gpuctl) -> None:
     assert any(f"(pid {rank.pid})" in row["detail"] for row in stale)
     assert all(row["fix"].startswith(f"gpuctl stop {run}; ") for row in stale)
     two_hosts("stop", run)
-    wait_for(lambda: not processes_with("sleeps.py"), what="the end of what was left", deadline_s=20)
+    wait_for(
+        lambda: not processes_with("sleeps.py", str(two_hosts.home)),
+        what="the end of what was left",
+        deadline_s=20,
+    )
 
 
 def test_a_node_that_is_gone_is_named_and_the_others_are_looked_at(two_hosts: Gpuctl) -> None:
@@ -103,11 +107,15 @@ def test_a_node_that_does_not_tell_its_environments_is_not_one_without(
 
 def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:
     process = two_hosts.start("doctor", "--cluster")
-    wait_for(lambda: processes_with("train.allreduce"), what="the all-reduce")
+    wait_for(lambda: processes_with("train.allreduce", str(two_hosts.home)), what="the all-reduce")
     interrupt(process)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    wait_for(lambda: not processes_with("train.allreduce"), what="the end of all ranks", deadline_s=20)
+    wait_for(
+        lambda: not processes_with("train.allreduce", str(two_hosts.home)),
+        what="the end of all ranks",
+        deadline_s=20,
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_rank_that_fails_stops_the_gang_and_is_shown_first(two_hosts: Gpuctl) 
     assert "rank 1" in shown
     assert "default-1" in shown
     assert "the last words of rank 1" in shown
-    assert not processes_with("fails.py")
+    assert not processes_with("fails.py", str(two_hosts.home))
 
 
 def test_an_exception_shows_its_own_traceback(two_hosts: Gpuctl) -> None:
@@ -82,7 +82,7 @@ def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
     assert result["first_error"]["rank"] == 1
     assert "SIGKILL" in result["first_error"]["message"]
     assert result["ranks"][1]["exit_code"] == -9
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
 
 
 def test_a_rank_that_hangs_is_named_not_the_one_that_waited_for_it(two_hosts: Gpuctl) -> None:
@@ -110,7 +110,9 @@ def test_a_rank_that_hangs_is_named_not_the_one_that_waited_for_it(two_hosts: Gp
 def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
     process, _run = running_train(two_hosts)
     watchers = [
-        pid for pid in processes_with("steps.py") if b"\0rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in processes_with("steps.py", str(two_hosts.home))
+        if b"\0rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     # torchrun's own command line holds the same words; the watcher is the one that is no torchrun.
     watchers = [
@@ -119,13 +121,17 @@ def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) 
     os.kill(watchers[-1], signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == 1
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
 
 
 def test_a_killed_gpuctl_train_leaves_the_run_alone(two_hosts: Gpuctl) -> None:
     two_hosts.script("brief.py", STEPS.replace("600", "40"))
     process = two_hosts.start("train", "brief.py")
-    wait_for(lambda: len(processes_with("brief.py")) >= 6, what="both ranks at work", deadline_s=40)
+    wait_for(
+        lambda: len(processes_with("brief.py", str(two_hosts.home))) >= 6,
+        what="both ranks at work",
+        deadline_s=40,
+    )
     process.kill()
     process.communicate()
     row = two_hosts.ok("runs", "--json").json["runs"][-1]
@@ -144,7 +150,7 @@ def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert json.loads(out)["status"] == "stopped"
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
     assert "Traceback" not in err
 
 
@@ -155,7 +161,11 @@ def test_two_interrupts_at_once_stop_every_node_all_the_same(two_hosts: Gpuctl) 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "gpuctl logs -f" not in err
-    wait_for(lambda: not processes_with("steps.py"), what="the end of all ranks", deadline_s=20)
+    wait_for(
+        lambda: not processes_with("steps.py", str(two_hosts.home)),
+        what="the end of all ranks",
+        deadline_s=20,
+    )
     assert two_hosts.ok("results", run, "--json").json["runs"][0]["status"] == "stopped"
 
 
@@ -202,7 +212,7 @@ def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     stopped = two_hosts.ok("stop", "--json").json
     assert stopped["run"] == began["run"]
     assert stopped["status"] == "stopped"
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
     assert two_hosts.ok("stop").status == 0, "stopping again is no error"
 
 
@@ -213,7 +223,7 @@ def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
     assert refused.status == 2
     assert run in refused.err
     assert "--yes" in refused.err
-    assert processes_with("steps.py")
+    assert processes_with("steps.py", str(two_hosts.home))
     two_hosts.ok("down", "--yes")
     assert not processes_with(str(two_hosts.home))
     assert two_hosts.ok("results", "--json").json["runs"][0]["status"] == "stopped"
@@ -304,7 +314,7 @@ def test_a_killed_runner_is_noticed_and_leaves_no_rank_behind(two_hosts: Gpuctl)
     error = json.loads(out)["first_error"]
     assert error["node"] == "default-1"
     assert "runner was killed" in error["message"]
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
 
 
 def server_of(machine: "dict[str, int]") -> psutil.Process:
@@ -333,12 +343,12 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) ->
     assert error["node"] == "default-1"
     assert "lost" in error["message"]
     # The node is back, and its rank still at work: the run is not over until the node says so.
-    assert processes_with("steps.py")
+    assert processes_with("steps.py", str(two_hosts.home))
     assert two_hosts.ok("status", "--json").json["unheard"] == {json.loads(out)["run"]: ["default-1"]}
     assert two_hosts("down").status == 2, "a run that may be going on is asked about"
     after = two_hosts.ok("stop", "--json").json
     assert (after["status"], after["first_error"]) == ("failed", error), "what went wrong stays known"
-    assert not processes_with("steps.py")
+    assert not processes_with("steps.py", str(two_hosts.home))
 
 
 def test_a_command_that_only_looks_stops_nothing(two_hosts: Gpuctl) -> None:
