@@ -30,10 +30,10 @@ SILENCE_S = 15.0
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
 STOP_RETRY_S = 2.0
-LAST_WORDS_S = 600.0
-"""A node that was told to stop has said within this time how the run ended, with all that it wrote until then."""
 MAX_LOGS_BYTES = 64 * 1000**3
 """Of a run's logs and metrics, what is brought from a node at once."""
+LAST_WORDS = Bounds(total_s=600.0, max_bytes=MAX_LOGS_BYTES, grows=True)
+"""A node that was told to stop has said by then how the run ended; what it wrote until then takes its time beside."""
 OWN_END_S = 15.0
 """A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
 
@@ -358,7 +358,7 @@ class Watch:
                 self._heard_s[name] = time.monotonic()
                 if name in self._told and not ending:
                     ending = True
-                    talk.bound(Bounds(total_s=LAST_WORDS_S, max_bytes=MAX_LOGS_BYTES))
+                    talk.bound(LAST_WORDS)
                 kind = header.get("t")
                 if kind == "started":
                     self._events.put(_Event(kind="started", node=name))

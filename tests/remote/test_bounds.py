@@ -25,6 +25,7 @@ from remote.node import frames
 from remote.readiness import wait_for_cloud_init
 from remote.session import Node
 from remote.transfer import receive
+from remote.watch import LAST_WORDS
 
 FRAME = frames.encode({"t": "beat"})
 
@@ -96,6 +97,17 @@ def test_what_is_large_may_take_longer_on_a_slow_link() -> None:
     reader = buffered(stream)
     assert next(frames.decode(reader.readline, reader.read))[1] == body
     assert says.clock.time > 100
+
+
+def test_a_run_that_was_told_to_stop_may_bring_a_backlog_of_logs_over_a_slow_link() -> None:
+    much = frames.encode({"t": "file"}, b"b" * 1_000_000)
+    says = Says(StepClock(), much, at_once=int(1.2 * SLOWEST_BYTES_PER_S), every_s=1.0)
+    stream = BoundedStream(says, LAST_WORDS, silence_s=15, now=says.clock.now)
+    reader = buffered(stream)
+    for _, _ in zip(range(4), frames.decode(reader.readline, reader.read), strict=False):
+        stream.next_frame()
+    assert LAST_WORDS.total_s is not None
+    assert says.clock.time > LAST_WORDS.total_s
 
 
 def test_the_stream_is_one_of_python_s_own() -> None:
