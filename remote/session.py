@@ -72,14 +72,20 @@ class Node:
         *,
         timeout_s: float | None = None,
     ) -> Completed:
-        """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks.
+        """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks or time is over.
 
         `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. What it
-        raises is raised here, and nothing more of the command is heard. `timeout_s`: its connection breaks where it
-        has not ended by then; None: a person waits for it.
+        raises is raised here, and nothing more of the command is heard. `timeout_s`: where it has
+        not ended by then, what it says is heard no longer; None: a person waits for it.
         """
         channel = self._open(command)
-        late = Timer(timeout_s or 0.0, _close, [channel])
+        timed_out = Event()
+
+        def give_up() -> None:
+            timed_out.set()
+            _close(channel)
+
+        late = Timer(timeout_s or 0.0, give_up)
         late.daemon = True
         if timeout_s is not None:
             late.start()
@@ -98,6 +104,8 @@ class Node:
             told = channel.status_event.wait(STATUS_TIMEOUT_S)
             code = channel.recv_exit_status() if told else NO_STATUS
             broken = not told or (code == NO_STATUS and not channel.get_transport().is_active())
+            # By its time alone nothing is known of its end; a status that came all the same is its own.
+            overdue = timed_out.is_set() and code == NO_STATUS
         except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
@@ -105,6 +113,8 @@ class Node:
             channel.close()
         if listener and listener.error:
             raise listener.error
+        if overdue:
+            raise ConnectionLost(f"{self.name}: `{command}` did not end within {timeout_s:.0f} s.")
         if broken:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))

@@ -16,6 +16,7 @@ from inventories.store import Store
 from provision.local import LocalProvider
 from remote import known_hosts
 from remote.connection import connect
+from remote.errors import ConnectionLost
 from remote.session import Node
 
 
@@ -64,6 +65,12 @@ def test_listeners_of_both_streams_may_fail_at_once(node: Node) -> None:
 
     with pytest.raises(OSError, match=r"^std(out|err)$"):
         node.run("echo a; echo b >&2; cat /dev/zero", listen)
+
+
+def test_a_command_that_does_not_end_in_time_is_lost(node: Node) -> None:
+    with pytest.raises(ConnectionLost, match=r"`exec sleep 60` did not end within 0 s"):
+        node.run("exec sleep 60", timeout_s=0.2)
+    assert node.run("exit 3", timeout_s=60).exit_code == 3, "the connection is there for the next"
 
 
 @pytest.mark.slow
