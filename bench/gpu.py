@@ -176,8 +176,10 @@ class _Stop:
     def held(self) -> Iterator[None]:
         """What was asked for meanwhile is done at its end."""
         self._held = True
-        yield
-        self._held = False
+        try:
+            yield
+        finally:
+            self._held = False
         if self._asked:
             raise KeyboardInterrupt
 

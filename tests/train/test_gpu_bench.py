@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu import _Stop
 from bench.parts.floors import Cost, floors, peaks_of
 from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of
 from bench.parts.gpu_table import judged, precision_of, text
@@ -74,6 +75,19 @@ def test_a_section_that_raises_dies_or_hangs_is_recorded_and_the_others_go_on():
     assert len({pids["dies"], pids["third"], pids["last"]}) == 3
     assert pids["hangs"] == pids["third"]
     assert status_of(document) == 1
+
+
+def test_a_process_that_can_not_begin_leaves_interrupts_as_they_were():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stop = _Stop()
+        with pytest.raises(OSError, match="no memory"), stop.held():
+            raise OSError("no memory")
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_section_that_is_to_be_alone_has_a_process_of_its_own():
