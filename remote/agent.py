@@ -12,24 +12,25 @@ from paramiko.agent import AgentSSH
 
 ANSWER_S = 10.0
 """For the list of its keys, which it has at hand."""
-SIGN_S = 60.0
-"""For a signature, which a person may have to allow."""
 
 _silent: set[str] = set()
 _lock = Lock()
 
 
 class Agent(AgentSSH):
-    """The agent behind a socket. Raises OSError or SSHException where it can't be used."""
+    """The agent behind a socket. Raises OSError or SSHException where it can't be used.
 
-    def __init__(self, path: str, *, answer_s: float) -> None:
+    `sign_s`: for a signature, which a person may have to allow.
+    """
+
+    def __init__(self, path: str, *, answer_s: float, sign_s: float) -> None:
         super().__init__()
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             stream.settimeout(answer_s)
             stream.connect(path)
             self._connect(stream)  # type: ignore[attr-defined]
-            stream.settimeout(SIGN_S)
+            stream.settimeout(sign_s)
         except BaseException:
             stream.close()
             raise
@@ -50,16 +51,18 @@ class Client(paramiko.SSHClient):
         if self._asked is not None:
             self._asked.close()
 
-    def use_agent(self, *, answer_s: float | None = None) -> bool:
+    def use_agent(self, *, login_s: float, answer_s: float | None = None) -> bool:
         """Ask the user's agent for its keys; False: there are none, or it does not answer.
 
-        One that did not answer is not asked again by this process.
+        `login_s`: how long the login may take, and so a signature, too: nobody waits for a later one. An agent that
+        did not answer is not asked again by this process.
         """
         path = os.environ.get("SSH_AUTH_SOCK", "")
         if not path or path in _silent:
             return False
         try:
-            self._agent = self._asked = Agent(path, answer_s=ANSWER_S if answer_s is None else answer_s)
+            answer_s = ANSWER_S if answer_s is None else answer_s
+            self._agent = self._asked = Agent(path, answer_s=answer_s, sign_s=login_s)
         except TimeoutError:
             with _lock:
                 _silent.add(path)

@@ -140,7 +140,7 @@ def _log_in(client: Client, way: Way, stream: socket.socket, where: str, timeout
             sock=stream,
             key_filename=[str(path) for path in way.key_files],  # type: ignore[arg-type]
             look_for_keys=not way.key_files,
-            allow_agent=way.agent and client.use_agent(),
+            allow_agent=way.agent and client.use_agent(login_s=timeout_s),
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,

@@ -69,7 +69,7 @@ def _connect(
             sock=stream,  # type: ignore[arg-type]
             # A machine without a key of its own is one that the user reaches with theirs.
             pkey=private_key,
-            allow_agent=machine.key_file is None and client.use_agent(),
+            allow_agent=machine.key_file is None and client.use_agent(login_s=timeout_s),
             look_for_keys=machine.key_file is None,
             timeout=timeout_s,
             banner_timeout=timeout_s,

@@ -35,11 +35,11 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
 def test_a_silent_agent_is_done_without_and_told_of(listener: socket.socket) -> None:
     client = agent.Client()
     assert not agent.complaint()
-    assert client.use_agent(answer_s=0.2) is False
+    assert client.use_agent(login_s=15, answer_s=0.2) is False
     assert os.environ["SSH_AUTH_SOCK"] in agent.complaint()
     assert "unset the variable" in agent.complaint()
     began = time.monotonic()
-    assert client.use_agent(answer_s=60) is False, "it is asked once"
+    assert client.use_agent(login_s=15, answer_s=60) is False, "it is asked once"
     assert time.monotonic() - began < 30
     client.close()
 
@@ -59,9 +59,10 @@ def test_an_agent_that_answers_is_used(listener: socket.socket) -> None:
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    assert client.use_agent(answer_s=30)
+    assert client.use_agent(login_s=7, answer_s=30)
     thread.join(30)
     assert [one.asbytes() for one in client._agent.get_keys()] == [key.asbytes()]
+    assert client._agent._conn.gettimeout() == 7, "a signature has as long as the login"
     assert not agent.complaint()
     client.close()
 
@@ -69,7 +70,7 @@ def test_an_agent_that_answers_is_used(listener: socket.socket) -> None:
 @pytest.mark.parametrize("path", ["", "/nowhere/agent"])
 def test_no_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", path)
-    assert agent.Client().use_agent() is False
+    assert agent.Client().use_agent(login_s=15) is False
     assert not agent.complaint()
 
 
