@@ -371,7 +371,11 @@ def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("long.py", STEPS.replace("600", "300"))
     process = two_hosts.start("train", "--json", "long.py")
-    wait_for(lambda: len(processes_with("long.py")) >= 6, what="both ranks at work", deadline_s=40)
+    wait_for(
+        lambda: len(processes_with("long.py", str(two_hosts.home))) >= 6,
+        what="both ranks at work",
+        deadline_s=40,
+    )
     server = server_of(machines[1])
     server.suspend()
     try:

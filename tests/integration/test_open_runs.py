@@ -110,7 +110,7 @@ def test_a_node_that_answers_and_says_nothing_is_lost_within_a_minute(hosts_that
     assert error["node"] == "default-1"
     assert "has said nothing for" in error["message"]
     assert gpuctl.ok("stop", "--json").json["first_error"] == error
-    assert not processes_with("waits.py")
+    assert not processes_with("waits.py", str(hosts_that_can_hang.home))
 
 
 def test_who_presses_ctrl_c_three_times_may_leave(hosts_that_can_hang: Gpuctl) -> None:
@@ -131,7 +131,7 @@ def test_who_presses_ctrl_c_three_times_may_leave(hosts_that_can_hang: Gpuctl) -
         assert process.wait(15) == 130
         process.communicate()
     gpuctl.ok("stop")
-    assert not processes_with("waits.py")
+    assert not processes_with("waits.py", str(hosts_that_can_hang.home))
 
 
 def test_a_run_that_does_not_stop_is_not_over(two_hosts: Gpuctl) -> None:
@@ -147,7 +147,7 @@ def test_a_run_that_does_not_stop_is_not_over(two_hosts: Gpuctl) -> None:
     finally:
         runner.resume()
     assert two_hosts.ok("stop", "--json").json["status"] == "stopped"
-    assert not processes_with("waits.py")
+    assert not processes_with("waits.py", str(two_hosts.home))
 
 
 def test_a_run_that_ended_unwatched_is_over_for_every_command(two_hosts: Gpuctl) -> None:
@@ -178,7 +178,7 @@ def test_a_machine_that_was_replaced_is_not_asked_for_its_predecessors_run(two_h
     two_hosts.ok("stop")
     [result] = two_hosts.ok("results", run, "--json").json["runs"]
     assert "was removed or replaced before the run's end" in json.dumps(result["first_error"])
-    assert not processes_with("waits.py")
+    assert not processes_with("waits.py", str(two_hosts.home))
 
 
 def test_a_run_that_no_node_knows_yet_has_not_failed(two_hosts: Gpuctl) -> None:
@@ -245,7 +245,7 @@ def test_down_of_machines_that_stay_forgets_no_run_that_may_be_at_work(
     brought.ok("down", "--yes")
     [result] = brought.ok("results", run, "--json").json["runs"]
     assert result["status"] == "stopped"
-    assert not processes_with("waits.py")
+    assert not processes_with("waits.py", str(two_hosts.home))
 
 
 def test_down_of_machines_that_stay_needs_to_know_them(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:

@@ -269,7 +269,7 @@ def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
         f"restart 1 of 3: run {runs[0]['run']} failed (rank 1 on default-1: killed by SIGKILL"
     )
     assert f"run {result['run']} (my.py) goes on from step-" in said[0]
-    assert not processes_with("my.py")
+    assert not processes_with("my.py", str(two_hosts.home))
 
 
 def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) -> None:
@@ -348,7 +348,7 @@ def test_a_stopped_run_is_not_followed_by_another(two_hosts: Gpuctl) -> None:
         assert process.returncode == (130 if end is interrupt else 1), err
         assert json.loads(out)["status"] == "stopped"
         assert len(list((two_hosts.home / "runs").glob("*"))) == before + 1
-    assert not processes_with("my.py")
+    assert not processes_with("my.py", str(two_hosts.home))
 
 
 def kill_rank(gpuctl: Gpuctl, run: str, rank: int) -> None:
@@ -365,7 +365,7 @@ def test_an_interrupt_ends_the_run_that_a_restart_began(two_hosts: Gpuctl) -> No
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert (json.loads(out)["run"], json.loads(out)["status"]) == (second, "stopped")
-    assert not processes_with("my.py")
+    assert not processes_with("my.py", str(two_hosts.home))
 
 
 def test_an_interrupt_before_a_restart_has_begun_leaves_the_failure(two_hosts: Gpuctl) -> None:
