@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpuctl.text import clean
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
+from remote.finding import listed
 from remote.node.runner import RAY_ENDED
 
 STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
@@ -126,6 +127,13 @@ def first_failure(
         error = FirstError(rank=None, node=node.node, message=_describe_node(node))
         return Failure(error=error, exit_code=node.exit_code)
     return None
+
+
+def failed_first(error: FirstError) -> str:
+    """`rank 1 on gpu-1 failed first`, `gpu-1 failed first`, or that it is not known which rank did."""
+    if error.rank is not None:
+        return f"rank {error.rank} on {error.node} failed first"
+    return "it is not known which rank failed first" if error.reason else f"{error.node} failed first"
 
 
 def describe(code: int, tail: str) -> str:
@@ -243,13 +251,19 @@ def _waited_in_vain(
             "every rank waited for others until its time was over: the network between them fails, or they are not "
             f"in the same operation; {said.format('waited')}"
         )
-        error = FirstError(rank=None, node=first.node, message=message)
     else:
         whom = "it" if len(silent) == 1 else "them"
-        which = "" if len(silent) == 1 else f"one of the ranks {_listed(list(silent))} "
+        which = "" if len(silent) == 1 else f"one of the ranks {listed(list(map(str, silent)), most=8)} "
         how = "had ended" if _ended_well(ranks, silent) else "hung, or was far behind"
         message = f"{which}{how}: {said.format(f'waited for {whom}')}"
-        error = FirstError(rank=min(silent), node=silent[min(silent)], message=message)
+    nodes = set(silent.values() if silent else (node.name for node in run.nodes))
+    error = FirstError(
+        rank=min(silent) if len(silent) == 1 else None,
+        node=min(nodes) if len(nodes) == 1 else None,
+        message=message,
+        reason="waited_in_vain",
+        ranks=tuple(sorted(silent)),
+    )
     return Failure(error=error, exit_code=first.code)
 
 
@@ -275,14 +289,6 @@ def _waited_for(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Seque
 def _ended_well(ranks: Mapping[str, Sequence[RankRecord]], which: Mapping[int, str]) -> bool:
     codes = {record.rank: record.exit_code for records in ranks.values() for record in records}
     return all(codes.get(rank) == 0 for rank in which)
-
-
-def _listed(ranks: Sequence[int], most: int = 8) -> str:
-    """`1, 2 and 3`, `1, 2 and 14 more`."""
-    names = [str(rank) for rank in ranks]
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _by_itself(nodes: Sequence[NodeRecord]) -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.failures import signal_name
+from gpuctl.failures import failed_first, signal_name
 from gpuctl.fitted import GAP, Fitted, table_of
 from gpuctl.results import args_of, earlier_of, nothing_was_left
 from gpuctl.run_facts import LABEL_WIDTH, epochs_text, facts_table
@@ -43,7 +43,8 @@ def run_table(result: Result) -> RenderableType:
     Where no rank but a node failed, that is its launcher's log.
     """
     folder, error = Path(result.dir), result.first_error
-    log = f"{error.node if error.rank is None else f'rank-{error.rank}'}.log" if error else ""
+    whose = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
+    log = f"{whose}.log" if whose else ""
     tail = end_of(folder / "logs" / log)
     artifacts = files_under(folder / "artifacts")
     return draw_run(
@@ -133,8 +134,7 @@ def _first_error(result: Result, log_tail: str) -> RenderableType:
     """Which rank failed first, why, and the last lines of its log."""
     error = result.first_error
     assert error is not None
-    who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
-    shown = Text.assemble((f"{who} failed first: ", "bold red"), text.clean(error.message))
+    shown = Text.assemble((f"{failed_first(error)}: ", "bold red"), text.clean(error.message))
     lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
     return Group(shown, "the end of its log:", _Log(lines)) if any(lines) else shown
 

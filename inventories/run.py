@@ -173,9 +173,14 @@ class FirstError:
     """The error that came first, in the cluster's time."""
 
     rank: int | None
-    """None: the node itself, not one of its ranks, is what failed."""
-    node: str
+    """None: the node itself, not one of its ranks, is what failed; with a `reason`: it is not known which rank."""
+    node: str | None
+    """None: it is not known which."""
     message: str
+    reason: Literal["waited_in_vain"] | None = None
+    """`waited_in_vain`: ranks gave up waiting for others. None: there is no more to it than the message."""
+    ranks: tuple[int, ...] = ()
+    """Those that were waited for in vain, as far as it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,11 @@ def measure(
     if result.status == "succeeded" and measured:
         return measured, rows_of(measured, run)
     first = result.first_error
-    why = f"{first.node}: {first.message}" if first else f"it did not end within {LIMIT_S:.0f} s"
+    why = (
+        ": ".join(filter(None, [first.node, first.message]))
+        if first
+        else f"it did not end within {LIMIT_S:.0f} s"
+    )
     return None, [_row(False, f"failed: {why.splitlines()[-1]}", "gpuctl train shows all ranks' logs")]
 
 

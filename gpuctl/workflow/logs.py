@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.errors import Usage
+from gpuctl.failures import failed_first
 from gpuctl.options import App
 from gpuctl.text import clean
 from gpuctl.workflow.collect import attach, final_result
@@ -41,8 +42,7 @@ def _tell_the_end(app: App, result: Result) -> None:
     """How the run that was followed ended, and what failed first."""
     error = result.first_error
     if error is not None:
-        who = f"rank {error.rank} on {error.node}" if error.rank is not None else error.node
-        app.output.say(f"{who} failed first: {clean(error.message)}")
+        app.output.say(f"{failed_first(error)}: {clean(error.message)}")
     app.output.say(f"run {result.run}  {result.status}")
 
 

@@ -55,6 +55,7 @@ def test_a_csv_row_a_run(tmp_path: Path) -> None:
         "0.1",
     )
     assert (first["ended_at"], first["cost_usd"], first["first_error.message"]) == ("", "", "")
+    assert (first["first_error.reason"], second["first_error.reason"]) == ("", "")
     assert first["train.loss"] == "0.9 nan 0.3"
     assert second["first_error.message"] == 'exit status 3: "boom", he said\nand left'
     assert "ranks" not in first

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.failures import describe, first_failure, last_words
+from gpuctl.failures import describe, failed_first, first_failure, last_words
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
@@ -68,7 +68,7 @@ def first(
     nodes: tuple[NodeRecord, ...],
     tails: dict[int, str] | None = None,
     offsets: tuple[float, ...] = (0.0, 0.0),
-) -> tuple[int | None, str, str, int | None] | None:
+) -> tuple[int | None, str | None, str, int | None] | None:
     found = first_failure(run(*offsets), {f"node-{rank.rank}": [rank] for rank in ranks}, nodes, tails or {})
     return found and (found.error.rank, found.error.node, found.error.message, found.exit_code)
 
@@ -161,7 +161,7 @@ def test_ray_s_head_ends_the_others() -> None:
     def died(number: int, at: float, why: str = "Ray ended here during the run: killed") -> NodeRecord:
         return replace(node(number, failure=why), ended_at=at)
 
-    def blamed(*nodes: NodeRecord) -> str:
+    def blamed(*nodes: NodeRecord) -> str | None:
         found = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
         assert found is not None
         return found[1]
@@ -320,7 +320,7 @@ CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:1] Application timeout cause
 
 def four(
     *ranks: RankRecord, tails: dict[int, str], nodes: tuple[NodeRecord, ...] = ()
-) -> tuple[int | None, str, str, int | None] | None:
+) -> tuple[int | None, str | None, str, int | None] | None:
     """As `first`, of four ranks on as many nodes; those that were not told otherwise are stopped by us."""
     of = {record.node: record for record in nodes}
     all_of = tuple(
@@ -364,7 +364,7 @@ def test_of_several_that_did_not_give_up_all_are_named() -> None:
     stopped = [ended(n, -15, 11.0) for n in (1, 2, 3)]
     found = four(ended(0, 1), *stopped, tails={0: GLOO})
     assert found is not None
-    assert found[0] == 1
+    assert found[:2] == (None, None), "it is not known which"
     assert found[2].startswith(
         "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain"
     )
@@ -378,6 +378,25 @@ def test_of_several_that_did_not_give_up_all_are_named() -> None:
     assert found[:2] == (3, "node-3")
 
 
+def test_who_was_waited_for_is_told_beside_the_message() -> None:
+    many = run(0.0, 0.0, nproc=2)
+    gave_up = {"node-0": [ended(0, 1, 10.0), ended(1, 1, 10.1, local_rank=1)]}
+    stopped = (node(0), node(1, stopped_at=10.5))
+    found = first_failure(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
+    assert found is not None
+    assert found.error.message.startswith("one of the ranks 2 and 3 hung")
+    told = (found.error.rank, found.error.node, found.error.reason, found.error.ranks)
+    assert told == (None, "node-1", "waited_in_vain", (2, 3)), "both are on one node"
+    assert failed_first(found.error) == "it is not known which rank failed first"
+    found = first_failure(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
+    assert found is not None
+    assert (found.error.reason, found.error.ranks) == ("waited_in_vain", ())
+    found = first_failure(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
+    assert found is not None
+    assert (found.error.reason, found.error.ranks) == (None, ())
+    assert failed_first(found.error) == "rank 0 on node-0 failed first"
+
+
 @pytest.mark.parametrize(
     "tail",
     [
@@ -388,7 +407,7 @@ def test_of_several_that_did_not_give_up_all_are_named() -> None:
 def test_of_those_that_did_not_give_up_it_is_those_that_are_named(tail: str) -> None:
     found = four(ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)), tails={0: tail})
     assert found is not None
-    assert found[0] == 2
+    assert found[:2] == (None, None)
     assert found[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
 
 
@@ -402,7 +421,7 @@ def test_a_rank_that_had_ended_well_is_waited_for_in_vain() -> None:
 def test_where_all_gave_up_none_of_them_is_blamed() -> None:
     found = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
     assert found is not None
-    assert found[0] is None
+    assert found[:2] == (None, None)
     assert found[2].startswith("every rank waited for others until its time was over")
 
 

@@ -377,6 +377,15 @@ def test_a_node_that_failed_has_no_log() -> None:
     assert text.startswith("node-1 failed first: lost: connection refused\n\nrun ")
 
 
+def test_where_it_is_not_known_which_rank_failed_first_none_is_named(tmp_path: Path) -> None:
+    said = "one of the ranks 0 and 1 hung"
+    error = FirstError(rank=None, node=None, message=said, reason="waited_in_vain", ranks=(0, 1))
+    text = drawn(run_table(replace(BAD, first_error=error, dir=str(tmp_path))))
+    assert text.startswith(f"it is not known which rank failed first: {said}\n\nrun ")
+    assert "None" not in text
+    assert text.count("failed first") == 1
+
+
 def test_the_log_and_the_artifacts_come_from_the_runs_folder(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank-1.log").write_text("the end is near\n")

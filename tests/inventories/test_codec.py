@@ -94,6 +94,13 @@ def test_the_document_is_the_designed_one():
     }  # fmt: skip
 
 
+def test_a_first_error_of_an_earlier_version_is_read():
+    document = {"rank": 1, "node": "n0", "message": "boom"}
+    read = codec.from_json(FirstError, document, "file")
+    assert read == FirstError(rank=1, node="n0", message="boom")
+    assert list(codec.to_json(read)) == [*document, "reason", "ranks"]
+
+
 def test_numbers_that_json_lacks_are_null():
     bad = result(cost_usd=math.inf, train=TrainSummary(loss=(1.0, math.nan), accuracy=math.nan))
     back = codec.load(Result, codec.dump(bad), "file")
