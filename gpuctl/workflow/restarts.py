@@ -202,7 +202,8 @@ def _lookout(app: App, request: TrainRequest) -> Growth | None:
 
 def blames_a_machine(result: Result) -> bool:
     """Whether a machine is what failed, not one of its ranks."""
-    return result.first_error is not None and result.first_error.rank is None
+    error = result.first_error
+    return error is not None and error.rank is None and error.reason is None
 
 
 def _took_part(result: Result) -> frozenset[str]:
@@ -225,10 +226,16 @@ def in_vain(before: Result, left_before: Earlier, now: Result, left: Earlier) ->
 
 
 def _failed_alike(before: Result, now: Result) -> bool:
-    """The same rank or node, with the same words. Of ranks that fail together any may be the first."""
+    """The same rank or node, with the same words. Of ranks that fail together any may be the first.
+
+    Of ranks that waited in vain it is chance which of them gives up first, what it says, and how it ends: there it is
+    for whom they waited that counts.
+    """
     then, error = before.first_error, now.first_error
-    if then is None or error is None:
+    if then is None or error is None or then.reason != error.reason:
         return False
+    if error.reason:
+        return not _may_have_hung(before).isdisjoint(_may_have_hung(now))
     if then.message.replace(before.run, now.run) != error.message:
         return False
     if error.rank is None:
@@ -237,10 +244,16 @@ def _failed_alike(before: Result, now: Result) -> bool:
     return blamed in {(rank.rank, rank.node, rank.exit_code) for rank in before.ranks}
 
 
+def _may_have_hung(result: Result) -> frozenset[tuple[int, str]]:
+    """The ranks that others waited for in vain, with their nodes; all of them where it is not known which."""
+    named = result.first_error.ranks if result.first_error else ()
+    return frozenset((rank.rank, rank.node) for rank in result.ranks if not named or rank.rank in named)
+
+
 def what_failed(result: Result) -> str:
     """`rank 1 on gpu-1: exit status 3: boom`."""
     error = result.first_error
     if error is None:
         return "for no known reason"
     who = error.node if error.rank is None else f"rank {error.rank} on {error.node}"
-    return f"{who}: {clean(error.message, 200)}"
+    return ": ".join(filter(None, [who, clean(error.message, 200)]))

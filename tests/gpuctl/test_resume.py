@@ -410,13 +410,28 @@ LOST = replace(FAILED, exit_code=None, first_error=FirstError(rank=None, node="g
 def test_what_failed_is_one_line() -> None:
     assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
     assert what_failed(LOST) == "gpu-1: lost"
+    assert what_failed(hung(0, 2)) == "rank 1 waited in vain"
     assert what_failed(replace(FAILED, first_error=None)) == "for no known reason"
+
+
+def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Result:
+    """FAILED, as one waited for these in vain."""
+    one = len(ranks) == 1
+    error = FirstError(
+        rank=ranks[0] if one else None,
+        node=f"gpu-{ranks[0]}" if one else None,
+        message=f"rank {gave_up} waited in vain",
+        reason="waited_in_vain",
+        ranks=ranks,
+    )
+    return replace(FAILED, run=run, exit_code=code, first_error=error)
 
 
 def test_a_lost_machine_is_told_from_a_rank_that_failed() -> None:
     assert blames_a_machine(LOST)
     assert not blames_a_machine(FAILED)
     assert not blames_a_machine(replace(FAILED, first_error=None))
+    assert not blames_a_machine(hung(0, 2)), "it is not known which rank, and no machine failed"
 
 
 def again(result: Result, rank: int | None, node: str, message: str) -> Result:
@@ -425,6 +440,7 @@ def again(result: Result, rank: int | None, node: str, message: str) -> Result:
 
 
 BOOM = f"boom in runs/{NEXT.run}"
+ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ranks)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +456,16 @@ BOOM = f"boom in runs/{NEXT.run}"
         (LOST, again(LOST, None, "gpu-1", "lost"), True),
         (LOST, again(LOST, None, "gpu-0", "lost"), False),
         (LOST, again(LOST, 1, "gpu-1", "lost"), False),
+        # Which rank gives up first, what it says and with which status it ends is chance; the one that hangs is not.
+        (hung(2), hung(2, run=NEXT.run), True),
+        (hung(2), hung(2, run=NEXT.run, gave_up=0, code=134), True),
+        (hung(0, 2), hung(1, 2, run=NEXT.run, gave_up=0), True),
+        (hung(), hung(2, run=NEXT.run), True),
+        (hung(), hung(run=NEXT.run), True),
+        (hung(0), hung(2, run=NEXT.run), False),
+        (hung(1), again(FAILED, 1, "gpu-1", BOOM), False),
+        (FAILED, hung(1, run=NEXT.run), False),
+        (hung(2), replace(hung(2, run=NEXT.run), ranks=ELSEWHERE), False),
     ],
 )
 def test_the_same_failure_without_a_newer_checkpoint_is_not_tried_again(
