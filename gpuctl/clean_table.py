@@ -13,10 +13,10 @@ from remote.tree import human_bytes
 
 def clean_table(choices: Sequence[Choice]) -> RenderableType:
     """A row a place and kind: what is there, what goes, why the rest stays; below it the sum."""
-    groups: dict[tuple[str | None, str, str], list[Choice]] = {}
+    groups: dict[tuple[str | None, str | None, str], list[Choice]] = {}
     for choice in choices:
-        place = choice.where if choice.where == "here" else f"{choice.cluster}/{choice.where}"
-        groups.setdefault((place, choice.where, choice.kind), []).append(choice)
+        cluster = None if choice.where is None else choice.cluster
+        groups.setdefault((cluster, choice.where, choice.kind), []).append(choice)
     rows = [_row(where, kind, some) for (_, where, kind), some in groups.items()]
     table = Fitted(
         ("where", "what", "there", "size", "goes", "frees", "stays"),
@@ -28,12 +28,12 @@ def clean_table(choices: Sequence[Choice]) -> RenderableType:
     return Group(table, "", Text(f"{_size(choices)} in all, {_size(_doomed(choices))} to remove"))
 
 
-def _row(where: str, kind: str, choices: Sequence[Choice]) -> list[str | Text]:
+def _row(where: str | None, kind: str, choices: Sequence[Choice]) -> list[str | Text]:
     doomed = _doomed(choices)
     stays = Counter(choice.why for choice in choices if not choice.removes)
     why = ", ".join(f"{count} {why}" for why, count in stays.items())
     return [
-        where,
+        "here" if where is None else where,
         NAMES.get(kind, kind),
         str(len(choices)),
         _size(choices),

@@ -13,7 +13,6 @@ from remote.leftovers import Item, Leftovers
 
 USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
-HERE = "here"
 
 NAMES = {
     "run": "runs",
@@ -61,6 +60,8 @@ class LocalRun:
     built_in: bool = False
     over: bool = True
     bytes: int = 0
+    link: bool = False
+    """Whether its folder is a link to another, which is not gpuctl's to remove."""
     checkpoints: int | None = None
     """Bytes of its checkpoints here; None: there are none."""
     files: Mapping[str, int] | None = None
@@ -74,14 +75,16 @@ class LocalRun:
 class Choice:
     """One thing, and what becomes of it."""
 
-    where: str
-    """HERE, or a node."""
+    where: str | None
+    """A node; None: this computer, as any word may be the name of a node."""
     cluster: str | None
     kind: str
     name: str
     bytes: int
     whole: bool = True
     shared: int = 0
+    only_copy: bool = False
+    """Whether results may be in it that are nowhere else."""
     removes: bool
     why: str
     """Why it goes, or why it stays, in a clause."""
@@ -119,11 +122,13 @@ def choose_here(
     """Which of the runs here go. `runs`: all of this computer, oldest first.
 
     While something of a run is on a node, its record here stays, which tells whose it is. `silent`: cluster → its
-    machines that could not be asked; `kept`: ids of runs that stay on a node → why.
+    machines that were not looked at; `kept`: ids of runs that stay on a node → why.
     """
     later = _later(runs)
 
     def why_it_stays(run: LocalRun) -> str:
+        if run.link:
+            return "it is a link"
         if run.cluster is None:
             return "its record can't be read"
         if not run.over:
@@ -134,7 +139,7 @@ def choose_here(
             return "not old"
         unasked = sorted(set(run.nodes) & set(silent.get(run.cluster, ())))
         if unasked:
-            return f"{unasked[0]}, which may have more of it, does not answer"
+            return f"{unasked[0]}, which may have more of it, was not looked at"
         return kept.get(run.id, "")
 
     choices = []
@@ -142,7 +147,7 @@ def choose_here(
         stays = why_it_stays(run)
         choices.append(
             Choice(
-                where=HERE,
+                where=None,
                 cluster=run.cluster,
                 kind="run",
                 name=run.id,
@@ -172,7 +177,6 @@ class Known:
     """The node's."""
     runs: Mapping[str, LocalRun]
     """By id: all runs of this computer."""
-    later: Mapping[str, int]
     latest: Mapping[str, str]
     """The runs of which nothing is removed: id → why."""
     ours: bool
@@ -201,7 +205,6 @@ def known_of(
     return Known(
         cluster=cluster,
         runs=by_id,
-        later=_later(runs),
         latest=latest,
         ours=ours,
         code=frozenset(code),
@@ -209,14 +212,14 @@ def known_of(
     )
 
 
-def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, now: datetime) -> list[Choice]:
+def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) -> list[Choice]:
     """What goes of a node's leftovers."""
     last = {kind: _used_last(found, kind) for kind in ("environment", "code", "uv")}
     if any(item.name == known.last_code for item in found.items if item.kind == "code"):
         last["code"] = known.last_code
     choices = []
     for item in found.items:
-        stays, goes = _fate(item, known, policy, last.get(item.kind) == item.name, now)
+        stays, goes = _fate(item, known, policy, last.get(item.kind) == item.name)
         choices.append(
             Choice(
                 where=node,
@@ -226,6 +229,7 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy, no
                 bytes=item.bytes,
                 whole=item.whole,
                 shared=item.shared,
+                only_copy=item.kind == "written" or (item.kind == "run" and not _is_here_too(item, known)),
                 removes=not stays,
                 why=stays or goes,
             )
@@ -244,12 +248,12 @@ def _family(kind: str) -> str:
     return "code" if kind == "written" else kind
 
 
-def _fate(item: Item, known: Known, policy: Policy, used_last: bool, now: datetime) -> tuple[str, str]:
+def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[str, str]:
     """Why an item stays, else empty, and why it goes."""
     if item.in_use or (_family(item.kind), item.name) in known.busy:
         return "in use", ""
     if item.kind == "run":
-        return _fate_of_run(item, known, policy, now)
+        return _fate_of_run(item, known, policy)
     if _family(item.kind) == "code" and not known.ours and item.name not in known.code:
         return "not of this cluster", ""
     if item.kind == "written":
@@ -263,7 +267,7 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool, now: dateti
     return "", "made or sent again when needed" if policy.everything else "not used last"
 
 
-def _fate_of_run(item: Item, known: Known, policy: Policy, now: datetime) -> tuple[str, str]:
+def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
     run = known.runs.get(item.name)
     if not item.over or (run is not None and not run.over):
         return "not known to be over", ""
@@ -275,11 +279,20 @@ def _fate_of_run(item: Item, known: Known, policy: Policy, now: datetime) -> tup
         return f"of the cluster {run.cluster}", ""
     if policy.everything:
         return "", "over"
-    if run is not None and is_all_here(item, run):
+    if _is_here_too(item, known):
         return "", "all of it is here"
-    if policy.is_old(run, known.later.get(item.name, 0), began_at(item.name), now):
-        return "", "old"
-    return "not all of it is here", ""
+    # However old: what is nowhere else goes only where that was asked for.
+    return "not all of it is here; --all removes it", ""
+
+
+def _is_here_too(item: Item, known: Known) -> bool:
+    run = known.runs.get(item.name)
+    return run is not None and is_all_here(item, run)
+
+
+def what_is_lost(doomed: Sequence[Choice]) -> str:
+    """What a question says of results that would be gone for good; empty where there are none."""
+    return ", with results of runs that are nowhere else" if any(one.only_copy for one in doomed) else ""
 
 
 def is_all_here(item: Item, run: LocalRun) -> bool:

@@ -8,13 +8,13 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.option(
-    "--older-than", metavar="AGE", help="Remove runs that began longer ago, such as 7d (default: 30d)."
+    "--older-than", metavar="AGE", help="Here, remove runs that began longer ago, such as 7d (default: 30d)."
 )
 @click.option(
     "--keep-runs",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Remove runs of any age, but for the latest N of each cluster; with --older-than only older ones.",
+    help="Here, remove runs of any age, but for the latest N of each cluster; with --older-than only older ones.",
 )
 @click.option(
     "--all",
@@ -38,11 +38,12 @@ def command(
     gpuctl clean --dry-run                 sizes, what would go, why the rest stays
     gpuctl clean                           ask, then remove it: on this computer and on all nodes
     gpuctl clean --cluster a --yes         one cluster's runs and nodes, without a question
-    gpuctl clean --here --keep-runs 20     this computer's runs but for each cluster's latest 20
+    gpuctl clean --here --keep-runs 20     runs of machines that are gone, but for each cluster's latest 20
     gpuctl clean --all --cluster a         before `gpuctl down` of machines that stay
 
-    Here old runs go. On the nodes go environments, code and uv but for those used last, wheels, and runs that are
-    old or all of which is here. What a process uses, a run that is not over, the checkpoints that `gpuctl train
+    Here old runs go, of machines that are still there only once these were asked whether they have more of them. On
+    the nodes go environments, code and uv but for those used last, wheels, and runs all of which is here; --all also
+    removes what is nowhere else. What a process uses, a run that is not over, the checkpoints that `gpuctl train
     --resume` would take and whatever is not gpuctl's always stay. It is about all clusters, or the one that --cluster
     names; while a run is going on there, nothing is removed, and the exit status is 2.
     """

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.cleaning import (
-    HERE,
     Choice,
     LocalRun,
     Policy,
@@ -17,6 +16,7 @@ from gpuctl.cleaning import (
     choose_on_node,
     known_of,
     latest_checkpoints,
+    what_is_lost,
 )
 from gpuctl.errors import Declined, Usage
 from gpuctl.options import App
@@ -63,13 +63,26 @@ class Seen:
     hosts: Mapping[tuple[str, str], Host]
     found: Mapping[tuple[str, str], Leftovers]
     errors: Mapping[tuple[str, str], str]
+    torn: Mapping[str, str] = field(default_factory=dict)
+    """Clusters whose machines are not known: name → why."""
+    left_out: Mapping[tuple[str, str], Host] = field(default_factory=dict)
+    """Machines that were not to be asked."""
 
-    def silent(self) -> dict[str, set[str]]:
-        """Cluster → its machines that could not be asked."""
+    def silent(self, runs: Sequence[LocalRun]) -> dict[str, set[str]]:
+        """Cluster → its machines that were not looked at; of one that can't be read all that runs had."""
         silent: dict[str, set[str]] = {}
-        for cluster, node in self.errors:
+        for cluster, node in (*self.errors, *self.left_out):
             silent.setdefault(cluster, set()).add(node)
+        for run in runs:
+            if run.cluster in self.torn:
+                silent.setdefault(run.cluster, set()).update(run.nodes)
         return silent
+
+    def not_asked(self) -> list[dict[str, str | None]]:
+        """What should have been looked at and was not; without a node it is all of a cluster."""
+        torn: list[tuple[str, str | None, str]] = [(name, None, why) for name, why in self.torn.items()]
+        nodes = [(cluster, node, why) for (cluster, node), why in self.errors.items()]
+        return [{"cluster": name, "node": node, "reason": why} for name, node, why in (*torn, *nodes)]
 
 
 @dataclass(kw_only=True)
@@ -78,7 +91,7 @@ class Outcome:
 
     freed_bytes: int = 0
     removed: int = 0
-    failed: list[dict[str, str]] = field(default_factory=list)
+    failed: list[dict[str, str | None]] = field(default_factory=list)
 
 
 def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> dict[str, Any]:
@@ -89,13 +102,16 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> di
     began, now = time.monotonic(), datetime.now(UTC)
     name = app.options.cluster if app.cluster_named else None
     with ExitStack() as locks:
-        folders = [] if here_only else _clusters(app, name)
-        for folder in () if dry_run else folders:
+        folders = _clusters(app, name)
+        for folder in () if dry_run or here_only else folders:
             locks.enter_context(folder.lock("clean", on_wait=app.output.say))
         if not here_only:
             refuse_at_work(app, name)
         runs = runs_here(app)
-        seen = survey(hosts_of(app, folders), runs)
+        hosts, torn = hosts_of(folders)
+        seen = replace(survey([] if here_only else hosts, runs), torn=torn)
+        if here_only:
+            seen = replace(seen, left_out={host.key: host for host in hosts})
         choices = choose(app, policy, seen, runs, now)
         _show(app, choices, seen)
         outcome = Outcome()
@@ -110,9 +126,7 @@ def clean_all(app: App, policy: Policy, *, dry_run: bool, here_only: bool) -> di
         "freed_bytes": outcome.freed_bytes,
         "removed": outcome.removed,
         "failed": outcome.failed,
-        "not_asked": [
-            {"cluster": cluster, "node": node, "reason": why} for (cluster, node), why in seen.errors.items()
-        ],
+        "not_asked": [] if here_only else seen.not_asked(),
         "dry_run": dry_run,
         "seconds": round(time.monotonic() - began, 3),
     }
@@ -138,20 +152,20 @@ def refuse_at_work(app: App, cluster: str | None) -> None:
             )
 
 
-def hosts_of(app: App, folders: Sequence[ClusterFolder]) -> list[Host]:
-    """The machines of these clusters. A cluster whose files can't be read is told, and left out."""
-    hosts = []
+def hosts_of(folders: Sequence[ClusterFolder]) -> tuple[list[Host], dict[str, str]]:
+    """The machines of these clusters, and the clusters whose files can't be read, with the reason."""
+    hosts, torn = [], {}
     for folder in folders:
         try:
             inventory = folder.load() if folder.exists() else None
         except InventoryError as error:
-            app.output.say(f"note: the machines of {folder.name} are left out: {error}")
+            torn[folder.name] = str(error)
             continue
         if inventory is not None:
             hosts += [
                 Host(cluster=folder, machine=machine, inventory=inventory) for machine in inventory.machines
             ]
-    return hosts
+    return hosts, torn
 
 
 def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float = MEASURE_S) -> Seen:
@@ -187,9 +201,9 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
         busy = frozenset(
             (item.kind, item.name) for other in others for item in other.items if item.in_use or not item.over
         )
-        there += choose_on_node(node, found, replace(known, busy=busy), policy, now)
+        there += choose_on_node(node, found, replace(known, busy=busy), policy)
     kept = {choice.name: choice.why for choice in there if choice.kind == "run" and not choice.removes}
-    here = choose_here(runs, latest, policy, now, silent=seen.silent(), kept=kept)
+    here = choose_here(runs, latest, policy, now, silent=seen.silent(runs), kept=kept)
     mine = [choice for choice in here if cluster in (None, choice.cluster)]
     return [*mine, *(leftovers_here(app, now) if cluster is None else ()), *there]
 
@@ -217,7 +231,7 @@ def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
     outcome = Outcome()
     wanted: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for choice in doomed:
-        if choice.where != HERE:
+        if choice.where is not None:
             assert choice.cluster is not None
             wanted.setdefault((choice.cluster, choice.where), []).append((choice.kind, choice.name))
 
@@ -243,21 +257,23 @@ def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
             stay.add(name)
             _failed(app, outcome, key[1], kind, name, why)
     for choice in doomed:
-        if choice.where == HERE and choice.name not in stay:
+        if choice.where is None and choice.name not in stay:
             freed, problem = remove_here(app.store, choice)
             outcome.freed_bytes += freed
             outcome.removed += problem is None
             if problem is not None:
-                _failed(app, outcome, HERE, choice.kind, choice.name, problem)
+                _failed(app, outcome, None, choice.kind, choice.name, problem)
     return outcome
 
 
-def _failed(app: App, outcome: Outcome, where: str, kind: str, name: str, reason: str) -> None:
+def _failed(app: App, outcome: Outcome, where: str | None, kind: str, name: str, reason: str) -> None:
     outcome.failed.append({"where": where, "kind": kind, "name": name, "reason": reason})
-    app.output.error(f"{where}: {kind} {name} stays: {reason}" if kind else reason)
+    app.output.error(f"{where or 'here'}: {kind} {name} stays: {reason}" if kind else reason)
 
 
 def _show(app: App, choices: Sequence[Choice], seen: Seen) -> None:
+    for name, why in seen.torn.items():
+        app.output.say(f"note: the machines of {name} are not looked at: {why}")
     for error in seen.errors.values():
         app.output.say(f"note: not looked at: {error}")
     if choices and not app.options.json:
@@ -269,17 +285,12 @@ def _show(app: App, choices: Sequence[Choice], seen: Seen) -> None:
 
 
 def _ask(app: App, doomed: Sequence[Choice]) -> None:
-    where = {choice.where for choice in doomed} - {HERE}
-    places = ["here"] if any(choice.where == HERE for choice in doomed) else []
+    where = {(choice.cluster, choice.where) for choice in doomed if choice.where is not None}
+    places = ["here"] if any(choice.where is None for choice in doomed) else []
     places += [f"on {plural(len(where), 'node')}"] if where else []
     size = human_bytes(sum(choice.bytes for choice in doomed))
-    lost = ", with files that runs wrote and that are nowhere else" if _loses(doomed) else ""
-    if not app.output.confirm(f"Remove {size} {' and '.join(places)}{lost}?"):
-        raise Declined("Nothing was removed, as you said no.")
-
-
-def _loses(doomed: Sequence[Choice]) -> bool:
-    return any(choice.kind == "written" for choice in doomed)
+    if not app.output.confirm(f"Remove {size} {' and '.join(places)}{what_is_lost(doomed)}?"):
+        raise Declined("Cancelled: nothing was removed.")
 
 
 def tell_what_was_freed(app: App, outcome: Outcome, doomed: Sequence[Choice], seen: Seen) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpuctl.cleaning import HERE, Choice, LocalRun, began_at
+from gpuctl.cleaning import Choice, LocalRun, began_at
 from gpuctl.options import App
 from gpuctl.workflow.collect import final_result
 from gpuctl.workflow.resume import script_path
@@ -38,11 +38,12 @@ def _files_of(folder: Path) -> dict[str, int]:
 
 
 def _local(folder: RunFolder) -> LocalRun:
-    size = _size_of(folder.path)
+    link = folder.path.is_symlink()
+    size = 0 if link else _size_of(folder.path)
     try:
         run, over = folder.load_run(), final_result(folder) is not None
     except InventoryError:
-        return LocalRun(id=folder.id, cluster=None, bytes=size)
+        return LocalRun(id=folder.id, cluster=None, bytes=size, link=link)
     found = in_folder(folder.checkpoints_path, run)
     return LocalRun(
         id=folder.id,
@@ -51,6 +52,7 @@ def _local(folder: RunFolder) -> LocalRun:
         built_in=run.built_in,
         over=over,
         bytes=size,
+        link=link,
         checkpoints=None if found is None else found.bytes,
         nodes=tuple(part.name for part in run.nodes),
         project=run.options.project if run.options else None,
@@ -85,7 +87,7 @@ def leftovers_here(app: App, now: datetime) -> list[Choice]:
             doomed.append(folder)
     return [
         Choice(
-            where=HERE,
+            where=None,
             cluster=None,
             kind="removed",
             name=str(folder.relative_to(app.store.home)),
@@ -101,6 +103,8 @@ def leftovers_here(app: App, now: datetime) -> list[Choice]:
 def remove_here(store: Store, choice: Choice) -> tuple[int, str | None]:
     """Remove a folder of this computer; the bytes that are free, and why something is left."""
     path = store.home / (f"runs/{choice.name}" if choice.kind == "run" else choice.name)
+    if path.is_symlink():
+        return 0, "it is a link"
     aside = path.with_name(f".removed-{os.urandom(8).hex()}")
     try:
         path.rename(aside)

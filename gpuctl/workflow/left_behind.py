@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.cleaning import HERE, NAMES, Choice, Policy
+from gpuctl.cleaning import NAMES, Choice, Policy, what_is_lost
 from gpuctl.options import App
 from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.clean import Host, Seen, choose, remove, tell_what_was_freed
@@ -64,7 +64,7 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
     choices = [
         choice
         for choice in choose(app, Policy(everything=True), seen, runs, datetime.now(UTC))
-        if choice.where != HERE
+        if choice.where is not None
     ]
     doomed = [choice for choice in choices if choice.removes]
     if doomed:
@@ -89,7 +89,7 @@ def _look(host: Host, built_in: Sequence[str]) -> Leftovers | None:
 
 def sentence(choices: Sequence[Choice]) -> str:
     """`gpuctl leaves 3.2 GB on gpu-0, gpu-1: environments 2.9 GB, runs 300 MB`."""
-    nodes = list(dict.fromkeys(choice.where for choice in choices))
+    nodes = list(dict.fromkeys(choice.where for choice in choices if choice.where is not None))
     kinds = ", ".join(f"{NAMES[kind]} {human_bytes(size)}" for kind, size in by_kind(choices).items())
     total = human_bytes(sum(choice.bytes for choice in choices))
     return f"gpuctl leaves {total} on {', '.join(nodes)}: {kinds}"
@@ -113,6 +113,5 @@ def _offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
             f"{size} of it; all of it is in ~/.gpuctl-node there"
         )
         return
-    lost = ", with files that runs wrote there" if any(choice.kind == "written" for choice in doomed) else ""
-    if app.output.confirm(f"Remove {size} of it{lost}?"):
+    if app.output.confirm(f"Remove {size} of it{what_is_lost(doomed)}?"):
         tell_what_was_freed(app, remove(app, doomed, seen), doomed, seen)

@@ -142,7 +142,7 @@ def test_what_can_t_be_removed_is_told(store: Store, capsys: pytest.CaptureFixtu
     (store.home / "runs").chmod(0o700)
     assert status == 4
     assert document["failed"] == [
-        {"where": "here", "kind": "run", "name": run.id, "reason": "Permission denied"}
+        {"where": None, "kind": "run", "name": run.id, "reason": "Permission denied"}
     ]
     assert f"here: run {run.id} stays: Permission denied" in err
 

@@ -18,10 +18,11 @@ from gpuctl.cleaning import (
     is_all_here,
     known_of,
     latest_checkpoints,
+    what_is_lost,
 )
 from gpuctl.options import Options
 from gpuctl.output import Output
-from gpuctl.workflow.clean import once_a_home
+from gpuctl.workflow.clean import Seen, once_a_home
 from gpuctl.workflow.left_behind import by_kind, sentence
 from remote.leftovers import Item, Leftovers, RunFile
 
@@ -61,7 +62,7 @@ def here(
 
 def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
     """`goes`, or why it stays, an item."""
-    choices = choose_on_node("n0", left(*items), about, policy, NOW)
+    choices = choose_on_node("n0", left(*items), about, policy)
     return ["goes" if one.removes else one.why for one in choices]
 
 
@@ -93,6 +94,7 @@ def test_the_latest_runs_are_counted_by_cluster() -> None:
     [
         ({"over": False}, "not known to be over"),
         ({"cluster": None}, "its record can't be read"),
+        ({"link": True}, "it is a link"),
         ({"checkpoints": 5}, "the latest checkpoints of my.py"),
     ],
 )
@@ -102,7 +104,7 @@ def test_what_stays_here_however_old_it_is(facts: dict[str, Any], why: str) -> N
 
 
 def test_a_runs_record_stays_while_something_of_it_is_on_a_node() -> None:
-    assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, does not answer"}
+    assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, was not looked at"}
     assert here(run(OLD), silent={"c": {"n1"}, "d": {"n0"}}) == {OLD: "goes"}
     assert here(run(OLD), kept={OLD: "in use"}) == {OLD: "in use"}
 
@@ -159,6 +161,7 @@ def test_on_machines_that_others_use_only_what_is_known_to_be_ours_goes() -> Non
     assert on_node(item("run", OLD), about=known(run(OLD, cluster="d"))) == ["of the cluster d"]
 
 
+ONLY_THERE = "not all of it is here; --all removes it"
 HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
 
 
@@ -167,21 +170,51 @@ HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
     [
         (NEW, {"files": ()}, USUAL, "goes"),
         (NEW, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
-        (NEW, {"files": (replace(HERE_ALREADY, bytes=8),)}, USUAL, "not all of it is here"),
-        (NEW, {"files": (replace(HERE_ALREADY, path="own.bin"),)}, USUAL, "not all of it is here"),
-        (NEW, {"files": None}, USUAL, "not all of it is here"),
+        (NEW, {"files": (replace(HERE_ALREADY, bytes=8),)}, USUAL, ONLY_THERE),
+        (NEW, {"files": (replace(HERE_ALREADY, path="own.bin"),)}, USUAL, ONLY_THERE),
+        (NEW, {"files": None}, USUAL, ONLY_THERE),
         (NEW, {"files": None}, ALL, "goes"),
-        (OLD, {"files": None}, USUAL, "goes"),
+        (OLD, {"files": None}, USUAL, ONLY_THERE),
+        (OLD, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
+        (OLD, {"files": None}, Policy(keep_runs=0), ONLY_THERE),
         (OLD, {"files": None, "over": False}, ALL, "not known to be over"),
-        ("20260101-000000-dddd", {}, USUAL, "goes"),
-        ("20261122-000000-dddd", {}, USUAL, "not all of it is here"),
-        ("not-a-run", {}, USUAL, "not all of it is here"),
+        ("20260101-000000-dddd", {}, USUAL, ONLY_THERE),
+        ("20261122-000000-dddd", {}, USUAL, ONLY_THERE),
+        ("not-a-run", {}, USUAL, ONLY_THERE),
     ],
 )
 def test_runs_on_a_node(name: str, facts: dict[str, Any], policy: Policy, fate: str) -> None:
     files = {"artifacts/a.pt": 7, "run.json": 3}
     about = known(run(OLD, files=files), run(NEW, files=files))
     assert on_node(item("run", name, **facts), about=about, policy=policy) == [fate]
+
+
+def test_the_question_tells_what_is_nowhere_else() -> None:
+    about = known(run(OLD, files={"artifacts/a.pt": 7}))
+
+    def lost(*items: Item) -> str:
+        return what_is_lost(choose_on_node("n0", left(*items), about, ALL))
+
+    assert lost(item("run", OLD, files=(HERE_ALREADY,)), item("wheels"), item("code")) == ""
+    for only in (item("run", OLD), item("run", NEW, files=()), item("written")):
+        assert lost(item("wheels"), only) == ", with results of runs that are nowhere else"
+
+
+def test_a_node_may_be_called_here() -> None:
+    nodes = choose_on_node("here", left(item("wheels")), known(), USUAL)
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(clean_table([*nodes, choice(None, "wheels", 1, removes=True)]))
+    assert [line.split()[:3] for line in out.getvalue().splitlines()[1:3]] == [["here", "wheels", "1"]] * 2
+    assert [one.where for one in nodes] == ["here"], "of this computer it is None"
+
+
+def test_machines_of_a_cluster_that_can_t_be_read_count_as_not_looked_at() -> None:
+    seen = Seen(hosts={}, found={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
+    assert seen.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
+    assert seen.not_asked() == [
+        {"cluster": "c", "node": None, "reason": "torn file"},
+        {"cluster": "d", "node": "n1", "reason": "no route"},
+    ]
 
 
 def test_a_run_that_is_not_over_here_stays_on_its_nodes() -> None:
@@ -217,14 +250,14 @@ def test_a_home_that_nodes_share_is_looked_at_once() -> None:
     ]
 
 
-def choice(where: str, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any) -> Choice:
+def choice(where: str | None, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any) -> Choice:
     known_facts = {"cluster": "c", "name": "x", "bytes": size}
     return Choice(**{"where": where, "kind": kind, "removes": removes, "why": why, **known_facts, **facts})
 
 
 CHOICES = (
-    choice("here", "run", 2_000_000, removes=True, why="old"),
-    choice("here", "run", 1_000_000, removes=False, why="not old"),
+    choice(None, "run", 2_000_000, removes=True, why="old"),
+    choice(None, "run", 1_000_000, removes=False, why="not old"),
     choice("gpu-0", "environment", 5_100_000_000, removes=False, why="used last", whole=False),
     choice("gpu-0", "environment", 2_600_000_000, removes=True, why="not used last"),
     choice("gpu-0", "written", 4_096, removes=False, why="a run wrote it; --all removes it"),
@@ -247,7 +280,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_down_says_of_machines_that_stay() -> None:
-    there = [one for one in CHOICES if one.where != "here"]
+    there = [one for one in CHOICES if one.where is not None]
     assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
     assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
     assert by_kind(there, "gpu-1") == {}
