@@ -228,9 +228,9 @@ def files_of_code(path: Path) -> Iterator[Tuple[Path, bool]]:
 def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
     """Paths, relative to a folder, of all in it that is no folder, however deep; links are not followed.
 
-    `leave_out`: names in the folder itself.
+    `leave_out`: names in the folder itself. Other disks that are mounted within are left out.
     """
-    pending = [""]
+    pending, device = [""], device_of(str(root))
     while pending:
         inner = pending.pop()
         try:
@@ -239,21 +239,34 @@ def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
                     if not inner and entry.name in leave_out:
                         continue
                     path = os.path.join(inner, entry.name)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(path)
-                    else:
+                    if not entry.is_dir(follow_symlinks=False):
                         yield path
+                    elif device_of(entry.path) == device:
+                        pending.append(path)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
 
 
-def folders_below(root: Path) -> List[str]:
-    """A folder and all within it, each before those that it holds; what links lead to is left out."""
-    found = [str(root)]
+def folders_below(root: Path) -> Tuple[List[str], List[str]]:
+    """A folder and all within it, each before those that it holds, and where other disks are mounted within.
+
+    What links lead to is left out.
+    """
+    found, mounted, device = [str(root)], [], device_of(str(root))
     for folder in found:  # it grows
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return found
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    (found if device_of(entry.path) == device else mounted).append(entry.path)
+    return found, mounted
+
+
+def device_of(path: str) -> Optional[int]:
+    """Which disk something is on; None where it is not there."""
+    try:
+        return os.lstat(path).st_dev
+    except OSError:
+        return None
 
 
 def unchanged(file: Path, entry: List[Any]) -> bool:

@@ -44,8 +44,12 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
                 if (folder, name) in in_use:
                     raise Kept("a process uses it")
                 if kind in ("code", "written"):
-                    freed += _remove_files(name, sent=kind == "code", heartbeat=heartbeat)
-                    removed.append([kind, name])
+                    bytes_freed, problem = _remove_files(name, sent=kind == "code", heartbeat=heartbeat)
+                    freed += bytes_freed
+                    if problem is None:
+                        removed.append([kind, name])
+                    else:
+                        kept.append([kind, name, problem])
                 else:
                     doomed.append((kind, name, _set_aside(kind, name)))
             except (Kept, OSError) as error:
@@ -113,14 +117,24 @@ def _path_of(kind: str, name: str) -> Path:
     return path
 
 
-def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> int:
-    """Remove of a project's folder what was sent, or what runs have written, and folders that are then empty."""
+def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, Optional[str]]:
+    """Remove of a project's folder what was sent, or what runs have written, and folders that are then empty.
+
+    Returns the bytes that are free, and why something is left: one file that stays does not keep the others.
+    """
     path, freed = _path_of("code", name), 0
+    folders, mounted = leftovers.folders_below(path)
+    problem = _is_mounted(mounted[0]) if mounted else None
     for file, was_sent in list(leftovers.files_of_code(path)):
         if was_sent == sent:
-            freed += _unlink(str(file))
+            try:
+                freed += _unlink(str(file))
+            except FileNotFoundError:
+                continue  # a node that shares this home was faster
+            except OSError as error:
+                problem = problem or _why(error)
             heartbeat()
-    for folder in sorted(leftovers.folders_below(path), key=len, reverse=True):
+    for folder in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # what is not empty stays
             os.rmdir(folder)
     if sent:
@@ -128,7 +142,7 @@ def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> int:
         manifest = path.with_name(name + ".manifest.json")
         if manifest.exists():
             manifest.unlink()
-    return freed
+    return freed, problem
 
 
 def _unlink(path: str) -> int:
@@ -148,10 +162,14 @@ def _rmdir(path: str) -> int:
 def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int, Optional[str]]:
     """Remove a folder with all that is in it, however deep; the bytes that are free, and why something is left.
 
-    Folders are moved up to `root` before they are emptied, so that no path grows too long.
+    Folders are moved up to `root` before they are emptied, so that no path grows too long. Where something is mounted
+    within, that stays with all that is in it, and so does all where `root` is a link.
     """
     freed = 0
     problem: Optional[str] = None
+    if root.is_symlink():
+        return 0, "{}: it is a link".format(root.name)
+    device = leftovers.device_of(str(root))
     prefix, count, pending = os.urandom(8).hex(), 0, [str(root)]
     while pending:
         folder = pending.pop()
@@ -163,13 +181,12 @@ def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int,
                 try:
                     if not entry.is_dir(follow_symlinks=False):
                         freed += _unlink(entry.path)
-                    elif folder == str(root):
-                        pending.append(entry.path)
+                    elif leftovers.device_of(entry.path) not in (device, None):
+                        problem = problem or _is_mounted(entry.path)
                     else:
-                        os.chmod(entry.path, 0o700)
                         count += 1
                         moved = os.path.join(str(root), "{}-{}".format(prefix, count))
-                        os.rename(entry.path, moved)
+                        _move(entry.path, moved)
                         pending.append(moved)
                 except FileNotFoundError:
                     continue  # a node that shares this home was faster
@@ -188,6 +205,19 @@ def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int,
     except OSError as error:
         problem = problem or _why(error)
     return freed, problem
+
+
+def _move(folder: str, to: str) -> None:
+    """Give a folder another name. Raises OSError where something is mounted on it, also from the same disk."""
+    try:
+        os.rename(folder, to)
+    except PermissionError:  # a folder that is closed can't be moved to another
+        os.chmod(folder, 0o700)
+        os.rename(folder, to)
+
+
+def _is_mounted(path: str) -> str:
+    return "{}: another disk is mounted there".format(os.path.basename(path))
 
 
 def _entries(folder: str) -> "Iterator[os.DirEntry[str]]":

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from gpuctl import cli
+from gpuctl.cleaning import Choice
+from gpuctl.workflow.clean_here import remove_here
+from inventories.machine import Inventory, Machine
 from inventories.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 from inventories.store import RunFolder, Store
 from remote.replica import save_node_record
@@ -131,6 +134,50 @@ def test_the_latest_runs_can_be_kept(store: Store, capsys: pytest.CaptureFixture
     assert [one["name"] for one in document["items"] if one["removes"]] == [run.id for run in runs[:2]]
     clean(capsys, "--here", "--keep-runs", "1", "--yes")
     assert [folder.id for folder in store.runs()] == [runs[2].id]
+
+
+def test_runs_of_machines_that_are_there_stay_unless_these_were_asked(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made(store, days=40)
+    machine = Machine(
+        name="gpu-0",
+        rank=0,
+        state="running",
+        host="127.0.0.1",
+        user="me",
+        private_ip="127.0.0.1",
+        gpus=0,
+        id="0",
+    )
+    cluster = store.cluster("c")
+    cluster.save(Inventory(cluster="c", provider="local", created_at="", machines=(machine,)))
+    stays = "gpu-0, which may have more of it, was not looked at"
+    status, document, _ = clean(capsys, "--here", "--yes")
+    assert (status, document["items"][0]["why"], document["not_asked"]) == (0, stays, [])
+    cluster.inventory_path.write_text("torn: [")
+    assert clean(capsys, "--here", "--yes")[1]["items"][0]["why"] == stays
+    status, document, err = clean(capsys, "--yes")
+    assert (status, document["items"][0]["why"]) == (4, stays)
+    assert [(one["cluster"], one["node"]) for one in document["not_asked"]] == [("c", None)]
+    assert "the machines of c are not looked at: " in err
+    assert run.path.exists()
+    cluster.inventory_path.unlink()
+    assert clean(capsys, "--here", "--yes")[1]["removed"] == 1
+
+
+def test_the_folder_of_a_run_that_is_a_link_stays(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = made(store, days=40)
+    run.path.rename(tmp_path / "elsewhere")
+    run.path.symlink_to(tmp_path / "elsewhere")
+    status, document, _ = clean(capsys, "--yes")
+    assert (status, document["removed"], document["items"][0]["why"]) == (0, 0, "it is a link")
+    choice = Choice(where=None, cluster="c", kind="run", name=run.id, bytes=0, removes=True, why="old")
+    assert remove_here(store, choice) == (0, "it is a link")
+    assert (tmp_path / "elsewhere" / "run.json").exists()
+    assert run.path.is_symlink()
 
 
 def test_what_can_t_be_removed_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from node_here import NodeHere
+from node_here import ROOT, NodeHere
 
 from remote.errors import BadAnswer, RemoteError
 from remote.leftovers import Item, Leftovers, RunFile, clean, look
@@ -268,6 +268,72 @@ def test_a_tree_goes_however_deep_and_closed_it_is(tmp_path: Path) -> None:
     assert victim.stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "other name").read_bytes() == b"x" * 10_000
     assert freed > 10_000
+
+
+def test_a_root_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("safe")
+    (tmp_path / "root").symlink_to(tmp_path / "victim")
+    assert remove_tree(tmp_path / "root") == (0, "root: it is a link")
+    assert (tmp_path / "victim" / "file").read_text() == "safe"
+
+
+def with_mounts(mounts: str, code: str, home: Path) -> list[str]:
+    """Lines that code of the node's part prints where something is mounted, which nobody else sees."""
+    script = f'{mounts} && exec "$0" "$@"'
+    python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
+    command = ["unshare", "-rm", "sh", "-ec", script, *python]
+    done = subprocess.run(
+        command, cwd=home, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=20
+    )
+    if done.stderr.startswith(("unshare:", "mount:")):
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("mount -t tmpfs none {} && echo safe >{}/precious", "data: another disk is mounted there"),
+        ("mount --bind other {}", "data: Device or resource busy"),
+    ],
+)
+@pytest.mark.parametrize("point", ["root/data", "root/deep/data"])
+def test_what_is_mounted_within_a_tree_stays(tmp_path: Path, mount: str, why: str, point: str) -> None:
+    for folder in (tmp_path / point, tmp_path / "other"):
+        folder.mkdir(parents=True)
+    (tmp_path / "root" / "file").write_bytes(b"x")
+    (tmp_path / "other" / "precious").write_text("safe")
+    code = (
+        "from pathlib import Path\n"
+        "from remote.node.removal import remove_tree\n"
+        "print(remove_tree(Path('root'))[1])\n"
+        "print(*[path.name for path in Path('root').rglob('*') if path.is_file()])"
+    )
+    assert with_mounts(mount.replace("{}", point), code, tmp_path) == [why, "precious"]
+    assert (tmp_path / "other" / "precious").read_text() == "safe"
+
+
+def test_of_code_what_is_mounted_stays_and_one_file_keeps_no_other(node: NodeHere) -> None:
+    send(node, "proj-1", **{"train.py": b"code"})
+    for name in ("a", "b", "c"):
+        write(node, f"code/proj-1/{name}/out.pt", b"x" * 20_000)
+    write(node, "code/proj-1/data/under").unlink()
+    code = (
+        "from remote.node import removal\n"
+        "freed, problem = removal._remove_files('proj-1', sent=False, heartbeat=lambda: None)\n"
+        "print(freed >= 40_000, problem)\n"
+        "print((removal.NODE_HOME / 'code/proj-1/data/precious').read_text())"
+    )
+    place = ".gpuctl-node/code/proj-1"
+    busy = f"mount --bind {place}/a/out.pt {place}/b/out.pt"
+    disk = f"mount -t tmpfs none {place}/data && echo safe >{place}/data/precious"
+    assert with_mounts(busy, code.rpartition("\n")[0], node.home) == ["True out.pt: Device or resource busy"]
+    assert [there(node, f"code/proj-1/{name}") for name in ("a", "b", "c")] == [False, True, False]
+    write(node, "code/proj-1/data/under").unlink()
+    write(node, "code/proj-1/c/out.pt", b"x" * 50_000)
+    assert with_mounts(disk, code, node.home) == ["True data: another disk is mounted there", "safe", ""]
 
 
 def test_sizes_are_taken_until_a_deadline_and_counted_once(tmp_path: Path) -> None:
