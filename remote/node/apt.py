@@ -21,7 +21,13 @@ FIRST_TRY = {"limit_s": 50, "silence_s": 6, "retries": 0}
 """To fetch the lists of packages; a mirror that takes connections and sends nothing has failed within 60 s."""
 SECOND_TRY = {"limit_s": 300, "silence_s": 30, "retries": 2}
 """Where some of them came: the mirror is slow, or one of several is away."""
+TIME_IS_OVER = (124, 137)
+"""Exit statuses of `timeout`; the other one is of what it had to kill."""
 PORTS = {"http": 80, "https": 443}
+ENVIRONMENT = Path("/etc/environment")
+"""Variables of every login, and of what sudo runs."""
+ADDRESS_S = 5.0
+"""For one address of a mirror; the next one may have a route."""
 
 Tell = Callable[[str, str], None]
 """Takes a phase and a detail, as progress."""
@@ -73,12 +79,16 @@ class Apt:
             missing = unfetched(said)
             if code == 0 and missing is None:
                 return ""
+            if missing is None and code not in TIME_IS_OVER:
+                raise Failed("apt", said=error_of(said), doing="apt-get update")
             if not re.search(r"^(Get|Hit):\d", said, re.MULTILINE):
-                host, why = missing or ("", last_line(said))
-                raise Failed("mirror", host=host, said=why)
-        if missing is None:
-            raise Failed("apt", said=error_of(said), doing="apt-get update")
-        return "{}: {}".format(*missing)
+                break
+        else:
+            if missing is not None:
+                return "{}: {}".format(*missing)
+        late = "apt-get update had not ended after {} s".format(one["limit_s"])
+        host, why = missing or ("", late)
+        raise Failed("mirror", host=host, said=why)
 
     def install(self, packages: List[str]) -> None:
         """Install packages, without those that are only recommended. Raises Failed."""
@@ -118,7 +128,7 @@ def update_words(limit_s: int, silence_s: int, retries: int) -> List[str]:
 def mirrors() -> List[str]:
     """The addresses that the lists of packages come from, each host once; none where a proxy is in between."""
     code, settings = _run(["apt-config", "dump"])
-    if code != 0 or has_proxy(settings):
+    if code != 0 or has_proxy(settings) or proxy_is_set():
         return []
     return mirrors_of(_run(["apt-get", "update", "--print-uris"])[1])
 
@@ -146,16 +156,22 @@ def check_mirrors(urls: List[str], deadline_s: float) -> None:
 
 
 def _reach(url: str, timeout_s: float, failures: Dict[str, str], reached: threading.Event) -> None:
-    """Connect to the mirror of a URL."""
-    parts = urllib.parse.urlsplit(url)
-    try:
-        port = parts.port or PORTS[parts.scheme]
-        socket.create_connection((host_of(url), port), timeout=timeout_s).close()
-    except OSError as error:
-        timed_out = "no answer within {:g} s".format(timeout_s)
-        failures[host_of(url)] = error.strerror or (timed_out if "timed out" in str(error) else str(error))
-        return
-    reached.set()
+    """Connect to the mirror of a URL, at one of its addresses; again where time was all that was missing."""
+    host, parts, limit = host_of(url), urllib.parse.urlsplit(url), time.monotonic() + timeout_s
+    while not reached.is_set():
+        left_s = limit - time.monotonic()
+        if left_s <= 0:
+            failures[host] = "no answer within {:g} s".format(timeout_s)
+            return
+        try:
+            port = parts.port or PORTS[parts.scheme]
+            socket.create_connection((host, port), timeout=min(ADDRESS_S, left_s)).close()
+        except socket.timeout:
+            continue
+        except OSError as error:
+            failures[host] = error.strerror or str(error)
+            return
+        reached.set()
 
 
 def offered(pattern: str) -> Set[str]:
@@ -200,6 +216,17 @@ def has_proxy(settings: str) -> bool:
     return (
         re.search(r'^Acquire::[\w:.-]*Proxy[\w:.-]* "(?!DIRECT|false)[^"]', settings, re.M | re.I) is not None
     )
+
+
+def proxy_is_set() -> bool:
+    """Whether a variable names a proxy: here, or for every login."""
+    names = [name for name, value in os.environ.items() if value]
+    try:
+        lines = ENVIRONMENT.read_text(errors="replace")
+    except OSError:
+        lines = ""
+    names += re.findall(r"""^\s*(?:export\s+)?(\w+)=["']?[^\s"']""", lines, re.MULTILINE)
+    return any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in names)
 
 
 def mirrors_of(uris: str) -> List[str]:

@@ -1,5 +1,10 @@
 """Which driver packages are chosen, and what is read out of apt's words."""
 
+import contextlib
+import os
+import socket
+from pathlib import Path
+
 import pytest
 
 from remote.node import apt
@@ -221,7 +226,7 @@ def test_what_apt_failed_over() -> None:
     ("text", "system"),
     [('PRETTY_NAME="Oracle Linux 9"\nID="ol"\n', "Oracle Linux 9"), (None, "an unknown system")],
 )
-def test_only_ubuntu_is_installed_on(tmp_path, text: str | None, system: str) -> None:  # type: ignore[no-untyped-def]
+def test_only_ubuntu_is_installed_on(tmp_path: Path, text: str | None, system: str) -> None:
     path = tmp_path / "os-release"
     if text is not None:
         path.write_text(text)
@@ -230,3 +235,90 @@ def test_only_ubuntu_is_installed_on(tmp_path, text: str | None, system: str) ->
     assert failed.value.facts == {"os": system}
     path.write_text('NAME="Ubuntu"\nID=ubuntu\nPRETTY_NAME="Ubuntu 24.04"\n')
     check_system(path)
+
+
+class Said(apt.Apt):
+    """apt whose commands end with these statuses and words, one after the other."""
+
+    def __init__(self, folder: Path, *answers: tuple[int, str]) -> None:
+        super().__init__(folder / "apt.log", lock_s=1, tell=lambda *_: None)
+        self._answers = list(answers)
+
+    def root(self, words: list[str]) -> tuple[int, str]:
+        return self._answers.pop(0)
+
+
+UNFETCHED = "W: Failed to fetch http://a.test/ubuntu/InRelease  Could not connect\n"
+SOME = "Hit:1 http://b.test/ubuntu noble InRelease\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason", "said"),
+    [
+        ([(100, "E: The list of sources could not be read.\n")], "apt", "The list of sources could not be read."),
+        ([(100, SOME + "E: You don't have enough free space\n")], "apt", "You don't have enough free space"),
+        ([(100, UNFETCHED)], "mirror", "Could not connect"),
+        ([(124, "")], "mirror", "apt-get update had not ended after 50 s"),
+        ([(124, SOME), (137, SOME)], "mirror", "apt-get update had not ended after 300 s"),
+    ],
+    ids=["sources", "space", "not-fetched", "nothing-in-time", "not-all-in-time"],
+)  # fmt: skip
+def test_a_mirror_is_blamed_only_for_what_did_not_come_from_it(
+    tmp_path: Path, answers: list[tuple[int, str]], reason: str, said: str
+) -> None:
+    with pytest.raises(apt.Failed) as failed:
+        Said(tmp_path, *answers).update()
+    assert (failed.value.reason, failed.value.facts["said"]) == (reason, said)
+
+
+def test_lists_that_came_are_used_though_others_did_not(tmp_path: Path) -> None:
+    assert Said(tmp_path, (124, SOME), (0, SOME)).update() == ""
+    assert (
+        Said(tmp_path, (0, SOME + UNFETCHED), (0, SOME + UNFETCHED)).update() == "a.test: Could not connect"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_set"),
+    [
+        ('PATH="/usr/bin"\nhttp_proxy="http://10.0.0.1:3128"\n', True),
+        ("export HTTPS_PROXY=http://10.0.0.1:3128\n", True),
+        ('http_proxy=""\n#https_proxy=http://10.0.0.1\nno_proxy=localhost\n', False),
+        (None, False),
+    ],
+)
+def test_a_proxy_of_every_login_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, is_set: bool
+) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(apt, "ENVIRONMENT", tmp_path / "environment")
+    if text is not None:
+        apt.ENVIRONMENT.write_text(text)
+    assert apt.proxy_is_set() == is_set
+    monkeypatch.setenv("https_proxy", "http://10.0.0.1:3128")
+    assert apt.proxy_is_set()
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two addresses, as of a machine whose IPv6 leads nowhere: the kernel drops what a full listener gets."""
+    with (
+        socket.create_server(("127.0.0.2", 0), backlog=0) as silent,
+        socket.create_server(("127.0.0.1", silent.getsockname()[1])) as answers,
+        contextlib.ExitStack() as full,
+    ):
+        port = answers.getsockname()[1]
+        for _ in range(4):
+            one = full.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+        both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (at, port)) for at in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        monkeypatch.setattr(apt, "ADDRESS_S", 0.2)
+        apt.check_mirrors([f"http://mirror.test:{port}/ubuntu"], 20.0)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both[:1])
+        with pytest.raises(apt.Failed, match="mirror") as failed:
+            apt.check_mirrors([f"http://mirror.test:{port}/ubuntu"], 0.5)
+    assert failed.value.facts["said"] == "no answer within 0.5 s"
