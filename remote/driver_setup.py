@@ -191,7 +191,12 @@ class _Task:
         with self._node().converse("driver", request, bounds=bounds) as talk:
             for header, _ in talk.frames():
                 result = header.get("result") or result
-                since_s = float(header.get("since_s", 0.0))
+                try:
+                    since_s = float(header.get("since_s", 0.0))
+                except (TypeError, ValueError) as error:
+                    raise BadAnswer(
+                        f"{self._machine.name}: no answer about its driver that can be read: {error!r}."
+                    ) from error
                 if result is None and since_s > next_s:
                     next_s = since_s + readiness.EVERY_S
                     doing = driver.progress(str(header.get("phase")), str(header.get("detail")))

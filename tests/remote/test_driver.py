@@ -14,6 +14,7 @@ from remote import driver
 from remote.bounds import Bounds
 from remote.driver import Limits, Look
 from remote.driver_setup import _Task
+from remote.errors import BadAnswer
 from remote.facts import Driver
 
 IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
@@ -214,6 +215,11 @@ def test_a_driver_that_works_stays_though_another_was_asked_for() -> None:
         assert driver.another_version(plan, seen) is None
 
 
+HERE = Machine(
+    name="gpu-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="192.0.2.1", gpus=2, id="a"
+)  # fmt: skip
+
+
 class Installing:
     """A node that says how far its installation is."""
 
@@ -235,10 +241,7 @@ class Installing:
 
 def test_an_installation_tells_every_half_minute_how_far_it_is() -> None:
     told: list[str] = []
-    here = Machine(
-        name="gpu-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="192.0.2.1", gpus=2, id="a"
-    )  # fmt: skip
-    task = _Task(here, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append)
+    task = _Task(HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append)
     task._open = Installing()  # type: ignore[assignment]
     assert task._follow("attempt", 60) == {"state": "installed"}
     doing = "gpu-0: installing the NVIDIA driver: "
@@ -246,3 +249,19 @@ def test_an_installation_tells_every_half_minute_how_far_it_is() -> None:
         f"{doing}waiting for the package lock, held by process 7 (apt) … (31 s, at most 20 minutes)",
         f"{doing}downloading and installing packages (2 packages) … (5 minutes, at most 20 minutes)",
     ]
+
+
+@pytest.mark.parametrize("since", ["soon", None, []])
+def test_a_time_that_is_none_is_no_answer(since: object) -> None:
+    class Confused(Installing):
+        def converse(
+            self, command: str, request: dict[str, object], *, bounds: Bounds
+        ) -> AbstractContextManager[object]:
+            return nullcontext(SimpleNamespace(frames=lambda: [({"since_s": since, "result": None}, b"")]))
+
+    task = _Task(
+        HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=lambda _: None
+    )
+    task._open = Confused()  # type: ignore[assignment]
+    with pytest.raises(BadAnswer, match=r"^gpu-0: no answer about its driver that can be read"):
+        task._follow("attempt", 60)
