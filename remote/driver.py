@@ -14,7 +14,8 @@ from remote.finding import listed
 from remote.readiness import MISMATCH, driver_problem, driver_state
 
 Step = Literal["done", "wait", "reboot", "install", "give up"]
-LOG = "~/.gpuctl-node/driver/apt.log"
+LOG = "~/.gpuctl-node/driver/*/apt.log"
+"""The folder is named for the machine, as others may have the same home."""
 PHASES = {
     "begin": "beginning",
     "check": "looking at the system",

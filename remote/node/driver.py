@@ -10,13 +10,24 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List
+from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import apt, driver_packages, frames, gpus, process
 from remote.node.apt import Failed
 from remote.node.files import NODE_HOME, read_json, write_json
 
-FOLDER = NODE_HOME / "driver"
+MACHINE_ID = Path("/etc/machine-id")
+
+
+def machine_id() -> str:
+    """This machine's own name, in a home that others may share."""
+    try:
+        return MACHINE_ID.read_text().strip() or os.uname().nodename
+    except OSError:
+        return os.uname().nodename
+
+
+FOLDER = NODE_HOME / "driver" / machine_id()
 STATUS = FOLDER / "status.json"
 LOG = FOLDER / "apt.log"
 OS_RELEASE = Path("/etc/os-release")
@@ -38,7 +49,7 @@ def command_driver(request: Dict[str, Any], output: BinaryIO) -> None:
         mine_ended = status.get("attempt") == request["attempt"] and status.get("result") is not None
         if not mine_ended and not _goes_on(status):
             _begin(request)
-    _follow(output, float(request["follow_s"]))
+    _follow(output, request["attempt"], float(request["follow_s"]))
 
 
 def _goes_on(status: Dict[str, Any]) -> bool:
@@ -51,7 +62,16 @@ def _goes_on(status: Dict[str, Any]) -> bool:
     )
 
 
-def _follow(output: BinaryIO, limit_s: float) -> None:
+def _result(status: Dict[str, Any], attempt: str) -> Optional[Dict[str, Any]]:
+    """How it ended, if it has: this `attempt`, or another one in this boot. What an earlier boot left, or a machine
+    of the same name, tells nothing of this one.
+    """
+    own = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
+    result = status.get("result") if own else None
+    return result if isinstance(result, dict) else None
+
+
+def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
     """Tell what the status file says until there is a result, at most `limit_s`."""
     limit, beat = time.monotonic() + limit_s, 0.0
     told = ("", "")
@@ -59,7 +79,7 @@ def _follow(output: BinaryIO, limit_s: float) -> None:
         # In this order: what ends in between has written its result before.
         going = _goes_on(read_json(STATUS))
         status = read_json(STATUS)
-        result = status.get("result")
+        result = _result(status, attempt)
         if result is None and not going:
             result = {"state": "failed", "reason": "died", "facts": {"phase": status.get("phase", "")}}
         if result is None and time.monotonic() > limit:

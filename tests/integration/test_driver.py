@@ -235,7 +235,7 @@ def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_
 
         def status() -> dict[str, Any]:
             """What the installation says of itself on the host."""
-            return dict(json.loads(host.root(f"cat {folder}/status.json").stdout))
+            return dict(json.loads(host.root(f"cat {folder}/*/status.json").stdout))
 
         begun = status()
 
@@ -263,7 +263,7 @@ def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_
         done = end_of(second)
         assert done.status == 0, done.err
         assert [machine["gpus"] for machine in done.json["machines"]] == [1]
-        assert "$ dpkg --configure -a" in host.root(f"cat {folder}/apt.log").stdout, (
+        assert "$ dpkg --configure -a" in host.root(f"cat {folder}/*/apt.log").stdout, (
             "what was half done is completed"
         )
         assert gpuctl.ok(*words).json["machines"][0]["gpus"] == 1

@@ -1,13 +1,16 @@
 """Which driver packages are chosen, and what is read out of apt's words."""
 
 import contextlib
+import io
+import json
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from remote.node import apt
+from remote.node import apt, frames, process
+from remote.node import driver as node_driver
 from remote.node.driver import check_system
 from remote.node.driver_packages import Machine, branches, choose, pattern, tracks
 
@@ -322,3 +325,38 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next_one(
         with pytest.raises(apt.Failed, match="mirror") as failed:
             apt.check_mirrors([f"http://mirror.test:{port}/ubuntu"], 0.5)
     assert failed.value.facts["said"] == "no answer within 0.5 s"
+
+
+def driver_answer(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, attempt: str, status: dict[str, object]
+) -> object:
+    """The result that a node tells of an attempt, where it finds this status and nothing at work."""
+    monkeypatch.setattr(node_driver, "STATUS", folder / "status.json")
+    node_driver.STATUS.write_text(json.dumps(status))
+    output = io.BytesIO()
+    node_driver._follow(output, attempt, 5.0)
+    output.seek(0)
+    (last,) = [header for header, _ in frames.decode(output.readline, output.read)]
+    return last["result"]["state"]
+
+
+def test_a_result_of_another_machine_or_boot_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = {"attempt": "a", "boot_id": "another", "phase": "install", "result": {"state": "installed"}}
+    here = {**ended, "boot_id": process.boot_id()}
+    assert driver_answer(monkeypatch, tmp_path, "b", ended) == "failed"
+    assert driver_answer(monkeypatch, tmp_path, "a", ended) == "installed", "before a loss of power, say"
+    assert driver_answer(monkeypatch, tmp_path, "b", here) == "installed", "it was followed"
+
+
+def test_machines_that_share_a_home_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node_driver.FOLDER.name == node_driver.machine_id()
+    monkeypatch.setattr(node_driver, "MACHINE_ID", tmp_path / "machine-id")
+    assert node_driver.machine_id() == os.uname().nodename
+    node_driver.MACHINE_ID.write_text("")
+    assert node_driver.machine_id() == os.uname().nodename
+    node_driver.MACHINE_ID.write_text("0123abcd\n")
+    assert node_driver.machine_id() == "0123abcd"
