@@ -59,24 +59,46 @@ class Look:
 
 
 def next_step(plan: DriverPlan, look: Look, limits: Limits) -> Step:
-    """What comes next: one installation and one reboot at most, and waiting for what may still start."""
+    """What comes next: one installation at most, one reboot before it and one after it, and waiting for what may
+    still start.
+    """
     driver, state = look.facts.driver, driver_state(look.facts.driver)
+    mismatch = MISMATCH in driver.smi_said.lower()
+    free = look.free and not driver.holders
     if look.installed and not look.rebooted:
         return "reboot"
     if plan.source == "none" or works(look):
         return "done"
     if look.facts.active_runs or state == "none":
         return "give up"
-    if look.free and not look.rebooted:
-        if plan.source == "install" and state in ("absent", "reboot"):
-            return "install"
-        if state == "reboot" and (driver.reboot_required or MISMATCH in driver.smi_said.lower()):
-            return "reboot"
-    if MISMATCH in driver.smi_said.lower() and not look.free:
+    installs = plan.source == "install" and free and not look.installed
+    # Without nvidia-smi nothing may be installed yet that a reboot could start.
+    helps = (driver.reboot_required or mismatch) and (not installs or driver.smi_exit is not None)
+    if free and not look.rebooted and state == "reboot" and helps:
+        return "reboot"
+    if installs and (state == "absent" or (state == "reboot" and not look.rebooted)):
+        return "install"
+    if mismatch and not free:
         return "give up"  # time does not help
     if look.waited_s < limits.appear_s:
         return "wait"
-    return "reboot" if state == "reboot" and look.free and not look.rebooted else "give up"
+    if state != "reboot" or not free:
+        return "give up"
+    if installs:
+        return "install"  # the reboot did not help
+    return "give up" if look.rebooted else "reboot"
+
+
+def in_use(facts: Facts) -> bool:
+    """Whether somebody is at work on a machine, as far as can be seen."""
+    return bool(facts.active_runs or facts.driver.holders)
+
+
+def waits_for_reboot(look: Look, *, before: str) -> bool:
+    """Whether a machine that was to be rebooted still is: not one that works, unless its driver was installed in
+    this boot. `before`: its boot id when that was decided.
+    """
+    return not works(look) or (look.installed and look.facts.boot_id == before and not in_use(look.facts))
 
 
 def works(look: Look) -> bool:
@@ -101,7 +123,8 @@ def another_version(plan: DriverPlan, look: Look) -> str | None:
 
 def sentence(look: Look) -> str:
     """What is wrong with a machine that is given up, and the fix: whole sentences, without the machine's name."""
-    driver, runs = look.facts.driver, look.facts.active_runs
+    driver, runs = look.facts.driver, [f"the run {run}" for run in look.facts.active_runs]
+    users = runs or [f"the process {one}" for one in driver.holders]
     problem = driver_problem(driver)
     if problem is None:
         wanted = look.wanted or driver.devices
@@ -112,8 +135,8 @@ def sentence(look: Look) -> str:
             "gpuctl exec -- sudo dmesg shows what the kernel says of the others (lines with NVRM and Xid); replace "
             "the machine",
         )
-    if runs:
-        return f"{problem[0]}. When the run {runs[0]} has ended: {problem[1]}."
+    if users:
+        return f"{problem[0]}. When {users[0]} has ended: {problem[1]}."
     after = ", also after a reboot" if look.rebooted else ""
     waited = f", {span(look.waited_s)} after it was ready" if look.waited_s >= 1 else ""
     return f"{problem[0]}{after}{waited}. To go on: {problem[1]}."

@@ -42,14 +42,18 @@ def see_to_driver(
     free: bool,
     limits: Limits,
     return_s: float = RETURN_S,
+    judged: bool = True,
     say: Say,
 ) -> Seen:
     """Block until the machine's GPUs work as the plan says, or it is clear that they will not.
 
     `found`: its facts. `free`: it may be changed and rebooted, as far as its runs allow. `return_s`: how long it may
-    take to come back from a reboot. Raises what `connect_booting` and `facts_after_reboot` raise.
+    take to come back from a reboot. `judged`: cloud-init has to have ended well then.
+    Raises what `connect_booting` and `facts_after_reboot` raise.
     """
-    task = _Task(machine, known_hosts, peers, plan=plan, limits=limits, return_s=return_s, say=say)
+    task = _Task(
+        machine, known_hosts, peers, plan=plan, limits=limits, return_s=return_s, judged=judged, say=say
+    )
     look = Look(facts=found, wanted=machine.gpus, free=free and not found.active_runs)
     try:
         return task.work(look)
@@ -71,6 +75,7 @@ class _Task:
         plan: DriverPlan,
         limits: Limits,
         return_s: float,
+        judged: bool = True,
         say: Say,
     ) -> None:
         self._machine = machine
@@ -79,6 +84,7 @@ class _Task:
         self._plan = plan
         self._limits = limits
         self._return_s = return_s
+        self._judged = judged
         self._say = say
         self._open: Node | None = None
 
@@ -103,9 +109,15 @@ class _Task:
                     problem = self._install()
                     if problem is not None:
                         return Seen(facts=look.facts, problem=f"{name}: {problem}")
-                    look = replace(look, installed=True)
+                    look = replace(look, installed=True, rebooted=False)
                 case "reboot":
-                    look = replace(look, facts=self._reboot(look), rebooted=True, waited_s=0.0)
+                    # Minutes may have gone by: somebody may have rebooted it, or be at work there.
+                    now = replace(look, facts=self._facts())
+                    if driver.in_use(now.facts) and not driver.works(now):
+                        return Seen(facts=now.facts, problem=f"{name}: {driver.sentence(now)}")
+                    if driver.waits_for_reboot(now, before=look.facts.boot_id):
+                        now = replace(now, facts=self._reboot(now))
+                    look = replace(now, rebooted=True, waited_s=0.0)
                     began, next_s = time.monotonic(), readiness.QUIET_S
                 case "wait":
                     waited_s = time.monotonic() - began
@@ -147,6 +159,7 @@ class _Task:
             boot_id=look.facts.boot_id,
             deadline_s=self._return_s,
             say=self._say,
+            judged=self._judged,
         )
 
     def _install(self) -> str | None:

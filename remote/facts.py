@@ -42,7 +42,11 @@ class Driver:
     reboot_required: bool
     """Whether the system asks for a reboot (packages were installed that need one)."""
     fabric: str | None = None
-    """What the system says of the fabric manager: `active`, `failed`, … None: the GPUs need none."""
+    """What the system says of the fabric manager: `active`, `failed`, … `unknown`: it can't be asked, as in a
+    container. None: the GPUs need none.
+    """
+    holders: Sequence[str] = ()
+    """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`; those that can be seen."""
 
 
 NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)

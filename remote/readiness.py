@@ -126,7 +126,8 @@ def driver_state(driver: Driver) -> DriverState:
     if driver.smi_exit == 0:
         if driver.listed < driver.devices:
             return "partial"
-        return "ok" if driver.fabric in (None, "active") else "fabric"
+        # Containers have no systemd to ask, and need none: the fabric manager is their host's.
+        return "ok" if driver.fabric in (None, "active", "unknown") else "fabric"
     if driver.devices == 0:
         return "none"
     if driver.smi_exit == HUNG:
@@ -195,9 +196,10 @@ def facts_after_reboot(
     boot_id: str,
     deadline_s: float,
     say: Callable[[str], None],
+    judged: bool = True,
 ) -> Facts:
     """The facts of a machine that was told to boot again, once it has (its boot id is no longer `boot_id`),
-    cloud-init has ended, and it is on its cluster network, if any.
+    cloud-init has ended, and it is on its cluster network, if any. `judged`: cloud-init has to have ended well.
 
     Raises NotReady where it goes on as it was, as `wait_for_cloud_init` does, and what `connect_booting` raises
     where it does not come back.
@@ -206,7 +208,10 @@ def facts_after_reboot(
     while True:
         node = connect_booting(machine, known_hosts, deadline_s=max(1.0, limit - time.monotonic()), say=say)
         try:
-            wait_for_cloud_init(node, deadline_s=max(1.0, limit - time.monotonic()), say=say)
+            left_s = max(1.0, limit - time.monotonic())
+            set_up = watch_cloud_init(node, deadline_s=left_s, say=say)
+            if judged:
+                judge(node.name, set_up, deadline_s=left_s)
             found = gather(node, peers)
             if found.boot_id != boot_id:
                 return wait_for_cluster_network(node, peers, found, deadline_s=RDMA_DEADLINE_S, say=say)

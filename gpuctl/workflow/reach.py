@@ -160,7 +160,7 @@ class _Work:
             found = _facts(node, self.peers)
         finally:
             node.close()
-        return self._with_driver(machine, found, free=True, return_s=BOOT_TIMEOUT_S)
+        return self._with_driver(machine, found, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
 
     def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
         """See to a machine once it has booted.
@@ -186,7 +186,9 @@ class _Work:
             node.close()
         return replace(seen, facts=facts)
 
-    def _with_driver(self, machine: Machine, found: "Facts", *, free: bool, return_s: float) -> "Seen":
+    def _with_driver(
+        self, machine: Machine, found: "Facts", *, free: bool, return_s: float, judged: bool = True
+    ) -> "Seen":
         from remote.driver_setup import see_to_driver
 
         return see_to_driver(
@@ -198,6 +200,7 @@ class _Work:
             free=free,
             limits=self.limits,
             return_s=return_s,
+            judged=judged,
             say=self.app.output.say,
         )
 

@@ -1,6 +1,7 @@
 """The node's NVIDIA GPUs: those that the driver shows, those on the PCI bus, and what is wrong in between."""
 
 import os
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -19,6 +20,8 @@ BRIDGE = "0x0680"
 SUBNET_MANAGED = frozenset({0x2901, 0x3182})
 """B200 and B300 on boards whose NVSwitches are no PCI devices of NVIDIA's."""
 FABRIC_SERVICE = "nvidia-fabricmanager"
+OWN_PROGRAMS = ("nvidia-", "nv-")
+"""How the names of the driver's own programs begin: nvidia-smi, nvidia-persistenced, nv-fabricmanager, …"""
 QUERY = ["--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
 QUERY_TIMEOUT_S = 30.0
 END_S = 1.0
@@ -47,7 +50,8 @@ def read() -> Dict[str, Any]:
             "smi_said": "" if status == 0 else said.strip()[:500],
             "listed": len(rows_of(said)) if status == 0 else 0,
             "reboot_required": REBOOT_REQUIRED.exists(),
-            "fabric": fabric_state() if needs_fabric(found) else None,
+            "fabric": fabric_state(program) if needs_fabric(found) else None,
+            "holders": [] if status == 0 or not found.gpus else holders(),
         },
     }
 
@@ -83,8 +87,11 @@ def needs_fabric(found: Bus) -> bool:
     return bool(found.gpus) and (found.switches > 0 or bool(SUBNET_MANAGED & set(found.gpus)))
 
 
-def fabric_state() -> str:
-    """What systemd says of the fabric manager: `active`, `failed`, `inactive`, …"""
+def fabric_state(program: Optional[str]) -> str:
+    """What systemd says of the fabric manager: `active`, `failed`, `inactive`, …; `unknown`: it can't be asked.
+
+    One that is inactive here may be at work outside this container, so `program`, nvidia-smi, is asked as well.
+    """
     try:
         asked = subprocess.run(
             ["systemctl", "is-active", FABRIC_SERVICE],
@@ -93,13 +100,40 @@ def fabric_state() -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return asked.stdout.decode(errors="replace").strip() or "unknown"
+    state = asked.stdout.decode(errors="replace").strip() or "unknown"
+    if state == "inactive" and program is not None:
+        status, said = ask(program, words=["-q"])
+        return "active" if status == 0 and fabric_completed(said) else state
+    return state
 
 
-def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S) -> Tuple[int, str]:
+def fabric_completed(said: str) -> bool:
+    """Whether all GPUs in what `nvidia-smi -q` says have joined their fabric."""
+    states = re.findall(r"^ +Fabric\n +State +: (.*?) *$", said, re.MULTILINE)
+    return bool(states) and set(states) == {"Completed"}
+
+
+def holders(proc: Path = Path("/proc")) -> List[str]:
+    """The processes that have NVIDIA's devices open, as `1234 (python3)`; of other users only where this is root.
+
+    The driver's own programs are left out: they are always there, and end with it.
+    """
+    found = []
+    for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            opened = [os.readlink(str(handle)) for handle in (folder / "fd").iterdir()]
+            name = (folder / "comm").read_text().strip()
+        except OSError:  # ended, or another user's
+            continue
+        if any(path.startswith("/dev/nvidia") for path in opened) and not name.startswith(OWN_PROGRAMS):
+            found.append("{} ({})".format(folder.name, name))
+    return found
+
+
+def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] = QUERY) -> Tuple[int, str]:
     """nvidia-smi's exit status and what it said; -1: it hung. Takes little longer than the timeout."""
     process = subprocess.Popen(
-        [program, *QUERY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         said, _ = process.communicate(timeout=timeout_s)

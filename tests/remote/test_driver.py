@@ -27,6 +27,9 @@ NOT_LOADED = replace(
     WORKS, module=False, smi_exit=9, smi_said="It couldn't communicate with the NVIDIA driver", listed=0
 )
 BROKEN = replace(WORKS, smi_exit=9, smi_said="No devices were found", listed=0)
+WAITING = replace(NOT_LOADED, reboot_required=True)
+HALF_THERE = replace(ABSENT, reboot_required=True)
+HELD = replace(MISMATCH, holders=("1234 (python3)",))
 PARTIAL = replace(WORKS, listed=1)
 LATE = Limits().appear_s
 
@@ -65,6 +68,24 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
         pytest.param(INSTALL, look(WORKS, installed=True, rebooted=True), "done", id="install-done"),
         pytest.param(INSTALL, look(ABSENT, installed=True, rebooted=True), "wait", id="install-starts"),
         pytest.param(INSTALL, look(NOT_LOADED), "install", id="install-was-cut-off-before-the-reboot"),
+        pytest.param(INSTALL, look(MISMATCH), "reboot", id="install-a-reboot-may-do"),
+        pytest.param(INSTALL, look(WAITING), "reboot", id="install-a-module-waits"),
+        pytest.param(INSTALL, look(HALF_THERE), "install", id="install-no-tools-yet"),
+        pytest.param(INSTALL, look(MISMATCH, rebooted=True), "wait", id="install-the-reboot-may-have-done"),
+        pytest.param(
+            INSTALL,
+            look(MISMATCH, rebooted=True, waited_s=LATE),
+            "install",
+            id="install-as-the-reboot-did-not-help",
+        ),
+        pytest.param(
+            INSTALL,
+            look(MISMATCH, installed=True, rebooted=True, waited_s=LATE),
+            "give up",
+            id="install-once",
+        ),
+        pytest.param(IMAGE, look(HELD), "give up", id="somebody-has-the-gpus-open"),
+        pytest.param(INSTALL, look(HELD), "give up", id="install-not-under-a-process"),
         pytest.param(INSTALL, look(BROKEN, waited_s=LATE), "give up", id="install-nothing-over-a-broken-one"),
         pytest.param(
             INSTALL, look(ABSENT, runs=("R1",), free=False), "give up", id="install-not-under-a-run"
@@ -96,6 +117,11 @@ def test_what_comes_next(plan: DriverPlan, seen: Look, step: str) -> None:
         (
             look(ABSENT, runs=("R1",)),
             "2 NVIDIA GPUs on the bus, and no driver. When the run R1 has ended: take an",
+        ),
+        (
+            look(HELD),
+            "2 NVIDIA GPUs, and the driver waits for a reboot: Failed to initialize NVML: Driver/library version "
+            "mismatch. When the process 1234 (python3) has ended: gpuctl exec",
         ),
         (
             look(replace(WORKS, fabric="failed")),
@@ -265,3 +291,30 @@ def test_a_time_that_is_none_is_no_answer(since: object) -> None:
     task._open = Confused()  # type: ignore[assignment]
     with pytest.raises(BadAnswer, match=r"^gpu-0: no answer about its driver that can be read"):
         task._follow("attempt", 60)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "waits"),
+    [
+        pytest.param(look(NOT_LOADED), "b0", True, id="as-it-was"),
+        pytest.param(look(WORKS), "b0", False, id="it-works-by-now"),
+        pytest.param(look(WORKS, installed=True), "b0", True, id="installed-in-this-boot"),
+        pytest.param(look(WORKS, installed=True), "boot-before", False, id="somebody-rebooted-it"),
+        pytest.param(look(NOT_LOADED, installed=True), "boot-before", True, id="rebooted-and-still-waits"),
+        pytest.param(look(WORKS, installed=True, runs=("R1",)), "b0", False, id="a-run-uses-it"),
+    ],
+)
+def test_a_reboot_is_left_out_where_it_is_not_needed_any_more(now: Look, before: str, waits: bool) -> None:
+    assert driver.waits_for_reboot(now, before=before) == waits
+
+
+def test_a_machine_where_a_run_has_begun_meanwhile_is_not_rebooted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run begins while the driver is installed."""
+    task = _Task(
+        HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=lambda _: None
+    )
+    monkeypatch.setattr(task, "_install", lambda: None)
+    monkeypatch.setattr(task, "_facts", lambda: look(NOT_LOADED, runs=("R1",)).facts)
+    seen = task.work(look(ABSENT))
+    assert seen.problem is not None
+    assert "When the run R1 has ended: gpuctl exec -- sudo reboot, once." in seen.problem

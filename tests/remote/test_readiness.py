@@ -4,10 +4,12 @@ import io
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from node_facts import NO_GPU
+from node_facts import NO_GPU, facts
 
 from remote import readiness
 from remote.errors import BadAnswer, NotReady
@@ -38,6 +40,7 @@ UNREACHED = (
         pytest.param(driver(reboot_required=True), "ok", id="it-works-and-something-else-wants-a-reboot"),
         pytest.param(driver(listed=1), "partial", id="one-dropped-out"),
         pytest.param(driver(fabric="active"), "ok", id="it-works-behind-switches"),
+        pytest.param(driver(fabric="unknown"), "ok", id="it-works-in-a-container"),
         pytest.param(driver(fabric="failed"), "fabric", id="the-fabric-manager-failed"),
         pytest.param(driver(listed=3), "ok", id="more-than-the-bus-shows"),
         pytest.param(driver(module=False, smi_exit=None), "absent", id="none-installed"),
@@ -213,3 +216,64 @@ def test_gpus_are_counted_before_those_are_left_out_that_a_run_may_not_use(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     found = gpus.read()
     assert (len(found["gpus"]), found["driver"]["listed"], found["driver"]["smi_exit"]) == (1, 2, 0)
+
+
+FABRIC = "GPU 00000000:{}:00.0\n    Product Name                : NVIDIA H100\n    Fabric\n        State       : {}\n"
+
+
+@pytest.mark.parametrize(
+    ("systemd", "smi", "state"),
+    [
+        ("echo active", "exit 9", "active"),
+        ("echo failed; exit 3", FABRIC.format("18", "Completed"), "failed"),
+        ("exit 1", FABRIC.format("18", "Completed"), "unknown"),
+        ("echo inactive; exit 3", FABRIC.format("18", "Completed") + FABRIC.format("2A", "Completed"), "active"),
+        ("echo inactive; exit 3", FABRIC.format("18", "Completed") + FABRIC.format("2A", "In Progress"), "inactive"),
+        ("echo inactive; exit 3", "GPU 00000000:18:00.0\n", "inactive"),
+    ],
+    ids=["at-work", "failed", "no-systemd", "outside-this-container", "not-yet", "says-nothing"],
+)  # fmt: skip
+def test_the_fabric_manager_is_asked_for_and_then_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systemd: str, smi: str, state: str
+) -> None:
+    for name, text in (("systemctl", systemd), ("nvidia-smi", f"cat <<'END'\n{smi}END\n")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert gpus.fabric_state(str(tmp_path / "nvidia-smi")) == state
+
+
+def test_processes_that_hold_the_gpus_are_found(tmp_path: Path) -> None:
+    for pid, name, opened in (
+        ("20", "python3", "/dev/nvidia0"),
+        ("3", "nvidia-persiste", "/dev/nvidiactl"),
+        ("4", "bash", "/dev/null"),
+        ("100", "jupyter", "/dev/nvidia-uvm"),
+    ):
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        (tmp_path / pid / "fd" / "7").symlink_to(opened)
+        (tmp_path / pid / "comm").write_text(name + "\n")
+    (tmp_path / "5").mkdir()
+    assert gpus.holders(tmp_path) == ["20 (python3)", "100 (jupyter)"]
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_set_up_that_failed_is_its_owners_business_after_a_reboot_too(
+    monkeypatch: pytest.MonkeyPatch, judged: bool
+) -> None:
+    node = SimpleNamespace(name="gpu-0", close=lambda: None)
+    monkeypatch.setattr(readiness, "connect_booting", lambda *_, **__: node)
+    failed = SetUp(cloud_init="failed", complaints=())
+    monkeypatch.setattr(readiness, "watch_cloud_init", lambda *_, **__: failed)
+    monkeypatch.setattr(readiness, "gather", lambda *_: facts(boot_id="b1"))
+    with pytest.raises(NotReady, match="cloud-init failed") if judged else nullcontext():
+        found = readiness.facts_after_reboot(
+            node,
+            Path("known_hosts"),
+            (),
+            boot_id="b0",
+            deadline_s=5,
+            say=lambda _: None,
+            judged=judged,  # type: ignore[arg-type]
+        )
+        assert found.boot_id == "b1"
