@@ -1,4 +1,4 @@
-"""Seeing to the driver of a machine's GPUs: waiting for it, or installing it, with one reboot at most."""
+"""Seeing to the driver of a machine's GPUs: waiting for it, or installing it between two reboots at most."""
 
 import os
 import time
