@@ -24,10 +24,14 @@ def price_of(
     count: int,
     each_usd: float | None,
     *,
+    varies: bool = False,
     most_usd: float | None = None,
     disk_usd_per_gb_month: float | None = None,
 ) -> PlanPrice:
-    """What `count` machines of `each_usd` an hour cost in all. `most_usd`: what each can cost at most."""
+    """What `count` machines of `each_usd` an hour cost in all.
+
+    `varies`: that changes while they run; `most_usd` is then what each can cost at most.
+    """
     target = cluster.target
     gb = offer.disk_gb + int(offer.facts.get("other_disks_gb") or 0)
     disk_usd = disk_hourly_usd(target.provider, target.region, gb, usd_per_gb_month=disk_usd_per_gb_month)
@@ -37,6 +41,7 @@ def price_of(
         disks_usd=_times(count, disk_usd),
         addresses_usd=_times(count, address_usd),
         network_usd=offer.network_hourly_usd,
+        varies=varies,
         most_machines_usd=_times(count, most_usd),
     )
 

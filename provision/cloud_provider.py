@@ -49,7 +49,7 @@ from provision.cloud import (
 )
 from provision.cloud_folder import CloudFolder, Launch
 from provision.clouds import connect, outline, sdk
-from provision.costs import PlanPrice
+from provision.costs import OCI_SPOT_SHARE, PlanPrice
 from provision.drivers import expected_plan
 from provision.ensure import JournaledEnsure, all_gone, recent_makings
 from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownShape
@@ -153,7 +153,7 @@ class CloudProvider:
         refuse_over_limits(offer, len(create))
         wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
         price = self._price(wanted, offer, count)
-        refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd)
+        refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
         kept = [machine for _, machine in sorted(alive.items())]
         end = tuple(sorted(m.id for m in machines if m.alive and m.id not in {m.id for m in kept}))
         # Machines that join stand where the others are.
@@ -191,7 +191,7 @@ class CloudProvider:
         offer, preview = outline(wanted, cloud_plan.new_machines(create))
         price = self._price(wanted, offer, len(create))
         if price.most_hourly_usd is not None:
-            refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd)
+            refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
         own = cloud_plan.resources(wanted, offer, price, create=create, keep=(), end=())
         return Plan(
             spec=spec,
@@ -425,18 +425,20 @@ class CloudProvider:
         return merge(spec, record, fresh, lives=lives, now=datetime.now(UTC))
 
     def _price(self, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
-        """Of `count` machines: refreshed prices win over those of this release; spot's are the cloud's word."""
+        """Of `count` machines: refreshed prices win over those of this release; AWS's spot prices are its word."""
         prices, region = load_prices(self._folder.home), cluster.target.region
         price = prices.of(cluster.shape, region)
         on_demand_usd = price.usd_per_hour if price else None
-        each_usd = offer.hourly_usd if cluster.spot else on_demand_usd
-        # OCI's spot machines cost a fixed share.
         varies = cluster.spot and cluster.target.provider == "aws"
+        each_usd = offer.hourly_usd if varies else on_demand_usd
+        if cluster.spot and not varies and each_usd is not None:
+            each_usd *= OCI_SPOT_SHARE
         return cloud_plan.price_of(
             cluster,
             offer,
             count,
             each_usd,
+            varies=varies,
             most_usd=on_demand_usd if varies else None,
             disk_usd_per_gb_month=prices.disk_usd_per_gb_month(self.name, region),
         )

@@ -14,6 +14,9 @@ OCI_PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
 """Parts B91961 and B91962 of Oracle's price list, the same in every commercial region. Boot volumes are "Balanced":
 10 performance units a GB, https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
 
+OCI_SPOT_SHARE = 0.5
+"""Preemptible machines of OCI cost half the price of others, whatever the shape and the region."""
+
 AWS_GP3_USD_PER_GB_MONTH = 0.08
 """gp3 as it comes (3,000 IOPS, 125 MB/s), us-east-1. https://aws.amazon.com/ebs/pricing/, 2026-11."""
 
@@ -33,8 +36,10 @@ class PlanPrice:
     addresses_usd: float | None = 0.0
     network_usd: float | None = 0.0
     """Of the network that clusters share, a NAT gateway: in whole, as it is billed while any of them lives."""
+    varies: bool = False
+    """Whether the machines' price changes while they run, as that of AWS's spot machines does."""
     most_machines_usd: float | None = None
-    """Spot machines whose price changes: what they cost at most, their price on demand. None: it does not change."""
+    """Where it does: what they cost at most, their price on demand. None: not known, or it does not change."""
 
     @property
     def hourly_usd(self) -> float | None:
@@ -44,7 +49,7 @@ class PlanPrice:
     @property
     def most_hourly_usd(self) -> float | None:
         """What it can be at most; None where that is not known."""
-        return self._sum(self.machines_usd if self.most_machines_usd is None else self.most_machines_usd)
+        return self._sum(self.most_machines_usd if self.varies else self.machines_usd)
 
     def _sum(self, machines_usd: float | None) -> float | None:
         parts = (machines_usd, self.disks_usd, self.addresses_usd, self.network_usd)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from inventories.errors import InvalidInput
 from provision.cloud import Offer, Target
 from provision.errors import RefusedPlan
+from provision.prices import refresh_command
 from provision.tags import read_time
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
@@ -74,8 +75,9 @@ def refuse_over_max_cost(
     hourly_usd: float | None,
     ttl_s: float | None,
     max_cost_usd: float | None,
+    target: Target,
 ) -> None:
-    """Raise RefusedPlan where a cluster of `hourly_usd` in all could cost more than that.
+    """Raise RefusedPlan where a cluster of `hourly_usd` in all, at `target`, could cost more than that.
 
     What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
     """
@@ -84,8 +86,8 @@ def refuse_over_max_cost(
     limit = f"--max-cost {_dollars(max_cost_usd)}"
     if hourly_usd is None:
         raise RefusedPlan(
-            f"{limit} can't be kept: the price of these machines is not known. Nothing was created. "
-            "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
+            f"{limit} can't be kept: what these machines can cost is not known. Nothing was created. Ask for "
+            f"the prices with `{refresh_command(target.provider, target.region)}`, or leave --max-cost out."
         )
     lasts_s = max_cost_usd / hourly_usd * 3600
     longest = _duration(lasts_s)

@@ -99,6 +99,12 @@ def place_of(provider: str, region: str | None) -> str | None:
     return None if provider == "oci" else region or PRICE_REGION
 
 
+def refresh_command(provider: str, region: str | None) -> str:
+    """The command that asks a provider for its prices, those of the region where they differ by region."""
+    place = place_of(provider, region)
+    return f"gpuctl shapes --refresh-prices --provider {provider}" + (f" --region {place}" if place else "")
+
+
 def price_of(home: Path, shape: str, region: str | None) -> Price | None:
     """What one machine of that shape costs on demand. None: not known.
 

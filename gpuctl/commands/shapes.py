@@ -213,7 +213,7 @@ def tell_unknown(
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from gpuctl.text import plural
-    from provision.prices import place_of
+    from provision.prices import place_of, refresh_command
 
     unknown = [shape for shape, price in wanted if price is None]
     for provider in dict.fromkeys(shape.provider for shape in unknown):
@@ -224,7 +224,7 @@ def tell_unknown(
         if place and not prices.asked(provider, region):
             app.output.say(
                 f"{provider.upper()}'s prices{where} are not known here.{left_out} "
-                f"Ask for them: gpuctl shapes --refresh-prices --provider {provider} --region {place}"
+                f"Ask for them: {refresh_command(provider, region)}"
             )
         else:
             app.output.say(f"{provider.upper()} lists no price{where} of {', '.join(names)}.{left_out}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.text import clean, nothing_ends, plural
 from inventories.driver import DriverPlan
 from provision.cloud import PlannedResource
+from provision.prices import refresh_command
 from provision.provider import DAY_S, Plan
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         return
     yield "price", costs(plan), "bold"
     now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    if most_usd is None and now_usd is not None:
+        command = refresh_command(plan.provider, plan.region)
+        yield "", f"spot machines at the price of now, which changes: at most what `{command}` tells", ""
     if most_usd is None:
         return
     if now_usd is not None and most_usd > now_usd:
@@ -147,8 +151,7 @@ def costs(plan: Plan) -> str:
     hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
     known = most_usd if hourly_usd is None else hourly_usd
     if known is None:
-        region = f" --region {plan.region}" if plan.region else ""
-        return f"not known: `gpuctl shapes --refresh-prices{region}` asks for it"
+        return f"not known: `{refresh_command(plan.provider, plan.region)}` asks for it"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"

@@ -12,6 +12,7 @@ from inventories.errors import InvalidInput
 from inventories.suggest import nearest
 from provision.catalog import SHAPES, nvidia_by_name
 from provision.cloud import CloudCluster, Offer, Place
+from provision.costs import OCI_SPOT_SHARE
 from provision.drivers import driver_plan
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
 from provision.oci import choice, images, requests
@@ -21,8 +22,6 @@ from provision.oci.network import check_subnet
 from provision.oci.together import together
 from provision.parallel import run_all, values
 
-SPOT_SHARE = 0.5
-"""Preemptible machines cost half the price of others, whatever the shape and the region."""
 FLEXIBLE_OCPUS = 2.0
 """Of shapes that leave it to the request, which are none with GPUs."""
 
@@ -125,7 +124,7 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
     price = known.usd_per_hour if known else None
     if price is None:
         return None
-    return price * SPOT_SHARE if spot else price
+    return price * OCI_SPOT_SHARE if spot else price
 
 
 def ordered_places(zones: Sequence[Zone]) -> tuple[Place, ...]:

@@ -41,7 +41,7 @@ PLAN = Plan(
     image_why="the newest",
     driver=DriverPlan(source="install", version="580"),
 )
-SPOT = PlanPrice(machines_usd=4.6, disks_usd=0.04, most_machines_usd=11.34)
+SPOT = PlanPrice(machines_usd=4.6, disks_usd=0.04, varies=True, most_machines_usd=11.34)
 KEPT = Machine(
     name="a10-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="10.0.0.2", gpus=2, id="i-0"
 )  # fmt: skip
@@ -107,7 +107,12 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         (
             {"price": replace(PRICE, disks_usd=None), "until_s": None},
             "nothing ends these machines: what a day costs is not known (add --ttl 4h)\n"
-            "price   not known: `gpuctl shapes --refresh-prices --region us-ashburn-1` asks for it\n",
+            "price   not known: `gpuctl shapes --refresh-prices --provider oci` asks for it\n",
+        ),
+        (
+            {"price": replace(SPOT, most_machines_usd=None), "provider": "aws", "region": "eu-west-1"},
+            "spot machines at the price of now, which changes: at most what `gpuctl shapes --refresh-prices --provider aws\n"
+            "        --region eu-west-1` tells\n",
         ),
         (
             {"free": True, "price": PlanPrice(), "until_s": None},

@@ -60,10 +60,12 @@ def test_a_disk_price_that_was_asked_for_makes_the_whole_known() -> None:
 
 
 def test_a_spot_price_has_a_most() -> None:
-    price = cloud_plan.price_of(AWS, OFFER, 2, 2.0, most_usd=5.672)
+    price = cloud_plan.price_of(AWS, OFFER, 2, 2.0, varies=True, most_usd=5.672)
     assert (price.hourly_usd, price.most_hourly_usd) == pytest.approx((4.09, 11.434))
-    unknown = cloud_plan.price_of(AWS, OFFER, 2, None, most_usd=5.672)
+    unknown = cloud_plan.price_of(AWS, OFFER, 2, None, varies=True, most_usd=5.672)
     assert (unknown.hourly_usd, unknown.most_hourly_usd) == (None, pytest.approx(11.434))
+    endless = cloud_plan.price_of(AWS, OFFER, 2, 2.0, varies=True)
+    assert (endless.hourly_usd, endless.most_hourly_usd) == (pytest.approx(4.09), None)
 
 
 def a_machine(rank: int, machine_id: str) -> Instance:

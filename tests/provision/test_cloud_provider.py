@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 from stub_cloud import ACCOUNT, CONSISTENCY_S, PLACES, REGION, StubClouds, World
 
+from inventories import codec
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
-from provision import tags
+from provision import prices, tags
 from provision.clock import Clock
 from provision.cloud import Cloud, CloudCluster, Finding, Target
 from provision.cloud_folder import CloudFolder
 from provision.cloud_provider import CloudProvider
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
+from provision.prices import PriceList
 from provision.provider import Plan
 from provision.teardown import remove
 
@@ -441,6 +443,39 @@ def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) 
     assert plan.image in told
     assert plan.driver.source == "image"
     assert "can't be asked" in plan.image_why
+
+
+def priced(home: Path, usd_per_hour: dict[str, float]) -> None:
+    """The prices of OCI as they were asked for today."""
+    answer = PriceList(
+        provider="oci", region=None, date="2026-11-22", source="here", usd_per_hour=usd_per_hour
+    )
+    (home / prices.FILE_NAME).write_bytes(codec.dump(prices.Prices(lists=(answer,))))
+
+
+def test_the_price_of_ocis_spot_machines_is_a_share_of_the_price_asked_for_last(tmp_path: Path) -> None:
+    priced(tmp_path, {"VM.GPU.A10.2": 10.0})
+    provider = CloudProvider("oci", Store(tmp_path).cluster("default"))
+    price = provider.outline(Spec(shape="VM.GPU.A10.2", count=2, spot=True)).price
+    assert (price.machines_usd, price.varies) == (10.0, False)
+    assert price.most_hourly_usd == price.hourly_usd
+
+
+def test_a_spot_price_without_a_known_most_does_not_keep_a_max_cost(scene: Scene) -> None:
+    provider = CloudProvider("aws", scene.folder, clock=scene.clouds.clock, connect=scene.clouds.connect)
+    spec = Spec(
+        shape="g5.12xlarge",
+        count=1,
+        spot=True,
+        region="eu-west-1",
+        ssh_cidr=HERE,
+        ttl_s=TTL_S,
+        max_cost_usd=99.0,
+    )
+    with pytest.raises(RefusedPlan, match="--refresh-prices --provider aws --region eu-west-1`"):
+        provider.plan(spec, None)
+    price = provider.plan(replace(spec, max_cost_usd=None), None).price
+    assert (price.varies, price.most_hourly_usd) == (True, None)
 
 
 class TellsAddress(BaseHTTPRequestHandler):

@@ -8,12 +8,13 @@ from provision.cloud import Offer, Target
 from provision.errors import RefusedPlan
 from provision.limits import cost_so_far, ending_sentence, expires_at, refuse_over_max_cost
 
+OCI = Target(provider="oci", region="us-ashburn-1")
 NOW = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
 
-def refusal(hourly_usd, ttl_s, max_cost_usd) -> str:
+def refusal(hourly_usd, ttl_s, max_cost_usd, target=OCI) -> str:
     with pytest.raises(RefusedPlan) as caught:
-        refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd)
+        refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd, target)
     return str(caught.value)
 
 
@@ -37,13 +38,21 @@ def test_when_machines_end():
     ],
 )
 def test_plans_within_the_limit(hourly_usd, ttl_s, max_cost_usd):
-    refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd)
+    refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd, OCI)
 
 
-def test_an_unknown_price_is_refused():
-    assert refusal(None, 3600, 50) == (
-        "--max-cost 50 can't be kept: the price of these machines is not known. Nothing was created. "
-        "Refresh the prices with `gpuctl shapes --refresh-prices`, or leave --max-cost out."
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        (OCI, "--provider oci"),
+        (Target(provider="aws", region="eu-west-1"), "--provider aws --region eu-west-1"),
+        (Target(provider="aws"), "--provider aws --region us-east-1"),
+    ],
+)
+def test_an_unknown_price_is_refused_with_the_command_that_asks_for_it(target, options):
+    assert refusal(None, 3600, 50, target) == (
+        "--max-cost 50 can't be kept: what these machines can cost is not known. Nothing was created. "
+        f"Ask for the prices with `gpuctl shapes --refresh-prices {options}`, or leave --max-cost out."
     )
 
 
@@ -69,9 +78,9 @@ def test_too_dear_is_refused_with_the_figures():
 @pytest.mark.parametrize("hourly_usd", [0.526, 3.912, 13.35, 113.93, 911.44])
 def test_what_is_advised_is_accepted(hourly_usd):
     advised = refusal(hourly_usd, None, 100.0).rsplit(" ", 1)[1].rstrip(".")
-    refuse_over_max_cost(hourly_usd, parse_duration_s(advised), 100.0)
+    refuse_over_max_cost(hourly_usd, parse_duration_s(advised), 100.0, OCI)
     dearer = float(refusal(hourly_usd, 10**6, 100.0).rsplit(" ", 1)[1].rstrip("."))
-    refuse_over_max_cost(hourly_usd, 10**6, dearer)
+    refuse_over_max_cost(hourly_usd, 10**6, dearer, OCI)
 
 
 def test_cost_so_far():
