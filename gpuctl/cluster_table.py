@@ -24,7 +24,7 @@ def clusters_table(clusters: Sequence[Document], totals: str, now: datetime | No
         "region": lambda one: one["region"] or text.UNKNOWN,
         "state": lambda one: Text(one["state"], STYLES[one["state"]]),
         "machines": _machines,
-        "an hour": lambda one: text.dollars(one["hourly_usd"]),
+        "an hour": lambda one: text.UNKNOWN if _ended(one) else text.dollars(one["hourly_usd"]),
         "so far": _so_far,
         "age": lambda one: text.duration(one["age_s"]),
         "ends": lambda one: _ends(one, now),
@@ -57,9 +57,14 @@ def _so_far(cluster: Document) -> str:
     return text.spent(cluster["cost_usd"]) if cluster["billed"] else text.dollars(cluster["cost_usd"])
 
 
+def _ended(cluster: Document) -> bool:
+    """Whether it had rented machines, and none of them is left."""
+    return cluster["billed"] and cluster["state"] == "gone"
+
+
 def _ends(cluster: Document, now: datetime) -> str | Text:
     """When its machines end by themselves."""
-    if not cluster["billed"] or cluster["problem"] or not cluster["machines"]:
+    if not cluster["billed"] or cluster["problem"] or not cluster["machines"] or _ended(cluster):
         return text.UNKNOWN
     if cluster["expires_at"] is None:
         return Text("never", "yellow")

@@ -172,11 +172,18 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
     """
     machines = cluster["machines"]
     price = text.dollars(cluster["hourly_usd"])
+    ended = bool(machines) and all(machine["state"] == "gone" for machine in machines)
     about = [
         cluster["provider"],
         cluster["region"] or "",
         text.plural(len(machines), "machine"),
-        "price not known" if price == text.UNKNOWN else price if price == "free" else f"{price} an hour",
+        ""
+        if ended
+        else "price not known"
+        if price == text.UNKNOWN
+        else price
+        if price == "free"
+        else f"{price} an hour",
         f"{text.spent(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
         f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
         f"ends at {cluster['expires_at']}" if cluster.get("expires_at") else "",
@@ -207,7 +214,9 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
 
 
 def _is_endless(cluster: Mapping[str, Any]) -> bool:
-    """Whether machines of it are billed and nothing ends them, as far as the document tells."""
+    """Whether machines of it are billed and nothing ends them; False where that is not known."""
+    if cluster.get("problem"):
+        return False
     billed = cluster["hourly_usd"] != 0 and any(m["state"] != "gone" for m in cluster["machines"])
     return billed and "expires_at" in cluster and cluster["expires_at"] is None
 

@@ -13,7 +13,7 @@ from gpuctl.text import plural
 from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.open_runs import OpenRun, open_runs
-from gpuctl.workflow.status import document_of, inventory_now
+from gpuctl.workflow.status import document_of, ending_of, inventory_now
 from gpuctl.workflow.up import provider_name
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
@@ -96,7 +96,7 @@ def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: da
         "hourly_usd": None,
         "created_at": None,
         "age_s": None,
-        "expires_at": None,
+        "expires_at": _ending_here(folder, name),
         "cost_usd": None,
         "runs": [run.id for run in runs],
         "unheard": {run.id: run.unheard for run in runs if run.unheard},
@@ -139,6 +139,14 @@ def _known_here(folder: ClusterFolder) -> tuple[str | None, Inventory | None]:
         return name, None
 
 
+def _ending_here(folder: ClusterFolder, provider: str | None) -> str | None:
+    """When its machines end by themselves, as the files here tell. None: they don't, or that is not known."""
+    try:
+        return None if provider is None else ending_of(folder, provider)
+    except InventoryError:
+        return None
+
+
 def runs_by_cluster(app: App, cluster: str | None) -> dict[str, list[OpenRun]]:
     """The runs of a cluster, or of all, that are not over. Their nodes are asked."""
     found: dict[str, list[OpenRun]] = {}
@@ -159,12 +167,12 @@ def _order(document: dict[str, Any]) -> tuple[bool, float, str]:
 
 
 def totals(documents: Sequence[dict[str, Any]]) -> str:
-    """`3 clusters, 6 machines, $24.30 an hour, $55.20 so far`, of what is known."""
+    """`3 clusters, 6 machines, $24.30 an hour, $55.20 so far`, of what is known and not gone."""
     from gpuctl.text import dollars
 
     parts = [
         plural(len(documents), "cluster"),
-        plural(sum(len(document["machines"] or ()) for document in documents), "machine"),
+        plural(sum(m["state"] != "gone" for one in documents for m in one["machines"] or ()), "machine"),
     ]
     billed = [document for document in documents if document["billed"]]
     hourly = [document["hourly_usd"] for document in billed]

@@ -41,7 +41,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
         problems = _stop_runs(app, runs)
         count = plural(len(machines), "machine")
-        cost = cost_so_far(folder, datetime.now(UTC))
+        cost = cost_so_far(folder, datetime.now(UTC), None if unreadable else machines)
         forgets = name == "hosts"  # machines that a person brought stay as they are
         opened = []
         if forgets:

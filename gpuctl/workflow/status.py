@@ -1,6 +1,6 @@
 """`status`: what the provider says of a cluster's machines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,22 +22,46 @@ from remote.fanout import fan_out, values
 UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what there is"
 
 
-def cost_so_far(folder: ClusterFolder, now: datetime) -> float | None:
-    """What the cluster's machines have cost since each was made, USD, by list price. None: not known."""
+def cost_so_far(
+    folder: ClusterFolder, now: datetime, there: Collection[Machine] | None = None
+) -> float | None:
+    """What the cluster's machines have cost since each was made, USD, by list price. None: not known.
+
+    `there`: those that have not ended, where that is known.
+    """
     try:
         inventory = folder.load()
+        if there is None:
+            return cost_of(inventory, None, now)
+        ids = {machine.id for machine in there}
+        gone = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
+        return cost_of(replace(inventory, machines=tuple(gone)), ending_of(folder, inventory.provider), now)
     except InventoryError:
         return None
-    return _cost(inventory, now)
 
 
-def _cost(inventory: Inventory, now: datetime) -> float | None:
+def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> float | None:
+    """What the machines have cost, USD: those that are gone at most until `expires_at`. None: not known."""
     each_usd = None
     if inventory.hourly_usd is not None and inventory.machines:
         each_usd = inventory.hourly_usd / len(inventory.machines)
-    since = [machine.launched_at or inventory.created_at for machine in inventory.machines]
-    cost_usd = limits.cost_so_far(each_usd, since, now)
-    return None if cost_usd is None else round(cost_usd, 4)
+    ended = now if expires_at is None else min(now, datetime.fromisoformat(expires_at))
+    costs = [
+        limits.cost_so_far(
+            each_usd, [machine.launched_at or inventory.created_at], ended if machine.state == "gone" else now
+        )
+        for machine in inventory.machines
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return round(sum(known), 4) if known and len(known) == len(costs) else None
+
+
+def hourly_of(inventory: Inventory) -> float | None:
+    """What the machines cost an hour that are not gone, USD. None: not known."""
+    there = sum(machine.state != "gone" for machine in inventory.machines)
+    if not inventory.hourly_usd or there == len(inventory.machines):
+        return inventory.hourly_usd
+    return round(inventory.hourly_usd * there / len(inventory.machines), 6)
 
 
 def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
@@ -98,11 +122,13 @@ def document_of(
 ) -> dict[str, Any]:
     """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
+    expires_at = ending_of(folder, inventory.provider)
     return describe(inventory) | {
+        "hourly_usd": hourly_of(inventory),
         "created_at": inventory.created_at,
         "age_s": round(age_s),
-        "expires_at": _expires_at(folder, inventory.provider),
-        "cost_usd": _cost(inventory, now),
+        "expires_at": expires_at,
+        "cost_usd": cost_of(inventory, expires_at, now),
         "runs": [run.id for run in runs],
         "unheard": {run.id: run.unheard for run in runs if run.unheard},
     }
@@ -149,7 +175,7 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
     )
 
 
-def _expires_at(folder: ClusterFolder, provider: str) -> str | None:
+def ending_of(folder: ClusterFolder, provider: str) -> str | None:
     """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
     record = CloudFolder(folder).load() if provider in CLOUDS else None
     return record.expires_at if record else None

@@ -17,9 +17,11 @@ from gpuctl.cluster_table import clusters_table
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.asking import Asking
-from gpuctl.workflow.clusters import state_of, totals
+from gpuctl.workflow.clusters import Seen, describe, state_of, totals
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import Store
+from provision.cloud import CloudCluster, Target
+from provision.cloud_folder import CloudFolder
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEGAN = "2026-11-22T10:00:00+00:00"
@@ -115,7 +117,7 @@ late     aws       us-east-1  running  2 x g5.12xlarge        $11.34  $22.69  2 
 torn     aws       us-east-1  unknown  -                           -       -  -          -                 -
 mine     local     -          running  2                        free    free  2 h 0 min  -                 1
 
-5 clusters, 8 machines, at least $34.03 an hour, at least $68.07 so far
+5 clusters, 7 machines, at least $34.03 an hour, at least $68.07 so far
 big: nothing ends it: it is billed until gpuctl down --cluster big
 timed: run 20261122-110000-aaaa is running
 mine: run 20261122-110000-bbbb may be at work on n-1; gpuctl stop 20261122-110000-bbbb ends it
@@ -221,6 +223,30 @@ def test_status_of_all_shows_the_machines_of_each(
     out, err = capsys.readouterr()
     assert "one-0" in out
     assert "note: two: " in err
+
+
+def test_machines_that_are_gone_are_not_shown_as_billed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = document("over", state="gone", machines=[{"state": "gone"}] * 2, hourly_usd=0.0)
+    table = drawn(gone, document("big"), width=110, monkeypatch=monkeypatch)
+    row = next(line for line in table.splitlines() if line.startswith("over"))
+    assert row.split()[7:] == ["-", "$22.69", "2", "h", "0", "min", "-"]
+    assert "2 clusters, 2 machines, $11.34 an hour" in table
+    assert "over: nothing ends it" not in table
+
+
+def test_a_cluster_that_can_not_be_asked_ends_when_the_file_here_says(tmp_path: Path) -> None:
+    folder = Store(tmp_path).cluster("lost")
+    ending = "2026-11-22T13:30:00+00:00"
+    CloudFolder(folder).save(
+        CloudCluster(
+            name="lost", id="0" * 16, owner="me@here", created_at=BEGAN, shape="g5.xlarge",
+            target=Target(provider="aws", region="us-east-1"), expires_at=ending,
+        )
+    )  # fmt: skip
+    some = (replace(MACHINE, state="running"),)
+    folder.save(Inventory(cluster="lost", provider="aws", created_at=BEGAN, machines=some, hourly_usd=1.0))
+    found = describe(folder, Seen(problem="no credentials"), (), NOW)
+    assert (found["state"], found["expires_at"]) == ("unknown", ending)
 
 
 def test_without_clusters_there_is_a_sentence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,10 @@
 """What `status` makes of an inventory and of what the cloud lists."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from gpuctl.workflow.status import with_found
-from inventories.machine import Machine
+from gpuctl.workflow.status import cost_of, hourly_of, with_found
+from inventories.machine import Inventory, Machine
 
 KNOWN = Machine(
     name="default-0",
@@ -38,3 +39,17 @@ def test_the_cloud_knows_best_since_when_a_machine_runs() -> None:
     assert (shown.launched_at, shown.gpus) == ("2026-11-21T09:00:00+00:00", 2)
     (shown,) = with_found((KNOWN,), (), {"i-0": "gone"})
     assert shown.launched_at == KNOWN.launched_at
+
+
+def test_machines_that_are_gone_cost_nothing_any_more() -> None:
+    began = "2026-11-21T06:00:00+00:00"
+    there, gone = (replace(KNOWN, launched_at=began, state=state) for state in ("running", "gone"))
+    both = Inventory(cluster="c", provider="aws", created_at=began, machines=(there, gone), hourly_usd=8.0)
+    now = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert hourly_of(both) == 4.0
+    assert cost_of(both, None, now) == 32.0
+    assert cost_of(both, "2026-11-21T07:00:00+00:00", now) == 4.0 * (4 + 1)
+    assert cost_of(both, "2026-11-21T12:00:00+00:00", now) == 32.0
+    ended = replace(both, machines=(gone, gone))
+    assert (hourly_of(ended), cost_of(ended, "2026-11-21T07:00:00+00:00", now)) == (0.0, 8.0)
+    assert hourly_of(replace(both, hourly_usd=None)) is None

@@ -620,6 +620,7 @@ def test_machines_that_nothing_ends_are_told_of_with_the_cost_of_a_day() -> None
         endless | {"expires_at": "2026-11-22T01:00:00+00:00"},
         endless | {"hourly_usd": 0.0},
         endless | {"machines": [machine | {"state": "gone"}]},
+        endless | {"problem": "its provider can't be asked"},
     ):
         assert "nothing ends" not in drawn(machines_table(quiet))
 

@@ -111,8 +111,8 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             {"price": replace(SPOT, most_machines_usd=None), "provider": "aws", "region": "eu-west-1"},
-            "spot machines at the price of now, which changes: at most what `gpuctl shapes --refresh-prices --provider aws\n"
-            "        --region eu-west-1` tells\n",
+            "spot machines at the price of now, which changes: at most what "
+            "`gpuctl shapes --refresh-prices --provider aws\n        --region eu-west-1` tells\n",
         ),
         (
             {"free": True, "price": PlanPrice(), "until_s": None},
