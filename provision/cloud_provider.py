@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from inventories.driver import DriverPlan
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
@@ -208,7 +209,14 @@ class CloudProvider:
             image_why="as asked for"
             if wanted.image
             else "the account can't be asked which images it can have",
-            driver=expected_plan(wanted.driver, nvidia=nvidia_by_name(wanted.shape)),
+            driver=expected_plan(
+                wanted.driver,
+                wanted.image,
+                shape=wanted.shape,
+                nvidia=nvidia_by_name(wanted.shape),
+                # Which of OCI's three images it is depends on the account.
+                default=DriverPlan(source="image") if self.name == "aws" else None,
+            ),
             **cloud_plan.conditions(wanted, offer, lives=False),
         )
 

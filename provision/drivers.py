@@ -9,6 +9,9 @@ from inventories.errors import InvalidInput
 _BRINGS_DRIVER = re.compile(r"nvidia|deep learning|(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
 """Of Oracle's and the marketplaces' names: `Oracle-Linux-9.6-Gen2-GPU-…`, `NVIDIA GPU-Optimized VMI`."""
 
+_NO_NAMES = ("ocid1.", "ami-", "/", "ssm:", "resolve:ssm:", "marketplace:")
+"""What begins so does not name the image itself: an id, a parameter, a listing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class System:
@@ -32,12 +35,22 @@ def branch_of(asked: str | None) -> str | None:
     return None if asked in (None, "auto", "none") else asked
 
 
-def expected_plan(asked: str | None, *, nvidia: bool) -> DriverPlan:
-    """The driver as it will most likely be, where no account can be asked for the image."""
-    branch = branch_of(asked)
-    if asked == "none" or not nvidia:
+def expected_plan(
+    asked: str | None, image: str | None, *, shape: str, nvidia: bool, default: DriverPlan | None
+) -> DriverPlan | None:
+    """The driver as it will be, where no account can be asked for the image. None: not known.
+
+    `image`: as it was asked for; `default`: what the cloud's own choice of image comes to. Raises as `driver_plan`.
+    """
+    if asked == "none" or (not nvidia and branch_of(asked) is None):
         return NO_DRIVER
-    return DriverPlan(source="install", version=branch) if branch else DriverPlan(source="image")
+    if image is None:
+        plain = System(name="Ubuntu", ubuntu=True, brings_driver=False)
+        return driver_plan(asked, plain, shape=shape, nvidia=nvidia) if branch_of(asked) else default
+    system = system_of(image)
+    if image.startswith(_NO_NAMES) or not (system.ubuntu or system.brings_driver):
+        return None
+    return driver_plan(asked, system, shape=shape, nvidia=nvidia)
 
 
 def driver_plan(asked: str | None, system: System, *, shape: str, nvidia: bool) -> DriverPlan:

@@ -65,7 +65,8 @@ class Plan:
     """Name of the image that new machines boot from, as the cloud has it. None: the provider has no images."""
     image_why: str = ""
     """Why this one, in a clause."""
-    driver: DriverPlan = NO_DRIVER
+    driver: DriverPlan | None = NO_DRIVER
+    """None: it depends on the image, and the account could not be asked for that."""
     terms: Terms | None = None
     """What a yes to the plan accepts beside its price. `create` takes `spec.accept_terms` for that yes."""
     details: Any = None

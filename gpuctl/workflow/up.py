@@ -16,6 +16,7 @@ from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, READY, Boot, never_ready, reach, without_gpus
+from inventories.driver import NO_DRIVER
 from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
@@ -170,7 +171,7 @@ def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
         for note in plan.notes:
             app.output.say(f"note: {note}")
     else:
-        app.output.table(up_plan.drawn(plan, asked=not unasked))
+        app.output.table(up_plan.drawn(plan))
         if app.options.verbose:
             app.output.text(up_plan.requests_text(plan))
     return up_plan.document(plan, asked=not unasked)
@@ -270,7 +271,7 @@ def _create(
     else:
         _trust(folder, inventory.machines)
     if boot_timeout_s is None:
-        if plan.driver.source == "install":
+        if plan.driver is not None and plan.driver.source == "install":
             _say(
                 app,
                 "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.",
@@ -284,7 +285,11 @@ def _create(
     )
     try:
         reached = reach(
-            app, folder, inventory.machines, boot=boot if provider.billed else None, driver=plan.driver
+            app,
+            folder,
+            inventory.machines,
+            boot=boot if provider.billed else None,
+            driver=plan.driver or NO_DRIVER,
         )
         inventory = replace(inventory, machines=reached.machines)
     except BaseException:

@@ -33,11 +33,8 @@ NOUNS = {
 COUNTED = ("instance", "boot-volume", "public-address", "host")
 
 
-def drawn(plan: Plan, *, asked: bool = True) -> "RenderableType":
-    """The plan for people: a line a resource, then what goes for all of them, the price last.
-
-    `asked`: whether the account could be asked what there is.
-    """
+def drawn(plan: Plan) -> "RenderableType":
+    """The plan for people: a line a resource, then what goes for all of them, the price last."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -58,7 +55,7 @@ def drawn(plan: Plan, *, asked: bool = True) -> "RenderableType":
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     notes = [("note", note, "") for note in plan.notes]
-    for label, said, style in (*_facts(plan, asked=asked), *notes, *_price_rows(plan)):
+    for label, said, style in (*_facts(plan), *notes, *_price_rows(plan)):
         facts.add_row(Text(label, "dim"), Text(clean(said), style))
     parts += [facts]
     if not plan.changes and not plan.requests:
@@ -75,9 +72,9 @@ def _cells(resource: PlannedResource) -> tuple[str, str, str]:
     return noun, what, "" if usd == 0 else _money(usd)
 
 
-def _facts(plan: Plan, *, asked: bool) -> Iterator[tuple[str, str, str]]:
+def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Label, text and style of what goes for all machines."""
-    yield from _boots_from(plan, asked=asked)
+    yield from _boots_from(plan)
     if plan.ssh_cidrs:
         port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
         yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}, with a key of the cluster's own", ""
@@ -89,12 +86,11 @@ def _facts(plan: Plan, *, asked: bool) -> Iterator[tuple[str, str, str]]:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
 
 
-def _boots_from(plan: Plan, *, asked: bool = True) -> Iterator[tuple[str, str, str]]:
+def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """As `_facts`, of the image: which, why, whose driver, and on what terms."""
     if plan.image is not None:
         yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
-        driver = _known_driver(plan, asked=asked)
-        yield "driver", driver_clause(driver) if driver else "not known without the account", ""
+        yield "driver", driver_clause(plan.driver) if plan.driver else "not known without the account", ""
     if plan.terms is not None:
         accepted = "accepted" if plan.spec.accept_terms else "accepted with a yes"
         yield "terms", f"of {plan.terms.name}, {accepted}: {' '.join(plan.terms.links)}", "yellow"
@@ -119,13 +115,6 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
             "",
         )
     yield "", "list prices, without taxes, traffic and discounts", "dim"
-
-
-def _known_driver(plan: Plan, *, asked: bool) -> DriverPlan | None:
-    """None: it depends on the image, and nobody could be asked for that."""
-    if asked or plan.spec.driver is not None or plan.driver.source != "none":
-        return plan.driver
-    return None
 
 
 def driver_clause(driver: DriverPlan) -> str:
@@ -210,7 +199,7 @@ def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
         "resources": list(plan.resources),
         "image": plan.image,
         "image_why": plan.image_why,
-        "driver": _known_driver(plan, asked=asked),
+        "driver": plan.driver,
         "terms": plan.terms,
         "ssh": {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port} if plan.ssh_cidrs else None,
         "hourly_usd": plan.hourly_usd,

@@ -13,7 +13,8 @@ import pytest
 from stub_cloud import ACCOUNT, CONSISTENCY_S, PLACES, REGION, StubClouds, World
 
 from inventories import codec
-from inventories.errors import InventoryError
+from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
@@ -441,8 +442,42 @@ def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) 
     assert {"oci": "<NVIDIA GPU-Optimized VMI, else", "aws": "<newest Deep Learning Base AMI>"}[name] in told
     assert plan.image is not None
     assert plan.image in told
-    assert plan.driver.source == "image"
     assert "can't be asked" in plan.image_why
+
+
+PLAIN = "Canonical-Ubuntu-24.04"
+CPU = "VM.Standard.E5.Flex"
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "driver"),
+    [
+        ("oci", {}, None),
+        ("aws", {}, DriverPlan(source="image")),
+        ("oci", {"driver": "580"}, DriverPlan(source="install", version="580")),
+        ("oci", {"driver": "none"}, NO_DRIVER),
+        ("oci", {"shape": CPU}, NO_DRIVER),
+        ("oci", {"image": PLAIN}, DriverPlan(source="install")),
+        ("oci", {"image": PLAIN, "driver": "580"}, DriverPlan(source="install", version="580")),
+        ("oci", {"image": "Oracle-Linux-9.6-Gen2-GPU-2026.01"}, DriverPlan(source="image")),
+        ("oci", {"image": "our-own"}, None),
+        ("oci", {"image": "our-own", "driver": "none"}, NO_DRIVER),
+        ("oci", {"image": "ocid1.image.oc1..ubuntu"}, None),
+        ("aws", {"image": "ami-0123456789abcdef0"}, None),
+        ("aws", {"image": "/aws/service/canonical/ubuntu/ami-id"}, None),
+    ],
+)
+def test_the_driver_of_an_outline_is_what_a_run_would_take_or_not_known(
+    tmp_path: Path, name: str, asked: dict[str, Any], driver: DriverPlan | None
+) -> None:
+    provider = CloudProvider(name, Store(tmp_path).cluster("default"))
+    assert provider.outline(Spec(**{"shape": SHAPE_OF[name], **asked})).driver == driver
+
+
+def test_an_outline_refuses_a_driver_that_the_named_image_can_not_have(tmp_path: Path) -> None:
+    provider = CloudProvider("oci", Store(tmp_path).cluster("default"))
+    with pytest.raises(InvalidInput, match="brings a driver of its own"):
+        provider.outline(Spec(shape=SHAPE_OF["oci"], image="Oracle-Linux-9.6-Gen2-GPU-2026.01", driver="580"))
 
 
 def priced(home: Path, usd_per_hour: dict[str, float]) -> None:

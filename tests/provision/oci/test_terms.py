@@ -83,7 +83,7 @@ def test_machines_of_the_marketplace_are_joined_where_their_image_can_not_be_loo
     up(accept_terms=True)
     fake.settings(refused_by_policy=["GetImage", "*AppCatalog*"])
     plan = up.plan(2)
-    assert (plan.image, plan.terms, plan.driver.source) == (VMI, None, "image")
+    assert (plan.image, plan.terms, plan.driver) == (VMI, None, DriverPlan(source="image"))
     assert [machine.user for machine in up.create(plan)] == ["ubuntu", "ubuntu"]
 
 
