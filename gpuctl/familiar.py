@@ -12,7 +12,7 @@ RUNS, MACHINES, SHELL = "List the runs", "Show the machines", "Open a shell on a
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("launch", "create", "provision", "start", "apply", "deploy"), ("up", CREATE)),
-    **dict.fromkeys(("resize", "scale"), ("up", "Have more machines, or fewer")),
+    **dict.fromkeys(("resize", "scale"), ("up", "Have more machines")),
     "plan": ("up --dry-run", "Show what would be created"),
     **dict.fromkeys(("run", "submit", "torchrun", "python", "python3"), ("train", TRAIN)),
     **dict.fromkeys(("accelerate", "deepspeed", "srun", "sbatch"), ("train", TRAIN)),
@@ -113,6 +113,9 @@ WORDS: Mapping[str, str] = {
 """Command → what to write for a word that it does not take."""
 
 UNKNOWN_SHAPE = "SHAPE"
+HIDDEN = "…"
+"""Stands for a value that may be a secret: what is said ends up in logs."""
+_ENV = ("--env", "--envs", "-e")
 GLOBAL_WITH_VALUE = ("--cluster",)
 """Options that may stand before the command and take a value."""
 OptionsOf: TypeAlias = Callable[[str], tuple[Collection[str], bool]]
@@ -127,13 +130,16 @@ def answer(
     `typed`: all arguments of gpuctl. `commands`: those that gpuctl has. `refused`: the option that its command has
     not got; None: it was a word.
     """
+    typed = _without_secrets(typed)
     at = _command_at(typed)
     if at is None:
         return None
     before, name, rest = list(typed[:at]), typed[at], list(typed[at + 1 :])
     if name in commands:
         changed = _rewritten(name, rest, options_of)
-        unknown = list(dict.fromkeys(_unknown(name, rest, changed, words=refused is None)))
+        unknown = list(
+            dict.fromkeys(_unknown(name, _own(name, rest, options_of), changed, words=refused is None))
+        )
         # Of `-auto-approve` the first letter is what was refused.
         if refused and not any(word.startswith(refused) for word in unknown):
             return None
@@ -190,21 +196,56 @@ def _command_at(typed: Sequence[str]) -> int | None:
 
 
 def _line(begin: str, before: Sequence[str], words: Sequence[str]) -> str:
-    return " ".join(["gpuctl", begin, shlex.join([*before, *words])]).rstrip()
+    return " ".join(["gpuctl", begin, *map(_quoted, [*before, *words])]).rstrip()
+
+
+def _quoted(word: str) -> str:
+    return shlex.quote(word[: -len(HIDDEN)]) + HIDDEN if word.endswith(f"={HIDDEN}") else shlex.quote(word)
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """The words without the values of environment variables, wherever they stand: `--env KEY=…`."""
+    found: list[str] = []
+    for at, word in enumerate(words):
+        option, equals, variable = word.partition("=")
+        if at and words[at - 1] in _ENV and equals:
+            found.append(f"{option}={HIDDEN}")
+        elif option in _ENV and "=" in variable:
+            found.append(f"{option}={variable.partition('=')[0]}={HIDDEN}")
+        elif option.startswith("-e") and equals:  # `-eKEY=VALUE`
+            found.append(f"{option}={HIDDEN}")
+        else:
+            found.append(word)
+    return found
+
+
+def _own(command: str, words: list[str], options_of: OptionsOf) -> list[str]:
+    """The words that are the command's own: those before a script and its arguments."""
+    valued, tail = options_of(command)
+    table = {**OPTIONS[""], **OPTIONS.get(command, {})}
+    at = 0
+    while at < len(words):
+        word = words[at]
+        name, equals, _ = word.partition("=")
+        if word in ("-m", "--") or (tail and not word.startswith("-")):
+            break
+        takes = "{" in table[name] and not equals if name in table and name not in valued else word in valued
+        at += 2 if takes else 1
+    return words[:at]
 
 
 def _rewritten(command: str, words: list[str], options_of: OptionsOf) -> list[str]:
     """The words with gpuctl's options in place of others'."""
-    valued, tail = options_of(command)
+    valued, _ = options_of(command)
     table = {**OPTIONS[""], **OPTIONS.get(command, {})}
     found: list[str] = []
+    own = _own(command, words, options_of)
+    words, script = own, words[len(own) :]
     at = 0
     while at < len(words):
         word = words[at]
         name, equals, value = word.partition("=")
         at += 1
-        if word in ("-m", "--") or (tail and not word.startswith("-")):
-            return [*found, *words[at - 1 :]]
         if name in table and name not in valued:
             if "{" in table[name] and not equals:
                 value = words[at] if at < len(words) else "N"
@@ -218,7 +259,7 @@ def _rewritten(command: str, words: list[str], options_of: OptionsOf) -> list[st
             if word in valued:
                 found += words[at : at + 1]
                 at += 1
-    return found
+    return [*found, *script]
 
 
 def _filled(template: str, value: str) -> list[str]:

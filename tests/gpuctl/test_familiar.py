@@ -74,7 +74,8 @@ def test_other_tools_commands_are_answered_with_the_line_to_type(
         ("train -n 2", "-n", "gpuctl train --nnodes 2"),
         ("train --num-nodes 2 my.py --num-nodes 3", "--num-nodes", "gpuctl train --nnodes 2 my.py --num-nodes 3"),
         ("train --nproc_per_node=4 --env A=1 my.py", "--nproc_per_node",
-         "gpuctl train --nproc-per-node 4 --env A=1 my.py"),
+         "gpuctl train --nproc-per-node 4 --env A=… my.py"),
+        ("train --nproc 2 my.py --nodes 4", "--nproc", "gpuctl train --nproc-per-node 2 my.py --nodes 4"),
         ("train --gpus A10:2", "--gpus", "gpuctl train --nproc-per-node 2"),
         ("down my", "'my'", "gpuctl down --cluster my"),
         ("--cluster blue down --force", "--force", "gpuctl down --cluster blue --yes"),
@@ -104,6 +105,35 @@ def test_other_tools_options_are_answered_with_the_line_to_type(
 )
 def test_other_mistakes_are_told_as_ever(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answered(line, capsys).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run --env KEY=hush my.py",
+        "run -e KEY=hush my.py",
+        "run -eKEY=hush my.py",
+        "run --envs=KEY=hush my.py",
+        "run my.py --env KEY=hush",
+        "run my.py --env=KEY=hush",
+        "train --nproc 2 -e KEY=hush my.py",
+        "train --nproc 2 my.py --envs KEY=hush",
+        "launch --env KEY=hush task.yaml",
+        "launch -- python my.py -e KEY=hush",
+        "torchrun --env KEY=hush=hush my.py",
+    ],
+)
+def test_values_of_environment_variables_are_not_said_again(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = answered(line, capsys)
+    assert "hush" not in said
+    assert "KEY=…" in said
+
+
+def test_more_machines_are_promised_and_no_fewer(capsys: pytest.CaptureFixture[str]) -> None:
+    said = answered("scale --nodes 4", capsys)
+    assert said == "gpuctl has no 'scale'. Have more machines: gpuctl up --count 4"
 
 
 def test_json_gets_the_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
