@@ -5,7 +5,15 @@ from datetime import UTC, datetime
 from typing import TypedDict
 
 from provision.catalog import PRICE_REGION, SHAPES
-from provision.cloud import CloudCluster, Instance, NewMachine, Offer, PlannedResource, ResourceAction
+from provision.cloud import (
+    CloudCluster,
+    Instance,
+    NewMachine,
+    Offer,
+    PlannedRequest,
+    PlannedResource,
+    ResourceAction,
+)
 from provision.costs import (
     ADDRESS_HOURLY_USD,
     AWS_GP3_USD_PER_GB_MONTH,
@@ -130,6 +138,18 @@ def what_it_is(offer: Offer, *, spot: bool) -> str:
     elif offer.gpus:
         words.append(f"{offer.gpus} GPU{'s' * (offer.gpus > 1)}")
     return ", ".join(words + ["spot"] * spot)
+
+
+def ending_requests(provider: str, ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
+    """The requests that end these machines, with their boot volumes."""
+    if not ids:
+        return ()
+    if provider == "aws":
+        return (PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),)
+    keep = {"preserveBootVolume": False, "preserveDataVolumesCreatedAtLaunch": False}
+    return tuple(
+        PlannedRequest(operation="TerminateInstance", body={"instanceId": one} | keep) for one in ids
+    )
 
 
 class Conditions(TypedDict):

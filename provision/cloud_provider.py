@@ -173,7 +173,10 @@ class CloudProvider:
             keep=tuple(self._machine(machine, offer.gpus, wanted, spec.python) for machine in kept),
             price=price,
             free=False,
-            requests=preview.requests if changes else (),
+            requests=(
+                *cloud_plan.ending_requests(self.name, end),
+                *(preview.requests if changes else ()),
+            ),
             resources=(*own, *(preview.resources if changes else cloud_plan.billed_network(offer))),
             notes=self._notes(cloud, wanted, offer, create, known=record is not None, unseen=unseen),
             image=offer.image_name,

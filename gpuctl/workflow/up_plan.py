@@ -170,10 +170,12 @@ def question(plan: Plan) -> str:
     """What a person is asked before anything that costs money is made."""
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
-    end = f" and end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    create = f"Create {plural(len(plan.create), 'machine')}" if plan.create or not plan.end else ""
+    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    todo = " and ".join(part for part in (create, end) if part)
     open_terms = plan.terms if not plan.spec.accept_terms else None
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
-    return f"Create {plural(len(plan.create), 'machine')}{end} ({whole}{price(plan)}){terms}?"
+    return f"{todo[0].upper()}{todo[1:]} ({whole}{price(plan)}){terms}?"
 
 
 def requests_text(plan: Plan) -> str:

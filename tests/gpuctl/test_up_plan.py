@@ -151,6 +151,10 @@ def test_what_a_plan_says(change: dict[str, object], said: str) -> None:
             {"end": ("i-9",)},
             "Create 2 machines and end i-9, which no rank needs ($8.02 an hour, $32.09 until they end)?",
         ),
+        (
+            {"create": (), "keep": (KEPT,), "end": ("i-0abc",)},
+            "End i-0abc, which no rank needs (1 in all: $8.02 an hour, $32.09 until they end)?",
+        ),
         ({"price": replace(PRICE, disks_usd=None)}, "Create 2 machines (price not known)?"),
         (
             {"price": replace(SPOT, machines_usd=None)},

@@ -108,6 +108,17 @@ def test_machines_by_what_is_done_with_them() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("provider", "operations"),
+    [("aws", ["TerminateInstances"]), ("oci", ["TerminateInstance", "TerminateInstance"])],
+)
+def test_what_is_ended_has_its_requests(provider: str, operations: list[str]) -> None:
+    found = cloud_plan.ending_requests(provider, ("i-1", "i-2"))
+    assert [one.operation for one in found] == operations
+    assert all(any(machine in str(one.body) for one in found) for machine in ("i-1", "i-2"))
+    assert cloud_plan.ending_requests(provider, ()) == ()
+
+
 def test_the_time_until_machines_end() -> None:
     assert cloud_plan.conditions(OCI, OFFER, lives=False)["until_s"] is None
     now = datetime.now(UTC)
