@@ -59,7 +59,7 @@ def _so_far(cluster: Document) -> str:
 
 def _ended(cluster: Document) -> bool:
     """Whether it had rented machines, and none of them is left."""
-    return cluster["billed"] and cluster["state"] == "gone"
+    return bool(cluster["billed"]) and cluster["state"] == "gone"
 
 
 def _ends(cluster: Document, now: datetime) -> str | Text:

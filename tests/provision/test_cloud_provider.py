@@ -445,6 +445,16 @@ def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) 
     assert "can't be asked" in plan.image_why
 
 
+def test_a_plan_that_only_ends_a_machine_shows_the_request(scene: Scene) -> None:
+    scene.up(1)
+    (kept,) = scene.world.living()
+    scene.world.machines["surplus"] = replace(kept, id="surplus")
+    plan = scene.plan(1)
+    assert (plan.create, len(plan.end), plan.changes) == ((), 1, True)
+    (request,) = plan.requests
+    assert (request.operation, request.body["instanceId"]) == ("TerminateInstance", plan.end[0])
+
+
 PLAIN = "Canonical-Ubuntu-24.04"
 CPU = "VM.Standard.E5.Flex"
 
