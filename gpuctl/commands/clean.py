@@ -22,7 +22,11 @@ from gpuctl.options import App, common_options
     is_flag=True,
     help="On the nodes also what the next run would use again, and files that runs wrote into their folders.",
 )
-@click.option("--here", is_flag=True, help="Only this computer: no node is asked.")
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Only this computer: no node is asked, and runs of nodes that are still there stay.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what there is and what would be removed.")
 def command(
     app: App,

@@ -74,7 +74,7 @@ class Seen:
         for cluster, node in (*self.errors, *self.left_out):
             silent.setdefault(cluster, set()).add(node)
         for run in runs:
-            if run.cluster in self.torn:
+            if run.cluster is not None and run.cluster in self.torn:
                 silent.setdefault(run.cluster, set()).update(run.nodes)
         return silent
 

@@ -252,7 +252,8 @@ def folders_below(root: Path) -> Tuple[List[str], List[str]]:
 
     What links lead to is left out.
     """
-    found, mounted, device = [str(root)], [], device_of(str(root))
+    found, device = [str(root)], device_of(str(root))
+    mounted: List[str] = []
     for folder in found:  # it grows
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
