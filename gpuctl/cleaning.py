@@ -36,7 +36,7 @@ class Policy:
     keep_runs: int | None = None
     """Of each cluster the latest so many runs are not old. None: that does not count."""
     everything: bool = False
-    """Also what the next run would use again, and files that runs wrote."""
+    """Also what the next run would use again, and results that may be nowhere else."""
 
     def is_old(self, run: "LocalRun | None", later: int, began: datetime | None, now: datetime) -> bool:
         """Whether a run is one of the old ones. `later`: how many runs of its cluster are younger."""

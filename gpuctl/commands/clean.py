@@ -20,7 +20,8 @@ from gpuctl.options import App, common_options
     "--all",
     "everything",
     is_flag=True,
-    help="On the nodes also what the next run would use again, and files that runs wrote into their folders.",
+    help="On the nodes also what the next run would use again, and files that runs wrote and runs not all of "
+    "which is here: these may be nowhere else.",
 )
 @click.option(
     "--here",

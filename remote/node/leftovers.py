@@ -230,18 +230,19 @@ def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
 
     `leave_out`: names in the folder itself. Other disks that are mounted within are left out.
     """
-    pending, device = [""], device_of(str(root))
+    pending, device, mounts = [""], device_of(str(root)), mount_points()
+    top = os.path.realpath(str(root))
     while pending:
         inner = pending.pop()
         try:
-            with os.scandir(os.path.join(str(root), inner)) as entries:
+            with os.scandir(os.path.join(top, inner)) as entries:
                 for entry in entries:
                     if not inner and entry.name in leave_out:
                         continue
                     path = os.path.join(inner, entry.name)
                     if not entry.is_dir(follow_symlinks=False):
                         yield path
-                    elif device_of(entry.path) == device:
+                    elif device_of(entry.path) == device and entry.path not in mounts:
                         pending.append(path)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
@@ -252,14 +253,28 @@ def folders_below(root: Path) -> Tuple[List[str], List[str]]:
 
     What links lead to is left out.
     """
-    found, device = [str(root)], device_of(str(root))
+    found, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
     mounted: List[str] = []
     for folder in found:  # it grows
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    (found if device_of(entry.path) == device else mounted).append(entry.path)
+                    inside = device_of(entry.path) == device and entry.path not in mounts
+                    (found if inside else mounted).append(entry.path)
     return found, mounted
+
+
+def mount_points() -> Set[str]:
+    """Where something is mounted, also a folder of the same disk; empty where the system does not tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return set()
+    places = [line.split(b" ")[4] for line in lines]
+    return {
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), place))
+        for place in places
+    }
 
 
 def device_of(path: str) -> Optional[int]:

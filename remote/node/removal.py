@@ -217,7 +217,7 @@ def _move(folder: str, to: str) -> None:
 
 
 def _is_mounted(path: str) -> str:
-    return "{}: another disk is mounted there".format(os.path.basename(path))
+    return "{}: something else is mounted there".format(os.path.basename(path))
 
 
 def _entries(folder: str) -> "Iterator[os.DirEntry[str]]":
