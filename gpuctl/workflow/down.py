@@ -126,7 +126,7 @@ def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, billed: bo
     else:
         return
     if not app.output.confirm(question):
-        raise Declined("Nothing was removed, as you said no.")
+        raise Declined("Cancelled: nothing was removed.")
 
 
 def _stop_runs(app: App, runs: Sequence[OpenRun]) -> dict[str, list[str]]:

@@ -44,7 +44,7 @@ def stop(app: App) -> dict[str, Any]:
     inventory = load_inventory(folder)
     going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == "ray"]
     if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
-        raise Declined("Ray was not ended, as you said no.")
+        raise Declined("Cancelled: Ray was not ended.")
     with folder.lock("ray stop", on_wait=app.output.say):
         for run in going_on:
             for problem in stop_run(app, run.folder)[1]:

@@ -203,7 +203,7 @@ def _ask(app: App, chosen: Sequence[Chosen]) -> None:
     what = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
     question = f"Remove {what}?" if clusters else "Remove the shared network, which no cluster uses?"
     if not app.output.confirm(question):
-        raise Declined("Nothing was removed, as you said no.")
+        raise Declined("Cancelled: nothing was removed.")
 
 
 def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:

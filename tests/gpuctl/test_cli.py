@@ -200,9 +200,9 @@ def test_each_error_has_its_status_and_is_one_sentence(
 def test_a_question_answered_with_no_is_no_error(
     register: Register, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    register(raising(errors.Declined("Nothing was removed, as you said no.")))
+    register(raising(errors.Declined("Cancelled: nothing was removed.")))
     assert cli.main(["probe"]) == 1
-    assert capsys.readouterr() == ("", "Nothing was removed, as you said no.\n")
+    assert capsys.readouterr() == ("", "Cancelled: nothing was removed.\n")
     assert cli.main(["probe", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["type"] == "Declined"
 
