@@ -7,7 +7,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Literal
 
-from forks import Forks
+from forks import Forked, Forks
 from support import Gpuctl
 
 import gpuctl.commands
@@ -84,13 +84,10 @@ class CloudGpuctl(Gpuctl):
         """The environment of the command: the fake's account, and lists that settle fast."""
         return {**super().env, **self.cloud.env, "GPUCTL_CONSISTENCY_S": "0.5"}
 
-    def start(self, *words: str, cwd: Path | None = None, **options: Any) -> Any:
-        """As `Gpuctl.start`."""
-        if self.forks is None:
-            return super().start(*words, cwd=cwd, **options)
-        return self.forks.start(
-            words, env={**self.env, **options.pop("env", {})}, cwd=cwd or self.cwd, **options
-        )
+    def fork(self, *words: str) -> Forked:
+        """Start a command that is forked; the caller ends it."""
+        assert self.forks is not None
+        return self.forks.start(words, env=self.env, cwd=self.cwd)
 
     @property
     def up_words(self) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def wait_held(gpuctl: CloudGpuctl, process: Forked) -> dict[str, Any] | None:
 def kill(gpuctl: CloudGpuctl, words: tuple[str, ...], point: Point) -> None:
     """Run the command and end it at that point, as a power cut would."""
     gpuctl.cloud.fault(operation="*", mutating=True, nth=point.nth, kind=f"hold_{point.phase}")
-    process = gpuctl.start(*words)
+    process = gpuctl.fork(*words)
     try:
         held = wait_held(gpuctl, process)
         ended = process.poll()

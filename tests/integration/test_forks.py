@@ -42,7 +42,7 @@ def test_each_has_its_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
 
 def test_one_that_hangs_is_killed(gpuctl: CloudGpuctl) -> None:
     os.mkfifo(gpuctl.cwd / "hosts")
-    process = gpuctl.start("up", "--provider", "hosts", "--hosts", "hosts")
+    process = gpuctl.fork("up", "--provider", "hosts", "--hosts", "hosts")
     running = psutil.Process(process.pid)
     with pytest.raises(subprocess.TimeoutExpired):
         process.communicate(timeout=0.3)
