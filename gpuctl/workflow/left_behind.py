@@ -107,7 +107,7 @@ def by_kind(choices: Sequence[Choice], node: str | None = None) -> Mapping[str, 
 def _offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
     """Ask, where somebody is there to answer. --yes is no answer: it was said to `down`, which removes no files."""
     size = human_bytes(sum(choice.bytes for choice in doomed))
-    if app.options.yes or not (app.output.stdin.isatty() and app.output.stderr.isatty()):
+    if not app.output.asks:
         app.output.say(
             f"note: `gpuctl clean --all --cluster {doomed[0].cluster}` before `gpuctl down` would have removed "
             f"{size} of it; all of it is in ~/.gpuctl-node there"
