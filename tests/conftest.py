@@ -4,10 +4,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from clouds import IMPORTS
+from clouds import IMPORTS, Clouds
 from forks import Forks, forks_of
 from support import Gpuctl, clean_env, processes_with
 
@@ -37,6 +38,13 @@ def imported() -> Iterator[Forks]:
     """A process that has imported what commands do, to fork them from."""
     with forks_of(*IMPORTS, env=clean_env()) as forks:
         yield forks
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
+    """Fake clouds that a file's tests use one after the other, with commands that are forked."""
+    with ExitStack() as running:
+        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture

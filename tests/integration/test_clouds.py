@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import boto3
 import pytest
 import yaml
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind, cloud_gpuctl
-from forks import Forks
 from support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -29,12 +27,6 @@ LATE_FAILURES = {
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
-    with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """`gpuctl clusters` of rented machines: what they cost, what ends them, and an account that does not answer."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from clouds import COUNT, KINDS, CloudGpuctl, Clouds, Kind
-from forks import Forks
 
 pytestmark = pytest.mark.slow
 
@@ -14,12 +12,6 @@ EXPIRED = {
     "oci": {"status": 401, "code": "NotAuthenticated"},
     "aws": {"status": 400, "code": "RequestExpired"},
 }
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
-    with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)

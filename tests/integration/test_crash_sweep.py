@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
-from forks import Forked, Forks
+from forks import Forked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -31,12 +31,6 @@ PHASES = ("before", "after")
 APART, SAMPLE_APART = 9, 7
 """One point of so many is killed at; whatever the day, the sample has two at least."""
 PRIVATE_LIST_LAG_S = 0.4
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
-    with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @dataclass(frozen=True, kw_only=True)

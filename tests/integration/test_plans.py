@@ -9,13 +9,11 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clouds import KINDS, CloudGpuctl, Clouds
-from forks import Forks
 from terminal import Terminal
 
 import inventories
@@ -36,12 +34,6 @@ STABLE = (
     (r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00", "2026-07-01T16:00:00+00:00"),
 )
 """What differs from one account, computer and day to the next."""
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
-    with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture(params=KINDS)

@@ -3,7 +3,6 @@
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import boto3
 import oci as oci_sdk
 import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
-from forks import Forks
 from support import Done
 
 from inventories import lock
@@ -31,12 +29,6 @@ UNCONFIGURED = {"AWS_EC2_METADATA_DISABLED": "true"}
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def clouds(tmp_path_factory: pytest.TempPathFactory, imported: Forks) -> Iterator[Clouds]:
-    with ExitStack() as running:
-        yield Clouds(tmp_path_factory.mktemp("clouds"), running, forks=imported)
 
 
 @pytest.fixture

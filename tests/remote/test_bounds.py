@@ -12,13 +12,7 @@ import pytest
 from clocks import StepClock
 from node_here import NodeHere
 
-from inventories.machine import Machine
-from inventories.spec import Spec
-from inventories.store import Store
-from provision.local import LocalProvider
-from remote import known_hosts
 from remote.bounds import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
-from remote.connection import connect
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.intake import Intake
 from remote.node import frames
@@ -187,26 +181,13 @@ def test_a_server_that_takes_no_command_is_not_waited_for(mute: Node) -> None:
 # A real one.
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = Store(tmp_path_factory.mktemp("home")).cluster("default")
-    provider = LocalProvider(folder)
-    (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
-    yield made
-    assert provider.destroy() == ()
-
-
 @pytest.fixture
-def node(host: Machine, tmp_path: Path) -> Iterator[Node]:
-    pinned = tmp_path / "pinned"
-    pinned.write_text(known_hosts.render([host]))
-    node = connect(host, pinned)
-    # Where something goes wrong, the test fails and does not hang.
+def node(node: Node) -> Iterator[Node]:
+    """Where something goes wrong, the test fails and does not hang."""
     late = Timer(60, node.close)
     late.start()
     yield node
     late.cancel()
-    node.close()
 
 
 def hostile(node: Node, folder: Path, code: str) -> Node:

@@ -4,38 +4,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import BIN, Gpuctl
 
-from inventories.machine import Machine
-from inventories.spec import Spec
-from inventories.store import Store
-from provision.local import LocalProvider
-from remote import known_hosts
-from remote.connection import connect
 from remote.errors import ConnectionLost
 from remote.session import Node
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = Store(tmp_path_factory.mktemp("home")).cluster("default")
-    provider = LocalProvider(folder)
-    (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
-    yield made
-    assert provider.destroy() == ()
-
-
-@pytest.fixture
-def node(host: Machine, tmp_path: Path) -> Iterator[Node]:
-    pinned = tmp_path / "pinned"
-    pinned.write_text(known_hosts.render([host]))
-    node = connect(host, pinned)
-    yield node
-    node.close()
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
