@@ -1,4 +1,4 @@
-"""Two hosts on links of 100 Mbit/s: what the table says of the network is what the limit implies."""
+"""Two hosts on links of 100 Mbit/s: what goes over them, and what a forecast makes of them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 from support import Gpuctl
 from vm_support import cluster
 
-from tests.fakes.vms import lacking
+from tests.fakes.vms import Host, Net, lacking
+from tests.fakes.vms.boot import INTERFACE
+from train.communication import POWERSGD_AFTER
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,51 +27,57 @@ RESNET = (
     "--dataset",
     "synthetic",
     "--synthetic",
-    "48,3,32,32,10",
+    "32,3,32,32,10",
     "--batch-size",
     "4",
 )
 RESNET_BYTES = 11_181_642 * 4
+STEPS = 4
+"""Of a rank with RESNET: 32 images in batches of 4 on two ranks."""
 MLP = ("--model", "mlp", "--dataset", "synthetic", "--synthetic", "384,3,96,96,10", "--batch-size", "32")
+MLP_BYTES = 3_547_978 * 4
 
 
 @pytest.fixture
-def slow_link(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Gpuctl]:
+def slow_link(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[tuple[Gpuctl, Net]]:
     """A cluster of two hosts whose links are limited."""
-    with cluster(gpuctl, tmp_path, count=2, mbit_per_s=MBIT_PER_S):
-        yield gpuctl
+    with cluster(gpuctl, tmp_path, count=2, mbit_per_s=MBIT_PER_S) as net:
+        yield gpuctl, net
 
 
 def trained(gpuctl: Gpuctl, *words: str) -> Any:
     return gpuctl.ok("train", "--json", "--", *words, *QUIET, "--epochs", "1", timeout_s=300).json["train"]
 
 
-def ring_ms(size: float, ranks: int = 2) -> float:
-    """What a ring needs to add up `size` bytes of each rank, on such links."""
-    return 2 * (ranks - 1) / ranks * size / BYTES_PER_MS
+def sent_bytes(host: Host) -> int:
+    """What the host has sent since it came up."""
+    return int(host.root(f"cat /sys/class/net/{INTERFACE}/statistics/tx_bytes").stdout)
 
 
-def test_compressed_gradients_take_less_time(slow_link: Gpuctl) -> None:
-    whole = trained(slow_link, *RESNET)
-    half = trained(slow_link, *RESNET, "--compression", "half")
-    low_rank = trained(slow_link, *RESNET, "--compression", "powersgd")
-    assert whole["step_ms"]["p50"] / half["step_ms"]["p50"] >= 1.7
-    assert whole["step_ms"]["p50"] / low_rank["step_ms"]["p50"] >= 4
-    for told, size in ((whole, RESNET_BYTES), (half, RESNET_BYTES / 2)):
-        communication_ms = told["share"]["communication"] * told["step_ms"]["p50"]
-        assert communication_ms == pytest.approx(ring_ms(size), rel=0.15)
+def test_compressed_gradients_are_fewer_bytes_on_the_wire(slow_link: tuple[Gpuctl, Net]) -> None:
+    gpuctl, net = slow_link
+    # Rank 0 sends its parameters first, rank 1 nothing but gradients; a ring of two sends each byte of them once.
+    sender = net.hosts[1]
+
+    def sent(*words: str) -> int:
+        before = sent_bytes(sender)
+        trained(gpuctl, *RESNET, *words)
+        return sent_bytes(sender) - before
+
+    assert sent() == pytest.approx(STEPS * RESNET_BYTES, rel=0.1)
+    assert sent("--compression", "half") == pytest.approx(STEPS * RESNET_BYTES / 2, rel=0.1)
+    # The first steps are whole, the others next to nothing.
+    whole = max(2, round(POWERSGD_AFTER * STEPS))
+    assert sent("--compression", "powersgd") == pytest.approx(whole * RESNET_BYTES, rel=0.2)
 
 
-def test_the_forecast_is_what_is_then_measured(slow_link: Gpuctl) -> None:
+def test_the_forecast_counts_with_no_more_than_the_link_gives(slow_link: tuple[Gpuctl, Net]) -> None:
+    gpuctl, _ = slow_link
     words = ("--layouts", "1x1,2x1", "--repeats", "3", "--forecast", "2x1", "--json")
-    document = slow_link.ok("bench", *words, "--", *MLP, *QUIET, "--epochs", "1", timeout_s=400).json
+    document = gpuctl.ok("bench", *words, "--", *MLP, *QUIET, "--epochs", "1", timeout_s=400).json
     (foretold,) = document["forecast"]
     assert (foretold["from"], foretold["bandwidth_source"]) == ("1x1", "measured")
-    measured = document["layouts"][1]
-    assert foretold["bandwidth_gb_s"] == pytest.approx(BYTES_PER_MS / 1e6, rel=0.15)
-    for name, value in (("step_ms", measured["step_ms"]["p50"]), ("epoch_s", measured["epoch_s_median"])):
-        assert 0.8 * value <= foretold[name]["slow"], name
-        assert foretold[name]["fast"] <= 1.2 * value, name
-        assert foretold[name]["slow"] / foretold[name]["fast"] < 1.2, (
-            "the network decides: the range is narrow"
-        )
+    assert 0 < foretold["bandwidth_gb_s"] <= 1.15 * BYTES_PER_MS / 1e6
+    ring_ms = MLP_BYTES / BYTES_PER_MS
+    assert foretold["step_ms"]["fast"] >= 0.85 * ring_ms
+    assert document["layouts"][1]["step_ms"]["p50"] >= 0.85 * ring_ms
