@@ -67,6 +67,13 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_environment.py": ("remote/python_env/", "remote/node/env_"),
     "integration/test_faults.py": _RUN,
     "integration/test_firewall.py": ("remote/firewall/", "remote/node/firewall.py"),
+    "integration/test_gpu_machines.py": (
+        "provision/drivers.py",
+        "provision/oci/choice.py",
+        "provision/aws/choice.py",
+        "remote/driver",
+        "tests/fakes/",
+    ),
     "integration/test_jump_host.py": (
         "remote/bastion.py",
         "remote/connection.py",

@@ -17,12 +17,7 @@ from pathlib import Path
 
 KERNEL = "6.8.0-1035-oracle"
 INSTALLED_IN = "/var/lib/nvidia-installed-in"
-SMI = f"""\
-#!/bin/sh
-if [ "$(cat /proc/sys/kernel/random/boot_id)" = "$(cat {INSTALLED_IN})" ]; then
-    echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    exit 9
-fi
+LIST_GPUS = """\
 [ -e /etc/nvidia-smi.csv ] && exec cat /etc/nvidia-smi.csv
 number=0
 for device in /sys/bus/pci/devices/*; do
@@ -31,6 +26,13 @@ for device in /sys/bus/pci/devices/*; do
     number=$((number + 1))
 done
 """
+SMI = f"""\
+#!/bin/sh
+if [ "$(cat /proc/sys/kernel/random/boot_id)" = "$(cat {INSTALLED_IN})" ]; then
+    echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    exit 9
+fi
+{LIST_GPUS}"""
 SLOW = "echo begun > /run/begun; until [ -e /etc/let-go ]; do sleep 0.1; done"
 """For `after` of a package: its installation takes until the file /etc/let-go is there."""
 

@@ -106,12 +106,15 @@ class FakeCloud:
 
 
 def start_fake(
-    kind: Literal["oci", "aws_proxy"], home: Path, *, hosts: bool = False
+    kind: Literal["oci", "aws_proxy"], home: Path, *, hosts: bool = False, options: Sequence[str] = ()
 ) -> AbstractContextManager[FakeCloud]:
-    """Run a fake cloud, with its files in a folder of its own below `home`; end it and its hosts."""
+    """Run a fake cloud, with its files in a folder of its own below `home`; end it and its hosts.
+
+    `options`: further ones of its command line.
+    """
     folder = home / f"fake-{kind}"
     words = [sys.executable, "-m", f"tests.fakes.{kind}", "--port", "0", "--home", str(folder)]
-    return run_fake([*words, "--die-with-stdin", *(["--hosts"] if hosts else [])], folder)
+    return run_fake([*words, "--die-with-stdin", *(["--hosts"] if hosts else []), *options], folder)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -49,6 +50,41 @@ class Host:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
+class HostsLike(Protocol):
+    """Real SSH servers behind the instances of a fake cloud; nothing here blocks but what says so."""
+
+    ssh_port: int
+    """Of hosts that are started from now on."""
+
+    def address(self) -> str:
+        """The next free address."""
+
+    def start(
+        self,
+        instance_id: str,
+        address: str,
+        user_data: bytes,
+        *,
+        name: str,
+        image: str,
+        authorized_keys: Sequence[str],
+        image_user: str,
+    ) -> object:
+        """Start one; it accepts connections a little later. `image`: its name."""
+
+    def said(self, instance_id: str) -> str:
+        """What it wrote into its log."""
+
+    def stop(self, instance_id: str, *, wait: bool = False) -> None:
+        """End one; with `wait`, return when it is gone."""
+
+    def stop_all(self) -> None:
+        """End all, and wait for it."""
+
+    def close(self) -> None:
+        """End all, and what they hang on."""
+
+
 class Hosts:
     """The hosts of one fake cloud, in folders under `home`. Thread-safe."""
 
@@ -80,10 +116,12 @@ class Hosts:
         address: str,
         user_data: bytes,
         *,
+        name: str = "",
+        image: str = "",
         authorized_keys: Sequence[str] = (),
         image_user: str = IMAGE_USER,
     ) -> Host:
-        """Boot a host. Returns at once: its server starts in the background."""
+        """Boot a host. Returns at once: its server starts in the background. All are alike, whatever their image."""
         boot = read_user_data(user_data, authorized_keys=authorized_keys, image_user=image_user)
         folder = HostFolder(self.home / instance_id)
         host = Host(
@@ -128,6 +166,10 @@ class Hosts:
             reserved, self._reserved = list(self._reserved.values()), {}
         for reservation in reserved:
             reservation.close()
+
+    def close(self) -> None:
+        """End all hosts; nothing else is held."""
+        self.stop_all()
 
     def _end(self, hosts: Sequence[Host], *, wait: bool) -> None:
         for host in hosts:

@@ -213,7 +213,6 @@ def test_the_driver_of_an_image_is_waited_for_and_what_does_not_come_is_told(tmp
     assert "nvidia-smi lists 1 of the 2 NVIDIA GPUs that its shape has" in problems[fewer.name]
 
 
-@pytest.mark.whole
 def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_way(
     gpuctl: Gpuctl, tmp_path: Path
 ) -> None:

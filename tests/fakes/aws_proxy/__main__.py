@@ -1,4 +1,4 @@
-"""`python -m tests.fakes.aws_proxy --port P [--home DIR] [--hosts] [--die-with-stdin]`."""
+"""`python -m tests.fakes.aws_proxy --port P [--home DIR] [--hosts | --vms FILE] [--die-with-stdin]`."""
 
 import argparse
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tests.fakes.aws_proxy.api import ACCESS_KEY, SECRET_KEY
 from tests.fakes.aws_proxy.server import REGION, Fake, make_server
+from tests.fakes.control import Control
+from tests.fakes.host_options import add_host_options, hosts_of
 
 
 def client_env(url: str, home: Path) -> dict[str, str]:
@@ -32,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fakes.aws_proxy")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--hosts", action="store_true")
+    add_host_options(parser)
     parser.add_argument("--die-with-stdin", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fake-aws-") as temporary:
@@ -43,7 +45,8 @@ def main() -> None:
 
 def serve(options: argparse.Namespace, home: Path) -> None:
     """The server and what ends it."""
-    fake = Fake(home, with_hosts=options.hosts)
+    control = Control()
+    fake = Fake(control, hosts_of(options, home, control.settings.ssh_port))
     server = make_server(fake, options.port)
 
     def end(*_: object) -> None:
@@ -65,7 +68,7 @@ def serve(options: argparse.Namespace, home: Path) -> None:
     fake.control.release()
     server.server_close()
     if fake.world.hosts:
-        fake.world.hosts.stop_all()
+        fake.world.hosts.close()
 
 
 if __name__ == "__main__":

@@ -133,6 +133,8 @@ def _boot(world: World, instance: Instance) -> None:
             instance.id,
             instance.address,
             instance.plan.user_data,
+            name=instance.tags.get("Name", instance.id),
+            image=instance.plan.image["Name"],
             authorized_keys=keys,
             image_user=images.login_user(instance.plan.image),
         )

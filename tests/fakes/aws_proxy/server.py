@@ -5,7 +5,6 @@ import socket
 import sys
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from tests.fakes.aws_proxy import api, instances, shapes
@@ -13,7 +12,7 @@ from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.state import snapshot
 from tests.fakes.aws_proxy.world import World, extra_names, extra_settings
 from tests.fakes.control import Control, Dropped, Injected
-from tests.fakes.hosts import Hosts
+from tests.fakes.hosts import HostsLike
 
 REGION = "us-east-1"
 
@@ -21,9 +20,8 @@ REGION = "us-east-1"
 class Fake:
     """The cloud and its control."""
 
-    def __init__(self, home: Path, *, with_hosts: bool) -> None:
-        self.control = Control()
-        hosts = Hosts(home / "hosts", self.control.settings.ssh_port) if with_hosts else None
+    def __init__(self, control: Control, hosts: HostsLike | None) -> None:
+        self.control = control
         self.world = World(self.control, hosts)
         self.control.snapshot = lambda: snapshot(self.world)
         self.control.on_reset = self.world.reset

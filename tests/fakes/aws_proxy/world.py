@@ -12,7 +12,7 @@ from typing import Any
 from tests.fakes.aws_proxy.errors import not_found
 from tests.fakes.aws_proxy.moto_app import Moto
 from tests.fakes.control import Control
-from tests.fakes.hosts import Hosts
+from tests.fakes.hosts import HostsLike
 
 Body = dict[str, Any]
 Tags = dict[str, str]
@@ -68,7 +68,7 @@ class Thing:
 class World:
     """All that there is. Whoever touches it holds `lock`."""
 
-    def __init__(self, control: Control, hosts: Hosts | None) -> None:
+    def __init__(self, control: Control, hosts: HostsLike | None) -> None:
         self.control = control
         self.hosts = hosts
         self.moto = Moto()

@@ -1,4 +1,4 @@
-"""Start the control plane: `python -m tests.fakes.oci --port P [--home DIR] [--hosts] [--die-with-stdin]`."""
+"""Start the control plane: `python -m tests.fakes.oci`, with `--help` for its options."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from tests.fakes.control import Control
-from tests.fakes.hosts import Hosts
+from tests.fakes.host_options import add_host_options, hosts_of
 from tests.fakes.oci.account import new_account, write_config
 from tests.fakes.oci.router import warm_up
 from tests.fakes.oci.server import Server
@@ -30,7 +30,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fakes.oci", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0: chosen by the system")
     parser.add_argument("--home", type=Path, help="where keys, configuration and hosts are kept")
-    parser.add_argument("--hosts", action="store_true", help="instances are real SSH servers")
+    add_host_options(parser)
     parser.add_argument("--die-with-stdin", action="store_true", help="end when standard input ends")
     return parser.parse_args()
 
@@ -39,7 +39,7 @@ def _serve(options: argparse.Namespace, home: Path) -> None:
     account = new_account()
     config = write_config(account, home)
     control = Control()
-    hosts = Hosts(home / "hosts", control.settings.ssh_port) if options.hosts else None
+    hosts = hosts_of(options, home, control.settings.ssh_port)
     cloud = Cloud(account, control, hosts)
     service = Service(cloud, control)
     control.snapshot = lambda: snapshot(cloud)
@@ -62,7 +62,7 @@ def _serve(options: argparse.Namespace, home: Path) -> None:
         server.server_close()
         cloud.timers.close()
         if hosts:
-            hosts.stop_all()
+            hosts.close()
 
 
 def _say_ready(url: str, config: Path) -> None:

@@ -105,6 +105,8 @@ def _run(cloud: Cloud, instance: Resource) -> None:
         instance.id,
         instance.own["address"],
         user_data(metadata),
+        name=instance.view["displayName"],
+        image=image.name if image else "",
         authorized_keys=[key for key in metadata.get("ssh_authorized_keys", "").splitlines() if key.strip()],
         image_user="opc" if image and image.system == ORACLE else "ubuntu",
     )

@@ -8,13 +8,14 @@ import base64
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from tests.fakes.control import Control, Settings
+from tests.fakes.hosts import HostsLike
 from tests.fakes.oci.account import Account
 from tests.fakes.oci.api import View
 from tests.fakes.oci.errors import incorrect_state, not_found
@@ -24,33 +25,6 @@ PART_SHARE = 0.1
 """Parts of a network come and go in this share of the time of a machine."""
 
 ENDED = ("TERMINATED", "DELETED")
-
-
-class HostsLike(Protocol):
-    """Real SSH servers behind instances; nothing here blocks but what says so."""
-
-    def address(self) -> str:
-        """The next free address."""
-
-    def start(
-        self,
-        instance_id: str,
-        address: str,
-        user_data: bytes,
-        *,
-        authorized_keys: Sequence[str],
-        image_user: str,
-    ) -> object:
-        """Start one; it accepts connections a little later."""
-
-    def said(self, instance_id: str) -> str:
-        """What it wrote into its log."""
-
-    def stop(self, instance_id: str, *, wait: bool = False) -> None:
-        """End one; with `wait`, return when it is gone."""
-
-    def stop_all(self) -> None:
-        """End all, and wait for it."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,7 +9,7 @@ that is not trusted.
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,22 @@ from tests.fakes.vms.lacking import lacking, lacking_clock
 from tests.fakes.vms.network import LAPTOP, Outsider, Switch, bridge, plugged_in
 from tests.fakes.vms.options import FIREWALLS, Firewall, Options
 
-__all__ = ["FIREWALLS", "Firewall", "Host", "Net", "Options", "Outsider", "lacking", "lacking_clock", "vms"]
+__all__ = [
+    "FIREWALLS",
+    "FIRST",
+    "MOST",
+    "Firewall",
+    "Host",
+    "Login",
+    "Net",
+    "Options",
+    "Outsider",
+    "lacking",
+    "lacking_clock",
+    "make_host",
+    "new_login",
+    "vms",
+]
 
 FIRST = 10
 MOST = 100
@@ -83,7 +98,11 @@ def vms(
             try:
                 for index in range(count):
                     own = replace(common, **(each or {}).get(index, {}))
-                    hosts.append(_make_host(scratch, index, own, switch, key_file, public))
+                    name, address = f"gpu-{index}", f"{switch.subnet}.{FIRST + index}"
+                    login = new_login(scratch / name, authorized_keys=[public])
+                    hosts.append(
+                        make_host(scratch / name, name, address, own, switch, login, key_file=key_file)
+                    )
                     hosts[-1].power_on()
                 for host in hosts:
                     host.wait_for_boot()
@@ -101,31 +120,52 @@ def vms(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _make_host(
-    scratch: Path, index: int, options: Options, switch: Switch, key_file: Path, public: str
+def make_host(
+    folder: Path,
+    name: str,
+    address: str,
+    options: Options,
+    switch: Switch,
+    login: Login,
+    *,
+    key_file: Path | None,
 ) -> Host:
+    """A host that is off, with its files in `folder`, which may hold its keys already."""
     if options.clock_skew_s and (sentence := lacking_clock()):
         raise RuntimeError(sentence)
-    name, address = f"gpu-{index}", f"{switch.subnet}.{FIRST + index}"
-    folder = scratch / name
     for part in ("root", "work"):
         (folder / part).mkdir(parents=True)
-    host_key = _make_key(folder / "host_key")
-    private = (folder / "host_key").read_text()
-    login = Login(authorized_key=public, host_key=private, host_key_public=host_key)
     files, links = image(options, name=name, address=address, login=login, ground=ground())
     write_image(folder / "upper", files, links)
+    index = int(address.rpartition(".")[2]) - FIRST
     return Host(
         name=name,
         address=address,
         port=22,
         user=options.user,
         key_file=key_file,
-        host_key=host_key,
+        host_key=login.host_key_public,
         options=options,
         place=Place(folder=folder, index=index, name=name, address=address, switch_pid=switch.process.pid),
         switch=switch,
         running=[],
+    )
+
+
+def new_login(folder: Path, *, authorized_keys: Sequence[str], host_key: str | None = None) -> Login:
+    """Who may log in to a host, and the host's own key, a fresh one where none is given; `folder` keeps it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "host_key"
+    if host_key is None:
+        _make_key(path)
+    else:
+        path.touch(mode=0o600)
+        path.write_text(host_key.strip() + "\n")
+    done = subprocess.run(["ssh-keygen", "-y", "-f", str(path)], capture_output=True, text=True, check=True)
+    return Login(
+        authorized_key="\n".join(authorized_keys),
+        host_key=path.read_text(),
+        host_key_public=" ".join(done.stdout.split()[:2]),
     )
 
 

@@ -88,7 +88,13 @@ def enter_argv(pid: int) -> tuple[str, ...]:
 
 def config(options: Options, place: Place, *, first: bool, shared: Sequence[Path] = ()) -> dict[str, Any]:
     """What PID 1 reads; `first`: whether the host has not booted before. `shared`: folders that it has from here."""
-    steps = (*_wiring(options, place), *_mounts(options, place, shared), *_firewall(options, first=first))
+    once = (Step(argv=("sh", "-ec", options.first_boot)),) if first and options.first_boot else ()
+    steps = (
+        *_wiring(options, place),
+        *_mounts(options, place, shared),
+        *_firewall(options, first=first),
+        *once,
+    )
     return {
         "steps": [asdict(step) for step in steps],
         "service": ["/usr/sbin/sshd", "-D", "-e"],

@@ -45,8 +45,8 @@ class Host:
     address: str
     port: int
     user: str
-    key_file: Path
-    """The private key that logs in."""
+    key_file: Path | None
+    """The private key that logs in. None: whoever made the host has it."""
     host_key: str
     """The server's public key: type and base64."""
     options: Options

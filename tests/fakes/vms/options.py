@@ -31,6 +31,8 @@ class Options:
     """What is on the PCI bus, in place of this machine's: class and device id of NVIDIA's, `030200 2236`."""
     kernel: str | None = None
     """The release that the running kernel is said to have."""
+    first_boot: str = ""
+    """Shell commands that root runs before sshd, at the first boot alone."""
     clock_skew_s: int = 0
     """How far the clock is ahead, for every dynamically linked program; needs libfaketime (`lacking_clock`)."""
 
