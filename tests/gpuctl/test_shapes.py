@@ -223,24 +223,25 @@ def test_the_order(shapes: Shapes) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "named"),
     [
-        ["--provider", "local"],
-        ["--sort", "gpus"],
-        ["--min-gpus", "0"],
-        ["--max-price", "-1"],
-        ["--max-price", "nan"],
-        ["--max-price", "cheap"],
-        ["--gpus", "0"],
-        ["RTX4090"],
-        [""],
-        ["VM.GPU.A10.2", "nobody"],
+        (["--provider", "local"], "--provider"),
+        (["--sort", "gpus"], "--sort"),
+        (["--min-gpus", "0"], "--min-gpus"),
+        (["--max-price", "-1"], "--max-price"),
+        (["--max-price", "nan"], "--max-price"),
+        (["--max-price", "cheap"], "--max-price"),
+        (["--gpus", "0"], "--gpus"),
+        (["RTX4090"], "RTX4090"),
+        ([""], "can't be empty"),
+        (["VM.GPU.A10.2", "nobody"], "nobody"),
     ],
 )
-def test_wrong_usage(shapes: Shapes, words: list[str]) -> None:
+def test_wrong_usage(shapes: Shapes, words: list[str], named: str) -> None:
     status, out, err = shapes(*words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
+    assert named in err
 
 
 def test_a_region_whose_prices_nobody_asked_for(shapes: Shapes) -> None:

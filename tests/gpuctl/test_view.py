@@ -10,7 +10,7 @@ from terminal import Terminal, python
 from gpuctl import view as views
 from gpuctl.options import Options
 from gpuctl.output import Output
-from gpuctl.view import LiveView, PlainView, open_view
+from gpuctl.view import PlainView, open_view
 
 HEAD = """
 import sys, threading, time
@@ -244,4 +244,3 @@ def test_lines_of_threads_are_whole() -> None:
 
 def test_which_view() -> None:
     assert isinstance(open_view(Output(Options(), stderr=io.StringIO()), logs=False), PlainView)
-    assert not isinstance(open_view(Output(Options(), stderr=io.StringIO()), logs=False), LiveView)

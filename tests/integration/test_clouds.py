@@ -284,6 +284,7 @@ def test_the_clouds_own_client_agrees(gpuctl: CloudGpuctl) -> None:
 
 def test_doctor(gpuctl: CloudGpuctl) -> None:
     found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--json")
+    assert found.status == 0, found.err
     document = found.json
     assert any("credential" in finding["what"].lower() for finding in document["findings"]), document
     assert gpuctl.cloud.owned() == []

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
 from forks import Forked
+from lanes import commits_so_far
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -122,10 +122,10 @@ def test_a_private_cluster_with_a_nat_gateway(
 
 
 def due(points: list[Point], apart: int) -> list[Point]:
-    """All points with GPUCTL_TEST_SWEEPS=all; else one of so many, others from day to day."""
+    """All points with GPUCTL_TEST_SWEEPS=all; else one of so many, others with each number of commits."""
     if os.environ.get("GPUCTL_TEST_SWEEPS") == "all":
         return points
-    return points[datetime.now(UTC).toordinal() % apart :: apart]
+    return points[commits_so_far() % apart :: apart]
 
 
 def sweep(

@@ -129,7 +129,7 @@ def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:
     ],
 )
 def test_the_clusters_name_is_optional_here_alone(
-    gpuctl: Gpuctl, tmp_path: Path, words: list[str], status: int, said: str
+    gpuctl: Gpuctl, words: list[str], status: int, said: str
 ) -> None:
     done = gpuctl(*words)
     assert (done.status, said in done.err) == (status, True), done.err

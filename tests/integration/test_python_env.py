@@ -222,7 +222,7 @@ def test_a_wrong_requirement_is_a_sentence(nodes: list[Node], wheels: Path, tmp_
         build(nodes[1], named("tiny>=7", wheels=wheels, root=tmp_path), Said())
     text = " ".join(str(caught.value).split())
     assert text.startswith("default-1: the environment for --pip could not be built (uv pip install):")
-    assert re.search(r"only tiny<7 is available|only tiny==1\.0 is available|tiny>=7", text)
+    assert re.search(r"only tiny(<7|==1\.0) is available", text)
     assert f"Add what is missing to {wheels}" in text
 
 

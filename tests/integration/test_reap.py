@@ -177,8 +177,7 @@ def test_only_what_was_shown_is_removed(gpuctl: CloudGpuctl) -> None:
     assert process.returncode == 0, errors
     assert len(gpuctl.cloud.live_instances()) == COUNT
     assert [folder.name for folder in (gpuctl.home / "clusters").iterdir()] == ["second"]
-    (network,) = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
-    assert network
+    assert len([part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]) == 1
 
 
 def test_ctrl_c_leaves_what_is_found_again(gpuctl: CloudGpuctl) -> None:
@@ -306,12 +305,11 @@ def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
     lines = inventory.read_text().splitlines()
     began = [line for line in lines if "launched_at:" in line]
     assert len(began) == COUNT
-    # One hour ago, by the inventory; the cloud knows better.
+    # A thousand years ago, by the inventory; the cloud knows better.
     older = [line.replace("created_at: '2", "created_at: '1") for line in lines]
     inventory.write_text("\n".join(older) + "\n")
     shown = gpuctl.ok("status", "--json").json
     assert 0 < shown["cost_usd"] < each
-    assert "less than a cent so far" in gpuctl.ok("status").out or shown["cost_usd"] > 0.005
     down = gpuctl.ok("down", "--yes")
     assert "free" not in down.err
     assert "cost" in down.err
