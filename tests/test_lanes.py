@@ -3,7 +3,7 @@
 import lanes
 
 
-def test_every_file_with_deep_tests_has_a_place_in_the_deep_lane() -> None:
+def test_lanes_about_lists_every_file_with_slow_tests() -> None:
     marked = {
         str(path.relative_to(lanes.TESTS))
         for path in lanes.TESTS.rglob("test_*.py")
@@ -12,7 +12,7 @@ def test_every_file_with_deep_tests_has_a_place_in_the_deep_lane() -> None:
     assert marked == set(lanes.ABOUT)
 
 
-def test_a_file_of_deep_tests_names_paths_that_exist() -> None:
+def test_lanes_about_names_only_existing_paths() -> None:
     root = lanes.TESTS.parent
     tracked = [
         str(path.relative_to(root))
@@ -28,7 +28,7 @@ def test_a_file_of_deep_tests_names_paths_that_exist() -> None:
     assert not missing
 
 
-def test_deep_tests_of_what_was_touched_come_first() -> None:
+def test_deep_order_puts_tests_of_touched_files_first() -> None:
     order = lanes.deep_order(["remote/firewall/ufw.py", "README.md"], 12)
     about = [
         file for file in order if any("remote/firewall/ufw.py".startswith(at) for at in lanes.ABOUT[file])
@@ -38,14 +38,14 @@ def test_deep_tests_of_what_was_touched_come_first() -> None:
     assert sorted(order) == sorted(lanes.ABOUT)
 
 
-def test_a_changed_file_of_tests_is_run_first() -> None:
+def test_deep_order_puts_changed_test_file_first() -> None:
     assert lanes.deep_order(["tests/train/test_recipes.py"], 3)[0] == "train/test_recipes.py"
 
 
-def test_the_slice_moves_with_the_number_of_commits() -> None:
+def test_deep_order_rotates_with_number_of_commits() -> None:
     firsts = {lanes.deep_order([], commits)[0] for commits in range(len(lanes.ABOUT))}
     assert firsts == set(lanes.ABOUT)
 
 
-def test_where_there_is_no_history_nothing_comes_first() -> None:
+def test_deep_order_without_history_is_sorted() -> None:
     assert lanes.deep_order([], 0) == sorted(lanes.ABOUT)

@@ -22,7 +22,7 @@ pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]
 
 
 class TestProtocol:
-    def test_nobody_comes_in_without_the_key(self, aws: Aws) -> None:
+    def test_fake_ec2_refuses_another_access_key(self, aws: Aws) -> None:
         stranger = boto3.Session(
             aws_access_key_id="AKIAOTHER", aws_secret_access_key="x", region_name="us-east-1"
         )
@@ -37,7 +37,7 @@ class TestProtocol:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{aws.cloud.url}/?Action=DescribeVpcs&Version=2016-11-15")
 
-    def test_a_get_request_is_as_good(self, aws: Aws) -> None:
+    def test_fake_ec2_answers_a_presigned_get_request(self, aws: Aws) -> None:
         url = aws.ec2.generate_presigned_url("describe_availability_zones", HttpMethod="GET")
         with urllib.request.urlopen(url) as reply:
             assert b"<zoneName>us-east-1a</zoneName>" in reply.read()
@@ -55,13 +55,13 @@ class TestProtocol:
             ("Action=LaunchRocket", "InvalidAction"),
         ],
     )
-    def test_what_ec2_does_not_know_is_refused(self, aws: Aws, fields: str, code: str) -> None:
+    def test_fake_ec2_refuses_unknown_and_invalid_parameters(self, aws: Aws, fields: str, code: str) -> None:
         request = urllib.request.Request(f"{aws.cloud.url}/", data=fields.encode(), headers=_signed(aws))
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request)
         assert f"<Code>{code}</Code>" in caught.value.read().decode()
 
-    def test_many_clients_at_once(self, aws: Aws) -> None:
+    def test_fake_ec2_serves_16_clients_in_parallel(self, aws: Aws) -> None:
         net = aws.net(cidr="10.7.0.0/20")
         with ThreadPoolExecutor(16) as pool:
             made = list(pool.map(lambda _: aws.run(net)[0]["InstanceId"], range(48)))
@@ -78,7 +78,7 @@ def _signed(aws: Aws) -> dict[str, str]:
 
 
 class TestPermissions:
-    def test_a_dry_run_does_nothing_and_says_so(self, aws: Aws) -> None:
+    def test_dry_run_changes_nothing_and_answers_dry_run_operation(self, aws: Aws) -> None:
         net = aws.net()
         for attempt in (
             lambda: aws.run(net, DryRun=True),
@@ -92,7 +92,7 @@ class TestPermissions:
         assert [entry["kind"] for entry in aws.cloud.state()["resources"]].count("vpc") == 2
         assert not [call for call in aws.cloud.calls("RunInstances") if call["mutating"]]
 
-    def test_what_is_denied_is_denied_in_a_dry_run_too(self, aws: Aws) -> None:
+    def test_denied_operation_is_refused_with_and_without_dry_run(self, aws: Aws) -> None:
         aws.cloud.settings(denied=["RunInstances", "Delete*", "GetParameter"])
         for dry in (True, False):
             with refused("UnauthorizedOperation", 403, "ec2:RunInstances"):
@@ -103,7 +103,7 @@ class TestPermissions:
             aws.client("ssm").get_parameter(Name="x")
         assert aws.ec2.describe_vpcs()["Vpcs"]
 
-    def test_settings_that_only_this_fake_has(self, aws: Aws) -> None:
+    def test_settings_accept_ec2_fields_and_refuse_unknown_ones(self, aws: Aws) -> None:
         assert aws.cloud.settings(denied=["X"], launch_s=3)["denied"] == ["X"]
         with pytest.raises(AssertionError, match="no nonsense"):
             aws.cloud.settings(nonsense=1)
@@ -112,7 +112,7 @@ class TestPermissions:
 
 
 class TestFaults:
-    def test_an_error_in_the_words_of_each_service(self, aws: Aws) -> None:
+    def test_injected_error_has_the_format_of_each_service(self, aws: Aws) -> None:
         aws.cloud.fault(
             operation="*", times=0, status=400, code="RequestExpired", message="Request has expired."
         )
@@ -124,7 +124,7 @@ class TestFaults:
             with refused("RequestExpired", 400, "expired"):
                 getattr(aws.client(client), operation)()
 
-    def test_a_reply_that_is_lost_was_performed(self, aws: Aws) -> None:
+    def test_drop_after_performs_the_call_and_drop_before_does_not(self, aws: Aws) -> None:
         aws.cloud.fault(operation="CreateVpc", kind="drop_after")
         with pytest.raises(botocore.exceptions.ConnectionClosedError):
             aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
@@ -133,7 +133,7 @@ class TestFaults:
             aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
         assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 2
 
-    def test_a_call_that_arrives_twice(self, aws: Aws) -> None:
+    def test_duplicate_fault_performs_a_call_twice(self, aws: Aws) -> None:
         aws.cloud.fault(operation="CreateVpc", kind="duplicate")
         aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
         assert len(aws.ec2.describe_vpcs()["Vpcs"]) == 3
@@ -141,7 +141,7 @@ class TestFaults:
         aws.run(ClientToken="one")
         assert len(aws.instances()) == 1
 
-    def test_a_held_launch_that_is_released_never_was(self, aws: Aws) -> None:
+    def test_hold_before_launch_creates_no_instance(self, aws: Aws) -> None:
         aws.cloud.fault(operation="RunInstances", kind="hold_before")
         with ThreadPoolExecutor(1) as pool:
             launch = pool.submit(aws.run, ImageId=aws.image)
@@ -151,7 +151,7 @@ class TestFaults:
             assert isinstance(launch.exception(10), botocore.exceptions.ConnectionClosedError)
         assert aws.instances() == []
 
-    def test_the_log_has_what_was_answered(self, aws: Aws) -> None:
+    def test_calls_log_has_status_and_code(self, aws: Aws) -> None:
         aws.cloud.forget_calls()
         with refused("InvalidVpcID.NotFound"):
             aws.ec2.delete_vpc(VpcId="vpc-0")
@@ -165,7 +165,7 @@ class TestFaults:
 
 
 class TestImages:
-    def test_the_parameter_names_an_image_that_exists(self, aws: Aws) -> None:
+    def test_ssm_parameter_names_an_existing_image(self, aws: Aws) -> None:
         (image,) = aws.ec2.describe_images(ImageIds=[aws.image])["Images"]
         assert image["Name"].startswith("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 2026")
         assert image["ImageOwnerAlias"] == "amazon"
@@ -175,7 +175,7 @@ class TestImages:
         with refused("ParameterNotFound"):
             aws.client("ssm").get_parameter(Name="/aws/service/deeplearning/none")
 
-    def test_the_newest_by_owner_and_name(self, aws: Aws) -> None:
+    def test_describe_images_filters_by_owner_and_name(self, aws: Aws) -> None:
         pattern = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
         filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
         found = aws.ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
@@ -186,7 +186,7 @@ class TestImages:
         ubuntu = aws.ec2.describe_images(Owners=["099720109477"])["Images"]
         assert len(ubuntu) == 2
 
-    def test_unknown_images(self, aws: Aws) -> None:
+    def test_describe_images_refuses_an_unknown_image(self, aws: Aws) -> None:
         with refused("InvalidAMIID.NotFound", text="The image id '[ami-0123]' does not exist"):
             aws.ec2.describe_images(ImageIds=["ami-0123"])
 
@@ -196,10 +196,10 @@ def _names() -> list[str]:
 
 
 class TestOtherServices:
-    def test_who_am_i(self, aws: Aws) -> None:
+    def test_get_caller_identity_returns_the_account(self, aws: Aws) -> None:
         assert aws.client("sts").get_caller_identity()["Account"] == "123456789012"
 
-    def test_quotas(self, aws: Aws) -> None:
+    def test_service_quotas_are_returned_and_enforced(self, aws: Aws) -> None:
         quotas = aws.client("service-quotas")
         aws.cloud.settings(quotas={"L-DB2E81BA": 96})
         found = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
@@ -212,12 +212,12 @@ class TestOtherServices:
             aws.run(count=3)
         assert len(aws.run(count=2)) == 2
 
-    def test_prices(self, aws: Aws) -> None:
+    def test_get_products_returns_the_price(self, aws: Aws) -> None:
         fields = [{"Type": "TERM_MATCH", "Field": "instanceType", "Value": "p5.48xlarge"}]
         (product,) = aws.client("pricing").get_products(ServiceCode="AmazonEC2", Filters=fields)["PriceList"]
         assert "55.04" in product
 
-    def test_instance_types(self, aws: Aws) -> None:
+    def test_describe_instance_types_returns_gpus(self, aws: Aws) -> None:
         found = aws.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge", "p5.48xlarge"])["InstanceTypes"]
         gpus = {entry["InstanceType"]: entry["GpuInfo"]["Gpus"][0] for entry in found}
         assert (gpus["p3.8xlarge"]["Count"], gpus["p3.8xlarge"]["Name"]) == (4, "V100")
@@ -225,7 +225,7 @@ class TestOtherServices:
 
 
 class TestCommandLine:
-    def test_the_aws_command_line(self, aws: Aws) -> None:
+    def test_aws_cli_launches_lists_and_terminates(self, aws: Aws) -> None:
         folder = os.environ.get("GPUCTL_CLOUD_CLIENTS", "")
         program = shutil.which(
             "aws", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")]))
@@ -251,7 +251,7 @@ def _aws(aws: Aws, program: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_ends_when_it_is_told(tmp_path: Path) -> None:
+def test_fake_ec2_exits_0_on_sigterm(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.fakes.aws_proxy", "--home", str(tmp_path), "--die-with-stdin"]
     process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout

@@ -26,7 +26,7 @@ def nic(net: Net, **fields: Any) -> dict[str, Any]:
 
 
 class TestPublicAddresses:
-    def test_the_default_of_the_subnet(self, aws: Aws, net: Net) -> None:
+    def test_subnet_default_decides_about_a_public_ip(self, aws: Aws, net: Net) -> None:
         aws.ec2.modify_subnet_attribute(SubnetId=net.subnet, MapPublicIpOnLaunch={"Value": True})
         (public,), (private,) = (
             aws.run(net),
@@ -38,7 +38,7 @@ class TestPublicAddresses:
         shown = [aws.instance(made["InstanceId"]).get("PublicIpAddress") for made in (public, private, many)]
         assert [address is not None for address in shown] == [True, False, False]
 
-    def test_an_elastic_one(self, aws: Aws, net: Net) -> None:
+    def test_elastic_ip_needs_a_gateway_and_is_released_after_use(self, aws: Aws, net: Net) -> None:
         (made,) = aws.run(NetworkInterfaces=[nic(net), nic(net, DeviceIndex=1)])
         name = made["InstanceId"]
         until(lambda: aws.state(name) == "running")
@@ -58,7 +58,7 @@ class TestPublicAddresses:
         assert aws.ec2.describe_addresses()["Addresses"] == []
 
 
-def test_real_hosts(tmp_path: Path) -> None:
+def test_instances_are_real_ssh_hosts_until_terminated(tmp_path: Path) -> None:
     of_key_pair, of_user_data, stranger = new_key(), new_key(), new_key()
     with fake_aws(tmp_path, hosts=True) as aws:
         port = 20000 + tmp_path.stat().st_ino % 10000

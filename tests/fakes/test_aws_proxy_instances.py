@@ -14,7 +14,7 @@ def ids(instances: list[dict[str, Any]]) -> list[str]:
 
 
 class TestLife:
-    def test_from_pending_to_terminated(self, aws: Aws, net: Net) -> None:
+    def test_instance_goes_from_pending_to_terminated(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(launch_s=0.3, terminate_s=0.3)
         nic = {
             "DeviceIndex": 0,
@@ -45,12 +45,12 @@ class TestLife:
         assert change["CurrentState"]["Name"] == "terminated"
         assert aws.ec2.describe_volumes()["Volumes"] == []
 
-    def test_the_checks_pass_after_it_runs(self, aws: Aws, net: Net) -> None:
+    def test_instance_status_checks_pass_after_it_runs(self, aws: Aws, net: Net) -> None:
         (name,) = ids(aws.run(net))
         assert aws.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"] == []
         until(lambda: _checks(aws, name) == ["ok"])
 
-    def test_it_is_forgotten_in_the_end(self, aws: Aws, net: Net) -> None:
+    def test_instance_is_forgotten_after_termination(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(forget_s=0.05)
         (name,) = ids(aws.run(net))
         aws.ec2.terminate_instances(InstanceIds=[name])
@@ -59,7 +59,7 @@ class TestLife:
             aws.instance(name)
         assert [entry["state"] for entry in aws.cloud.state()["instances"]] == ["terminated"]
 
-    def test_unknown_ids_end_nothing(self, aws: Aws, net: Net) -> None:
+    def test_terminate_with_an_unknown_id_ends_nothing(self, aws: Aws, net: Net) -> None:
         (name,) = ids(aws.run(net))
         with refused("InvalidInstanceID.NotFound"):
             aws.ec2.terminate_instances(InstanceIds=[name, "i-0123456789abcdef0"])
@@ -69,14 +69,14 @@ class TestLife:
             aws.ec2.describe_instances(InstanceIds=["x"])
         assert aws.state(name) in ("pending", "running")
 
-    def test_what_protects_it(self, aws: Aws, net: Net) -> None:
+    def test_terminate_refuses_a_protected_instance(self, aws: Aws, net: Net) -> None:
         (name,) = ids(aws.run(net, DisableApiTermination=True))
         with refused("OperationNotPermitted", text=name):
             aws.ec2.terminate_instances(InstanceIds=[name])
         aws.ec2.modify_instance_attribute(InstanceId=name, DisableApiTermination={"Value": False})
         aws.end(name)
 
-    def test_stop_and_start(self, aws: Aws, net: Net) -> None:
+    def test_instance_stops_and_starts(self, aws: Aws, net: Net) -> None:
         (name,) = ids(aws.run(net))
         with refused("IncorrectInstanceState", text=name):
             aws.ec2.stop_instances(InstanceIds=[name])
@@ -86,7 +86,7 @@ class TestLife:
         aws.ec2.start_instances(InstanceIds=[name])
         until(lambda: aws.state(name) == "running")
 
-    def test_an_instance_that_the_cloud_takes_back(self, aws: Aws, net: Net) -> None:
+    def test_interrupted_spot_instance_is_terminated(self, aws: Aws, net: Net) -> None:
         (made,) = aws.run(net, InstanceMarketOptions={"MarketType": "spot"})
         name, request = made["InstanceId"], made["SpotInstanceRequestId"]
         assert made["InstanceLifecycle"] == "spot"
@@ -97,14 +97,16 @@ class TestLife:
         assert _spot(aws, request) == ("closed", "instance-terminated-by-price")
 
     @pytest.mark.parametrize(("behaviour", "end"), [("terminate", "terminated"), ("stop", "stopped")])
-    def test_its_own_system_shuts_down(self, aws: Aws, net: Net, behaviour: str, end: str) -> None:
+    def test_shutdown_from_inside_stops_or_terminates_the_instance(
+        self, aws: Aws, net: Net, behaviour: str, end: str
+    ) -> None:
         (name,) = ids(aws.run(net, InstanceInitiatedShutdownBehavior=behaviour))
         until(lambda: aws.state(name) == "running")
         aws.cloud._ask("POST", "shutdown", {"ids": [name]})
         until(lambda: aws.state(name) == end)
         assert aws.instance(name)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
-    def test_new_ones_do_not_show_at_once(self, aws: Aws, net: Net) -> None:
+    def test_list_lag_hides_new_instances(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(list_lag_s=600)
         (name,) = ids(aws.run(net))
         assert aws.instances() == []
@@ -116,7 +118,7 @@ class TestLife:
         until(lambda: ids(aws.instances()) == [name])
         assert aws.state(name) == "running"
 
-    def test_time_passes_faster(self, aws: Aws, net: Net) -> None:
+    def test_speed_setting_shortens_launch_and_termination(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(speed=1000, launch_s=60, terminate_s=120)
         (name,) = ids(aws.run(net))
         until(lambda: aws.state(name) == "running")

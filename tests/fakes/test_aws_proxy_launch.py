@@ -16,7 +16,7 @@ def ids(instances: list[dict[str, Any]]) -> list[str]:
 
 
 class TestClientTokens:
-    def test_the_same_request_is_the_same_launch(self, aws: Aws, net: Net) -> None:
+    def test_client_token_repeats_the_same_launch(self, aws: Aws, net: Net) -> None:
         first = aws.run(net, 2, ClientToken="t")
         until(lambda: aws.state(first[0]["InstanceId"]) == "running")
         again = aws.run(net, 2, ClientToken="t")
@@ -26,18 +26,18 @@ class TestClientTokens:
         assert ids(aws.instances(Filters=[{"Name": "client-token", "Values": ["t"]}])) == ids(first)
         assert [entry["AmiLaunchIndex"] for entry in aws.instances()] == [0, 1, 0, 1]
 
-    def test_another_request_is_refused(self, aws: Aws, net: Net) -> None:
+    def test_client_token_refuses_another_request(self, aws: Aws, net: Net) -> None:
         aws.run(net, ClientToken="t")
         for change in ({"InstanceType": "g5.xlarge"}, {"UserData": "x"}, {"MinCount": 2, "MaxCount": 2}):
             with refused("IdempotentParameterMismatch"):
                 aws.run(net, ClientToken="t", **change)
         assert len(aws.instances()) == 1
 
-    def test_a_token_counts_for_each_zone(self, aws: Aws, net: Net) -> None:
+    def test_client_token_counts_per_zone(self, aws: Aws, net: Net) -> None:
         other = aws.subnet(net.vpc, "us-east-1b", "10.7.1.0/24")
         assert ids(aws.run(net, ClientToken="t")) != ids(aws.run(net, ClientToken="t", SubnetId=other))
 
-    def test_after_its_instances_are_gone(self, aws: Aws, net: Net) -> None:
+    def test_client_token_is_refused_once_its_instances_terminated(self, aws: Aws, net: Net) -> None:
         made = ids(aws.run(net, 2, ClientToken="t"))
         aws.end(made[0])
         assert ids(aws.run(net, 2, ClientToken="t")) == made
@@ -45,7 +45,7 @@ class TestClientTokens:
         with refused("IdempotentInstanceTerminated"):
             aws.run(net, 2, ClientToken="t")
 
-    def test_after_there_was_no_capacity(self, aws: Aws, net: Net) -> None:
+    def test_client_token_stays_usable_after_missing_capacity(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(capacity={"g5.12xlarge": {"*": 0}})
         with refused("InsufficientInstanceCapacity", 500):
             aws.run(net, ClientToken="t")
@@ -54,7 +54,7 @@ class TestClientTokens:
         aws.cloud.settings(capacity={})
         assert aws.run(net, ClientToken="t")
 
-    def test_it_was_bad_or_only_a_dry_run(self, aws: Aws, net: Net) -> None:
+    def test_client_token_is_not_used_up_by_bad_and_dry_requests(self, aws: Aws, net: Net) -> None:
         with refused("InvalidAMIID.NotFound"):
             aws.run(net, ClientToken="t", ImageId="ami-0")
         with refused("DryRunOperation", 412):
@@ -63,7 +63,7 @@ class TestClientTokens:
         with refused("InvalidParameterValue", text="64"):
             aws.run(net, ClientToken="t" * 65)
 
-    def test_other_calls_with_tokens(self, aws: Aws) -> None:
+    def test_client_token_works_for_volumes_and_route_tables(self, aws: Aws) -> None:
         made = [
             aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9, ClientToken="t") for _ in range(2)
         ]
@@ -77,7 +77,7 @@ class TestClientTokens:
 
 
 class TestCapacity:
-    def test_all_or_nothing_and_as_many_as_there_are(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_respects_capacity_and_min_count(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(capacity={"g5.12xlarge": {"us-east-1a": 3}})
         with refused("InsufficientInstanceCapacity", 500, "g5.12xlarge capacity in the Availability Zone"):
             aws.run(net, 4)
@@ -89,7 +89,7 @@ class TestCapacity:
         assert len(aws.run(net, 3)) == 3
         assert aws.cloud.state()["most_instances"] == 3
 
-    def test_quotas(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_enforces_on_demand_and_spot_quotas(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(quota={"g5.12xlarge": 2})
         with refused("VcpuLimitExceeded", text="limit of 96"):
             aws.run(net, 3)
@@ -98,7 +98,7 @@ class TestCapacity:
         with refused("MaxSpotInstanceCountExceeded"):
             aws.run(net, **spot)
 
-    def test_a_type_that_a_zone_does_not_have(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_refuses_a_type_the_zone_lacks(self, aws: Aws, net: Net) -> None:
         assert "us-east-1a" in _offered(aws, "g5.12xlarge")
         aws.cloud.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
         assert "us-east-1a" not in _offered(aws, "g5.12xlarge")
@@ -108,12 +108,12 @@ class TestCapacity:
         with refused("Unsupported", text="choosing us-east-1c."):
             aws.run(net, InstanceType="p6-b200.48xlarge")
 
-    def test_no_capacity_for_spot(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_reports_missing_spot_capacity(self, aws: Aws, net: Net) -> None:
         aws.cloud.settings(capacity={"*": {"*": 0}})
         with refused("InsufficientInstanceCapacity", 500, "Spot"):
             aws.run(net, InstanceMarketOptions={"MarketType": "spot"})
 
-    def test_a_subnet_that_is_full(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_refuses_a_full_subnet(self, aws: Aws, net: Net) -> None:
         tiny = Net(net.vpc, aws.subnet(net.vpc, "us-east-1a", "10.7.9.0/28"), net.group)
         with refused("InsufficientFreeAddressesInSubnet", text=tiny.subnet):
             aws.run(tiny, 12)
@@ -128,7 +128,9 @@ class TestCapacity:
             ("boom", "Server.InternalError"),
         ],
     )
-    def test_a_launch_that_fails_late(self, aws: Aws, net: Net, message: str, code: str) -> None:
+    def test_late_failure_setting_terminates_a_pending_instance(
+        self, aws: Aws, net: Net, message: str, code: str
+    ) -> None:
         aws.cloud.settings(late_failure={"us-east-1a": message})
         (name,) = ids(aws.run(net, ClientToken="t"))
         assert aws.state(name) == "pending"
@@ -182,18 +184,20 @@ class TestRequests:
             ),
         ],
     )
-    def test_bad_requests(self, aws: Aws, net: Net, change: dict[str, Any], code: str, text: str) -> None:
+    def test_run_instances_refuses_bad_requests(
+        self, aws: Aws, net: Net, change: dict[str, Any], code: str, text: str
+    ) -> None:
         with refused(code, text=text):
             aws.run(net, **change)
         assert aws.cloud.state()["instances"] == []
 
-    def test_a_group_of_another_network(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_refuses_a_security_group_of_another_vpc(self, aws: Aws, net: Net) -> None:
         vpc = aws.ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
         other = aws.ec2.create_security_group(VpcId=vpc, GroupName="o", Description="o")["GroupId"]
         with refused("InvalidParameter", text="belong to different networks"):
             aws.run(net, SecurityGroupIds=[other])
 
-    def test_what_was_asked_for_is_shown(self, aws: Aws, net: Net) -> None:
+    def test_describe_calls_show_what_run_instances_requested(self, aws: Aws, net: Net) -> None:
         aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
         data = base64.b64encode(b"#cloud-config\n").decode()
         (made,) = aws.run(
@@ -244,7 +248,7 @@ class TestRequests:
             "network-interface",
         }
 
-    def test_efa(self, aws: Aws, net: Net) -> None:
+    def test_run_instances_checks_efa_interfaces(self, aws: Aws, net: Net) -> None:
         nics = [_efa(net, card) for card in range(4)]
         (made,) = aws.run(InstanceType="p4d.24xlarge", NetworkInterfaces=nics)
         shown = [
@@ -275,7 +279,7 @@ class TestRequests:
             with refused(code, text=text):
                 aws.run(**change)  # type: ignore[arg-type]
 
-    def test_filters_and_pages(self, aws: Aws, net: Net) -> None:
+    def test_describe_instances_filters_and_paginates(self, aws: Aws, net: Net) -> None:
         tags = [{"ResourceType": "instance", "Tags": [{"Key": "gpuctl", "Value": "a"}]}]
         ours = ids(aws.run(net, 7, TagSpecifications=tags))
         aws.run(net)
@@ -310,7 +314,7 @@ def _efa(net: Net, card: int) -> dict[str, Any]:
     }
 
 
-def test_the_most_there_were_by_cluster(aws: Aws, net: Net) -> None:
+def test_state_counts_the_most_instances_per_cluster(aws: Aws, net: Net) -> None:
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "gpuctl-cluster-id", "Value": "c1"}]}]
     aws.end(*ids(aws.run(net, 2, TagSpecifications=tags)))
     aws.run(net, 1, TagSpecifications=tags)

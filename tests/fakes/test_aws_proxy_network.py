@@ -21,7 +21,7 @@ def nic(net: Net, **fields: Any) -> dict[str, Any]:
 
 
 class TestDeletion:
-    def test_in_order_and_not_before_the_interfaces_are_gone(self, aws: Aws, net: Net) -> None:
+    def test_network_deletion_is_refused_until_interfaces_are_gone(self, aws: Aws, net: Net) -> None:
         igw = gateway(aws, net.vpc)
         (made,) = aws.run(NetworkInterfaces=[nic(net, AssociatePublicIpAddress=True)])
         name = made["InstanceId"]
@@ -47,7 +47,7 @@ class TestDeletion:
         aws.ec2.delete_vpc(VpcId=net.vpc)
         assert all(entry.get("default") for entry in aws.cloud.state()["resources"])
 
-    def test_groups_that_name_each_other(self, aws: Aws, net: Net) -> None:
+    def test_delete_security_group_refuses_a_referenced_group(self, aws: Aws, net: Net) -> None:
         other = aws.ec2.create_security_group(VpcId=net.vpc, GroupName="o", Description="o")["GroupId"]
         own = _rule(net.group)
         aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[own])
@@ -57,7 +57,7 @@ class TestDeletion:
         aws.ec2.revoke_security_group_egress(GroupId=other, IpPermissions=[own])
         aws.ec2.delete_security_group(GroupId=net.group)
 
-    def test_route_tables(self, aws: Aws, net: Net) -> None:
+    def test_route_tables_refuse_wrong_gateways_and_second_associations(self, aws: Aws, net: Net) -> None:
         table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
         loose = aws.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
         for name, code in ((loose, "InvalidParameterValue"), ("igw-0", "InvalidGatewayID.NotFound")):
@@ -78,13 +78,13 @@ class TestDeletion:
         aws.ec2.disassociate_route_table(AssociationId=association)
         aws.ec2.delete_route_table(RouteTableId=table)
 
-    def test_a_route_table_is_free_when_its_subnet_is_gone(self, aws: Aws, net: Net) -> None:
+    def test_route_table_is_deletable_after_its_subnet(self, aws: Aws, net: Net) -> None:
         table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
         aws.ec2.associate_route_table(RouteTableId=table, SubnetId=net.subnet)
         aws.ec2.delete_subnet(SubnetId=net.subnet)
         aws.ec2.delete_route_table(RouteTableId=table)
 
-    def test_placement_groups(self, aws: Aws, net: Net) -> None:
+    def test_placement_group_refuses_duplicates_and_deletion_in_use(self, aws: Aws, net: Net) -> None:
         aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
         with refused("InvalidPlacementGroup.Duplicate", text="'tight'"):
             aws.ec2.create_placement_group(GroupName="tight", Strategy="cluster")
@@ -96,7 +96,7 @@ class TestDeletion:
         with refused("InvalidPlacementGroup.Unknown"):
             aws.ec2.delete_placement_group(GroupName="tight")
 
-    def test_volumes_and_interfaces_of_their_own(self, aws: Aws, net: Net) -> None:
+    def test_volume_and_interface_in_use_are_not_deletable(self, aws: Aws, net: Net) -> None:
         volume = aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9)["VolumeId"]
         own = aws.ec2.create_network_interface(SubnetId=net.subnet)["NetworkInterface"]
         with refused("DependencyViolation", text=net.subnet):
@@ -129,14 +129,14 @@ def _rule(group: str) -> dict[str, Any]:
 
 
 class TestLimits:
-    def test_five_networks_a_region(self, aws: Aws) -> None:
+    def test_create_vpc_allows_five_vpcs_per_region(self, aws: Aws) -> None:
         for index in range(4):
             aws.ec2.create_vpc(CidrBlock=f"10.{index}.0.0/16")
         with refused("VpcLimitExceeded"):
             aws.ec2.create_vpc(CidrBlock="10.9.0.0/16")
         assert aws.client("ec2", region_name="us-west-2").create_vpc(CidrBlock="10.9.0.0/16")
 
-    def test_duplicates(self, aws: Aws, net: Net) -> None:
+    def test_create_calls_refuse_duplicates(self, aws: Aws, net: Net) -> None:
         with refused("InvalidGroup.Duplicate", text="nodes"):
             aws.ec2.create_security_group(VpcId=net.vpc, GroupName="nodes", Description="n")
         aws.ec2.import_key_pair(KeyName="k", PublicKeyMaterial=_key())
@@ -164,17 +164,19 @@ class TestWording:
             ({"GroupName": "n" * 256}, "256"),
         ],
     )
-    def test_what_a_group_can_be_called(self, aws: Aws, net: Net, fields: dict[str, str], text: str) -> None:
+    def test_create_security_group_refuses_invalid_names(
+        self, aws: Aws, net: Net, fields: dict[str, str], text: str
+    ) -> None:
         with refused("InvalidParameterValue", text=text):
             aws.ec2.create_security_group(**{"VpcId": net.vpc, "GroupName": "n", "Description": "d"} | fields)
 
-    def test_what_a_rule_can_be_called(self, aws: Aws, net: Net) -> None:
+    def test_authorize_ingress_refuses_an_invalid_description(self, aws: Aws, net: Net) -> None:
         rule = _rule(net.group)
         rule["UserIdGroupPairs"][0]["Description"] = "it's"
         with refused("InvalidParameterValue", text="rule description"):
             aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[rule])
 
-    def test_the_size_of_a_subnet(self, aws: Aws, net: Net) -> None:
+    def test_create_subnet_refuses_a_too_small_range(self, aws: Aws, net: Net) -> None:
         with refused("InvalidSubnet.Range", text="10.7.1.0/29"):
             aws.subnet(net.vpc, "us-east-1b", "10.7.1.0/29")
 
@@ -204,16 +206,18 @@ class TestUnknown:
             ),
         ],
     )
-    def test_ids(self, aws: Aws, operation: str, asked: str, name: str, code: str) -> None:
+    def test_describe_calls_refuse_unknown_ids(
+        self, aws: Aws, operation: str, asked: str, name: str, code: str
+    ) -> None:
         with refused(code, text=f"'{name}'"):
             getattr(aws.ec2, operation)(**{asked: [name]})
 
-    def test_what_nobody_here_can_do(self, aws: Aws) -> None:
+    def test_unimplemented_call_answers_unsupported_operation(self, aws: Aws) -> None:
         with refused("UnsupportedOperation", text="moto"):
             aws.ec2.describe_capacity_reservations()
 
 
-def test_the_default_network_is_there_and_not_ours(aws: Aws) -> None:
+def test_default_vpc_exists_and_takes_launches(aws: Aws) -> None:
     (vpc,) = aws.ec2.describe_vpcs()["Vpcs"]
     assert vpc["IsDefault"] and len(aws.ec2.describe_subnets()["Subnets"]) == 6
     assert {entry["default"] for entry in aws.cloud.state()["resources"]} == {True}

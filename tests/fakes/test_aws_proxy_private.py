@@ -39,7 +39,9 @@ def in_state(aws: Aws, name: str, state: str) -> dict[str, Any]:
 
 
 class TestNatGateways:
-    def test_they_come_and_go_late(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_gateway_becomes_available_and_deleted_with_delay(
+        self, aws: Aws, net: Net, gateway: str
+    ) -> None:
         aws.cloud.settings(nat_ready_s=60, nat_gone_s=120)
         made = make(aws, net)
         name = made["NatGatewayId"]
@@ -59,7 +61,7 @@ class TestNatGateways:
         with refused("NatGatewayNotFound"):
             aws.ec2.delete_nat_gateway(NatGatewayId=name)
 
-    def test_one_is_forgotten_an_hour_after_its_end(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_gateway_is_forgotten_after_deletion(self, aws: Aws, net: Net, gateway: str) -> None:
         name = make(aws, net)["NatGatewayId"]
         aws.ec2.delete_nat_gateway(NatGatewayId=name)
         in_state(aws, name, "deleted")
@@ -68,14 +70,14 @@ class TestNatGateways:
         with refused("NatGatewayNotFound"):
             shown(aws, name)
 
-    def test_a_token_makes_one(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_gateway_client_token_creates_one(self, aws: Aws, net: Net, gateway: str) -> None:
         one = address(aws)
         names = [make(aws, net, AllocationId=one, ClientToken="t")["NatGatewayId"] for _ in range(2)]
         assert names[0] == names[1]
         with refused("IdempotentParameterMismatch"):
             make(aws, net, ClientToken="t")
 
-    def test_what_it_holds_stays(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_gateway_blocks_deletion_of_what_it_uses(self, aws: Aws, net: Net, gateway: str) -> None:
         name = make(aws, net)["NatGatewayId"]
         (has,) = in_state(aws, name, "available")["NatGatewayAddresses"]
         with refused("AuthFailure"):
@@ -96,7 +98,9 @@ class TestNatGateways:
         aws.ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=net.vpc)
         aws.ec2.delete_subnet(SubnetId=net.subnet)
 
-    def test_an_address_of_an_instance_is_in_use(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_release_address_refuses_an_address_of_an_instance(
+        self, aws: Aws, net: Net, gateway: str
+    ) -> None:
         (instance,) = aws.run(net)
         until(lambda: aws.state(instance["InstanceId"]) == "running")
         own = address(aws)
@@ -104,22 +108,24 @@ class TestNatGateways:
         with refused("InvalidIPAddress.InUse"):
             aws.ec2.release_address(AllocationId=own)
 
-    def test_one_that_can_not_be_fails_late(self, aws: Aws, net: Net) -> None:
+    def test_nat_gateway_without_internet_gateway_fails_late(self, aws: Aws, net: Net) -> None:
         failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
         assert failed["FailureCode"] == "Gateway.NotAttached"
 
-    def test_an_address_is_of_one(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_gateway_with_a_used_address_fails(self, aws: Aws, net: Net, gateway: str) -> None:
         own = address(aws)
         first, second = (make(aws, net, AllocationId=own)["NatGatewayId"] for _ in range(2))
         in_state(aws, first, "available")
         assert in_state(aws, second, "failed")["FailureCode"] == "Resource.AlreadyAssociated"
 
-    def test_one_that_is_to_fail(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_nat_failure_setting_makes_a_nat_gateway_fail(self, aws: Aws, net: Net, gateway: str) -> None:
         aws.cloud.settings(nat_failure="InternalError: Something went wrong.")
         failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
         assert (failed["FailureCode"], failed["FailureMessage"]) == ("InternalError", "Something went wrong.")
 
-    def test_routes(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_route_to_a_deleted_nat_gateway_becomes_a_blackhole(
+        self, aws: Aws, net: Net, gateway: str
+    ) -> None:
         table = aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"]
         everywhere = {"RouteTableId": table, "DestinationCidrBlock": "0.0.0.0/0"}
         with refused("InvalidNatGatewayID.NotFound"):
@@ -139,7 +145,9 @@ class TestNatGateways:
         with refused("InvalidNatGatewayID.NotFound"):
             aws.ec2.replace_route(**everywhere, NatGatewayId=name)
 
-    def test_what_is_owned(self, aws: Aws, net: Net, gateway: str) -> None:
+    def test_owned_lists_tagged_addresses_nat_gateways_and_endpoints(
+        self, aws: Aws, net: Net, gateway: str
+    ) -> None:
         def tags(kind: str) -> Any:
             return [{"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": "@network"}]}]
 
@@ -158,7 +166,7 @@ class TestNatGateways:
         in_state(aws, name, "deleted")
         assert {entry["id"] for entry in aws.cloud.owned()} == {own, endpoint}
 
-    def test_the_limit_of_addresses(self, aws: Aws) -> None:
+    def test_allocate_address_enforces_the_limit(self, aws: Aws) -> None:
         aws.cloud.settings(address_limit=1)
         address(aws)
         with refused("AddressLimitExceeded"):
@@ -166,7 +174,7 @@ class TestNatGateways:
 
 
 class TestEndpoints:
-    def test_a_table_has_one_for_a_service(self, aws: Aws, net: Net) -> None:
+    def test_route_table_takes_one_endpoint_per_service(self, aws: Aws, net: Net) -> None:
         tables = [aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"] for _ in range(2)]
         asked: dict[str, Any] = {"VpcId": net.vpc, "ServiceName": "com.amazonaws.us-east-1.s3"}
         made = aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables[:1], ClientToken="t")["VpcEndpoint"]
@@ -182,7 +190,7 @@ class TestEndpoints:
         (left,) = aws.ec2.describe_vpc_endpoints()["VpcEndpoints"]
         assert left["RouteTableIds"] == tables[1:]
 
-    def test_it_keeps_its_vpc(self, aws: Aws, net: Net) -> None:
+    def test_delete_vpc_refuses_while_an_endpoint_exists(self, aws: Aws, net: Net) -> None:
         vpc = aws.ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
         service = "com.amazonaws.us-east-1.s3"
         name = aws.ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=service)["VpcEndpoint"]["VpcEndpointId"]
@@ -193,6 +201,6 @@ class TestEndpoints:
         (told,) = aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"]
         assert told["Error"]["Code"] == "InvalidVpcEndpointId.NotFound"
 
-    def test_no_such_service(self, aws: Aws, net: Net) -> None:
+    def test_create_vpc_endpoint_refuses_an_unknown_service(self, aws: Aws, net: Net) -> None:
         with refused("InvalidServiceName"):
             aws.ec2.create_vpc_endpoint(VpcId=net.vpc, ServiceName="com.amazonaws.eu-west-1.s3")

@@ -51,7 +51,7 @@ CREATE: dict[str, Callable[[Aws, Net], Any]] = {
 
 
 class TestTags:
-    def test_they_are_there_from_the_create_call(self, aws: Aws, net: Net) -> None:
+    def test_create_calls_tag_their_resources(self, aws: Aws, net: Net) -> None:
         for kind, create in CREATE.items():
             create(aws, net)
             (tag,) = aws.ec2.describe_tags(Filters=[{"Name": "resource-type", "Values": [kind]}])["Tags"]
@@ -73,7 +73,7 @@ class TestTags:
         ):
             assert len(getattr(aws.ec2, operation)(Filters=[ours])[items]) == 1, operation
 
-    def test_change_them(self, aws: Aws, net: Net) -> None:
+    def test_create_tags_and_delete_tags_change_tags(self, aws: Aws, net: Net) -> None:
         (made,) = aws.run(net)
         both = [made["InstanceId"], net.vpc]
         aws.ec2.create_tags(Resources=both, Tags=[{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "2"}])
@@ -90,7 +90,9 @@ class TestTags:
             ("vpc", [{"Key": str(number), "Value": ""} for number in range(51)], "TagLimitExceeded"),
         ],
     )
-    def test_bad_ones(self, aws: Aws, kind: str, tags: list[dict[str, str]], code: str) -> None:
+    def test_create_vpc_refuses_invalid_tags(
+        self, aws: Aws, kind: str, tags: list[dict[str, str]], code: str
+    ) -> None:
         with refused(code):
             aws.ec2.create_vpc(
                 CidrBlock="10.9.0.0/16", TagSpecifications=[{"ResourceType": kind, "Tags": tags}]
@@ -98,7 +100,7 @@ class TestTags:
 
 
 class TestLag:
-    def test_lists_lack_what_was_just_made(self, aws: Aws) -> None:
+    def test_list_lag_hides_new_network_resources(self, aws: Aws) -> None:
         aws.cloud.settings(list_lag_s=600)
         net = aws.net()
         with refused("InvalidVpcID.NotFound", text=net.vpc):
@@ -112,7 +114,7 @@ class TestLag:
         assert len(aws.ec2.describe_vpcs(VpcIds=[net.vpc])["Vpcs"]) == 1
         assert len(aws.ec2.describe_subnets(SubnetIds=[net.subnet])["Subnets"]) == 1
 
-    def test_calls_may_not_know_what_was_just_made(self, aws: Aws) -> None:
+    def test_use_lag_refuses_a_resource_just_created(self, aws: Aws) -> None:
         aws.cloud.settings(use_lag_s=600)
         vpc = aws.ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
         with refused("InvalidVpcID.NotFound", text=vpc):

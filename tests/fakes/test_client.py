@@ -73,7 +73,7 @@ def cloud(control: Control, tmp_path: Path) -> Iterator[FakeCloud]:
 
 
 class TestClient:
-    def test_steers_a_fake(self, control, cloud):
+    def test_client_sets_faults_holds_and_settings(self, control, cloud):
         assert cloud.settings(launch_s=7)["launch_s"] == 7
         cloud.fault(operation="A", kind="hold_before")
         with ThreadPoolExecutor(1) as pool:
@@ -95,7 +95,7 @@ class TestClient:
         cloud.reset()
         assert control.settings == Settings()
 
-    def test_what_is_live_and_what_is_owned(self, control, cloud):
+    def test_client_lists_live_instances_and_owned_resources(self, control, cloud):
         states = ("RUNNING", "TERMINATING", "TERMINATED", "shutting-down", "pending")
         control.snapshot = lambda: {
             "instances": [{"id": state, "state": state} for state in states],
@@ -110,13 +110,13 @@ class TestClient:
         owned = ["RUNNING", "TERMINATING", "shutting-down", "pending", "ours", "no state"]
         assert [entry["id"] for entry in cloud.owned()] == owned
 
-    def test_a_refused_wish_fails_the_test(self, cloud):
+    def test_client_raises_on_a_refused_request(self, cloud):
         with pytest.raises(AssertionError, match="knd"):
             cloud.fault(knd="error")
 
 
 class TestStart:
-    def test_a_fake_is_ended_with_the_hosts_that_it_leaves(self, tmp_path, monkeypatch):
+    def test_run_fake_ends_the_fake_without_leaking_secrets(self, tmp_path, monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         with run_fake([sys.executable, "-c", FAKE, str(tmp_path)], tmp_path) as cloud:
             assert cloud.env == {"secrets": "[]"}
@@ -124,12 +124,12 @@ class TestStart:
             assert server.environ()["GPUCTL_LOCAL_CLUSTER"] == str(tmp_path / "hosts")
         assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
 
-    def test_one_that_does_not_start_says_why(self, tmp_path):
+    def test_run_fake_reports_why_a_fake_did_not_start(self, tmp_path):
         failing = run_fake([sys.executable, "-c", "raise SystemExit('no port left')"], tmp_path)
         with pytest.raises(AssertionError, match="no port left"), failing:
             pass
 
-    def test_one_that_ends_by_itself_fails_the_test(self, tmp_path):
+    def test_run_fake_raises_when_the_fake_exits_by_itself(self, tmp_path):
         ready = '{"url": "http://127.0.0.1:1", "pid": os.getpid(), "env": {}}'
         program = f"import json, os; print(json.dumps({ready}), flush=True); raise SystemExit(3)"
         with pytest.raises(AssertionError, match="ended by itself, status 3"):  # noqa: SIM117

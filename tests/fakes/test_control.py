@@ -36,7 +36,7 @@ def post(control: Control, *faults: dict) -> None:
 
 
 class TestFaults:
-    def test_the_nth_matching_call_is_hit_and_only_it(self, control):
+    def test_fault_hits_only_the_nth_matching_call(self, control):
         post(control, {"operation": "Launch*", "nth": 2, "status": 429, "code": "Slow", "message": "Wait."})
         done: list[str] = []
         perform(control, "LaunchInstance", done)
@@ -47,14 +47,14 @@ class TestFaults:
         assert (caught.value.status, caught.value.code, caught.value.message) == (429, "Slow", "Wait.")
         assert done == ["LaunchInstance", "ListInstances", "LaunchInstance"]
 
-    def test_it_counts_from_when_it_is_posted(self, control):
+    def test_fault_counts_calls_from_when_it_is_posted(self, control):
         perform(control, "A", [])
         post(control, {"operation": "A", "nth": 1})
         with pytest.raises(Injected):
             perform(control, "A", [])
 
     @pytest.mark.parametrize(("times", "hit"), [(1, [2]), (2, [2, 3]), (0, [2, 3, 4])])
-    def test_how_often(self, control, times, hit):
+    def test_fault_times_sets_how_many_calls_are_hit(self, control, times, hit):
         post(control, {"nth": 2, "times": times})
         found = []
         for n in range(1, 5):
@@ -67,7 +67,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("mutating", "hit"), [(True, ["Create"]), (False, ["Get"]), (None, ["Create", "Get"])]
     )
-    def test_calls_that_change_something_or_not(self, control, mutating, hit):
+    def test_fault_can_select_mutating_or_reading_calls(self, control, mutating, hit):
         post(control, {"mutating": mutating, "times": 0})
         found = []
         for operation, changes in (("Create", True), ("Get", False)):
@@ -78,7 +78,7 @@ class TestFaults:
         assert found == hit
 
     @pytest.mark.parametrize(("kind", "performed"), [("drop_before", []), ("drop_after", ["A"])])
-    def test_a_dropped_call(self, control, kind, performed):
+    def test_drop_fault_loses_the_call_or_the_reply(self, control, kind, performed):
         post(control, {"kind": kind})
         done: list[str] = []
         with pytest.raises(Dropped):
@@ -87,24 +87,24 @@ class TestFaults:
         (entry,) = control.calls()["calls"]
         assert (entry["status"], entry["code"], entry["fault"]) == (None, "Dropped", kind)
 
-    def test_a_duplicate_is_performed_twice_and_answered(self, control):
+    def test_duplicate_fault_performs_the_call_twice(self, control):
         post(control, {"kind": "duplicate"})
         done: list[str] = []
         assert perform(control, "A", done).status == 200
         assert done == ["A", "A"]
 
-    def test_cleared_faults_do_nothing(self, control):
+    def test_cleared_faults_hit_no_call(self, control):
         post(control, {"times": 0})
         assert control.handle("DELETE", "/_fake/faults", b"")[0] == 200
         perform(control, "A", [])
 
     @pytest.mark.parametrize("wrong", [{"knd": "error"}, {"kind": "explode"}, {"nth": 0}, {"nth": "x"}, 7])
-    def test_a_mistyped_fault_is_refused(self, control, wrong):
+    def test_fault_with_unknown_fields_is_refused(self, control, wrong):
         status, answer = control.handle("POST", "/_fake/faults", json.dumps([wrong]).encode())
         assert status == 400
         assert answer["error"]
 
-    def test_many_threads_share_one_count(self, control):
+    def test_fault_counts_calls_across_threads(self, control):
         post(control, {"nth": 20, "times": 5})
 
         def one(_: int) -> bool:
@@ -122,7 +122,7 @@ class TestFaults:
 
 class TestHolds:
     @pytest.mark.parametrize(("kind", "performed"), [("hold_before", []), ("hold_after", ["A"])])
-    def test_held_until_released_and_then_dropped(self, control, kind, performed):
+    def test_hold_fault_holds_until_released_then_drops(self, control, kind, performed):
         post(control, {"kind": kind})
         done: list[str] = []
         with ThreadPoolExecutor(1) as pool:
@@ -136,7 +136,7 @@ class TestHolds:
         assert done == performed
         assert control.held(wait_s=0) == {"held": None}
 
-    def test_other_calls_go_on(self, control):
+    def test_hold_fault_does_not_block_other_calls(self, control):
         post(control, {"operation": "A", "kind": "hold_before"})
         with ThreadPoolExecutor(1) as pool:
             held = pool.submit(perform, control, "A", [])
@@ -146,7 +146,7 @@ class TestHolds:
             with pytest.raises(Dropped):
                 held.result(10)
 
-    def test_a_hold_ends_by_itself(self, control, monkeypatch):
+    def test_hold_fault_ends_at_its_limit(self, control, monkeypatch):
         monkeypatch.setattr(control_module, "HOLD_LIMIT_S", 0.05)
         post(control, {"kind": "hold_before"})
         with pytest.raises(Dropped):
@@ -155,13 +155,13 @@ class TestHolds:
 
 
 class TestSettings:
-    def test_latency_is_simulated_time(self, control):
+    def test_latency_setting_is_simulated_time(self, control):
         control.change_settings({"latency_s": 5, "speed": 100})
         begin = time.monotonic()
         control.begin("A", mutating=False)
         assert 0.05 <= time.monotonic() - begin < 5, "not the five seconds themselves"
 
-    def test_simulated_time_goes_on_when_the_speed_changes(self, control):
+    def test_simulated_time_never_goes_back_when_speed_changes(self, control):
         control.change_settings({"speed": 1000})
         time.sleep(0.02)
         before = control.now()
@@ -170,11 +170,11 @@ class TestSettings:
         assert before <= control.now() < before + 10
 
     @pytest.mark.parametrize("wrong", [{"sped": 1}, {"speed": 0}, {"page_size": 0}, []])
-    def test_a_mistyped_setting_is_refused_and_changes_nothing(self, control, wrong):
+    def test_invalid_setting_is_refused_and_changes_nothing(self, control, wrong):
         assert control.handle("PATCH", "/_fake/settings", json.dumps(wrong).encode())[0] == 400
         assert control.settings == Settings()
 
-    def test_the_most_exact_capacity_holds(self):
+    def test_capacity_at_prefers_the_most_specific_entry(self):
         settings = Settings(capacity={"A10": {"AD-1": 1, "*": 2}, "*": {"AD-1": 3}}, quota={"A10": 4})
         found = [settings.capacity_at(*at) for at in (("A10", "AD-1"), ("A10", "AD-2"), ("X", "AD-1"))]
         assert found == [1, 2, 3]
@@ -184,7 +184,7 @@ class TestSettings:
 
 
 class TestState:
-    def test_the_most_instances_at_once(self, control):
+    def test_state_counts_the_most_instances_at_once(self, control):
         for instance, cluster in (("i-1", "a"), ("i-2", "a"), ("i-3", "b")):
             control.launched(instance, cluster)
         control.terminated("i-1")
@@ -194,7 +194,7 @@ class TestState:
         assert state["most_instances"] == 3
         assert state["most_by_cluster"] == {"a": 2, "b": 1}
 
-    def test_reset_empties_the_fake_and_all_of_the_control(self):
+    def test_reset_clears_fake_settings_faults_and_calls(self):
         emptied = []
         control = Control(lambda: {"instances": [1], "resources": []}, lambda: emptied.append(True))
         control.change_settings({"launch_s": 9, "speed": 3})
@@ -209,5 +209,5 @@ class TestState:
         assert control.state()["most_instances"] == 0
         assert perform(control, "A", []).n == 1
 
-    def test_an_unknown_route(self, control):
+    def test_unknown_route_answers_404(self, control):
         assert control.handle("GET", "/_fake/nothing", b"")[0] == 404

@@ -118,28 +118,28 @@ def accepts_connections(host: Host) -> bool:
 
 
 class TestUserData:
-    def test_keys_of_the_image_s_user(self, keys):
+    def test_user_data_keys_go_to_the_image_user(self, keys):
         own, api = keys["own"][1], keys["api"][1]
         boot = read_user_data(cloud_config(ssh_authorized_keys=[own]), authorized_keys=[api])
         assert (boot.user, boot.authorized_keys, boot.host_key) == ("ubuntu", (api, own), None)
 
-    def test_a_user_of_its_own_beside_the_default(self, keys):
+    def test_user_data_user_beside_default_is_the_login_user(self, keys):
         users = ["default", {"name": "worker", "ssh_authorized_keys": keys["own"][1]}]
         boot = read_user_data(cloud_config(users=users))
         assert (boot.user, boot.authorized_keys) == ("worker", (keys["own"][1],))
 
-    def test_without_the_default_user_its_keys_are_nobody_s(self, keys):
+    def test_user_data_without_default_user_drops_its_keys(self, keys):
         users = [{"name": "worker"}]
         boot = read_user_data(
             cloud_config(users=users, ssh_authorized_keys=[keys["own"][1]]), authorized_keys=[keys["api"][1]]
         )
         assert boot.authorized_keys == ()
 
-    def test_another_image_s_user(self, keys):
+    def test_user_data_uses_the_given_image_user(self, keys):
         boot = read_user_data(b"", authorized_keys=[keys["api"][1]], image_user="opc")
         assert (boot.user, boot.authorized_keys) == ("opc", (keys["api"][1],))
 
-    def test_gzip(self, keys):
+    def test_user_data_may_be_gzipped(self, keys):
         boot = read_user_data(gzip.compress(cloud_config(ssh_authorized_keys=[keys["own"][1]])))
         assert boot.authorized_keys == (keys["own"][1],)
 
@@ -155,19 +155,19 @@ class TestUserData:
             gzip.compress(b"#cloud-config\n" * 99, mtime=0)[:-9],
         ],
     )
-    def test_what_cannot_be_read_is_ignored_and_said(self, keys, wrong):
+    def test_unreadable_user_data_is_ignored_and_reported(self, keys, wrong):
         boot = read_user_data(wrong, authorized_keys=[keys["api"][1]])
         assert boot.problem
         assert boot.authorized_keys == (keys["api"][1],)
 
-    def test_what_is_no_key_is_left_out(self, keys):
+    def test_user_data_with_an_invalid_key_leaves_it_out(self, keys):
         boot = read_user_data(cloud_config(ssh_authorized_keys=["ssh-ed25519 AAAA", keys["own"][1]]))
         assert boot.authorized_keys == (keys["own"][1],)
         assert "ssh-ed25519 AAAA" in (boot.problem or "")
 
 
 class TestHosts:
-    def test_its_own_host_key_and_all_authorised_keys(self, hosts, keys, tmp_path):
+    def test_host_uses_its_host_key_and_authorized_keys(self, hosts, keys, tmp_path):
         private, public = keys["host"][0].read_text(), keys["host"][1]
         data = cloud_config(
             users=["default"],
@@ -189,7 +189,7 @@ class TestHosts:
         assert "Permission denied (publickey)" in other_user.stderr
         assert host.folder.log_path.read_text() == ""
 
-    def test_without_user_data_nobody_is_authorised(self, hosts, keys, tmp_path):
+    def test_host_without_user_data_refuses_every_key(self, hosts, keys, tmp_path):
         host = hosts.start("i-1", hosts.address(), b"")
         until(lambda: accepts_connections(host), "the host did not answer")
         public = subprocess.run(
@@ -198,13 +198,13 @@ class TestHosts:
         done = run(host, keys["own"][0], pin(tmp_path, host, public), "true")
         assert "Permission denied (publickey)" in done.stderr
 
-    def test_starting_does_not_wait(self, hosts):
+    def test_host_start_does_not_wait_for_the_server(self, hosts):
         started = [hosts.start(f"i-{n}", hosts.address(), b"") for n in range(3)]
         assert not accepts_connections(started[-1]), "it was waited for"
         until(lambda: all(accepts_connections(host) for host in started), "not all answer")
         assert len({host.address for host in started}) == 3
 
-    def test_ends_one_host_with_all_that_runs_on_it(self, hosts, keys, tmp_path):
+    def test_host_stop_ends_its_processes_and_no_others(self, hosts, keys, tmp_path):
         data = cloud_config(
             ssh_authorized_keys=[keys["own"][1]], ssh_keys={"ed25519_private": keys["host"][0].read_text()}
         )
@@ -226,7 +226,7 @@ class TestHosts:
         hosts.stop_all()
         assert not any(lives(process) for process in kept)
 
-    def test_stopped_before_it_began(self, hosts):
+    def test_host_stop_works_before_the_server_started(self, hosts):
         started = [hosts.start(f"i-{n}", hosts.address(), b"") for n in range(8)]
         for n in range(8):
             hosts.stop(f"i-{n}")
@@ -235,7 +235,7 @@ class TestHosts:
         assert marked(hosts.home) == []
         assert not any(accepts_connections(host) for host in started)
 
-    def test_two_fakes_never_share_an_address(self, hosts, tmp_path):
+    def test_host_addresses_of_two_fakes_never_collide(self, hosts, tmp_path):
         # As though the other process had an id from which the same addresses follow.
         other = Hosts(tmp_path / "other", hosts.ssh_port)
         found = [made.address() for made in (hosts, other) for _ in range(300)]
@@ -243,7 +243,7 @@ class TestHosts:
         assert all(address.startswith("127.77.") for address in found)
         other.stop_all()
 
-    def test_what_a_killed_fake_left_is_ended(self, tmp_path):
+    def test_end_hosts_ends_hosts_of_a_killed_fake(self, tmp_path):
         program = (
             "import os, pathlib, time\nfrom tests.fakes.hosts import Hosts\n"
             f"hosts = Hosts(pathlib.Path({str(tmp_path)!r}) / 'hosts', {free_port()})\n"
@@ -265,7 +265,7 @@ class TestHosts:
         assert not lives(server)
 
 
-def test_a_host_is_only_ever_on_loopback(hosts):
+def test_host_refuses_an_address_off_loopback(hosts):
     host = hosts.start("i-1", "0.0.0.0", b"")
     until(lambda: "not on loopback" in _log(host), "the host did not refuse")
     assert host.pid is None

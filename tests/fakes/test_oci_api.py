@@ -37,7 +37,7 @@ def body(world, **fields):
         ({"cidrBlocks": []}, "MissingParameter", "cidrBlocks is required"),
     ],
 )
-def test_bodies_are_what_the_sdks_models_say(world, fields, code, words):
+def test_api_refuses_bodies_that_differ_from_the_sdk_models(world, fields, code, words):
     answer = world.raw("POST", VCNS, json=body(world, **fields))
     assert (answer.status_code, answer.json()["code"]) == (400, code)
     assert words in answer.json()["message"]
@@ -77,13 +77,13 @@ def launch(world, **fields):
         ),
     ],
 )
-def test_bodies_are_checked_in_depth(world, fields, code, words):
+def test_api_checks_nested_fields_of_bodies(world, fields, code, words):
     answer = launch(world, **fields)
     assert (answer.status_code, answer.json()["code"]) == (400, code)
     assert words in answer.json()["message"]
 
 
-def test_a_body_has_to_be_an_object_of_json(world):
+def test_api_refuses_a_body_that_is_no_json_object(world):
     for data in (b"{", b"[]", b"\xff"):
         answer = world.raw("POST", VCNS, data=data)
         assert (answer.status_code, answer.json()["code"]) == (400, "CannotParseRequest")
@@ -102,7 +102,7 @@ def test_a_body_has_to_be_an_object_of_json(world):
         ({"limit": "0"}, "InvalidParameter", "between 1 and 1000"),
     ],
 )
-def test_queries_are_checked(world, query, code, words):
+def test_api_refuses_invalid_query_parameters(world, query, code, words):
     if query:
         query["compartmentId"] = world.compartment
     answer = world.raw("GET", VCNS, params=query)
@@ -110,13 +110,13 @@ def test_queries_are_checked(world, query, code, words):
     assert words in answer.json()["message"]
 
 
-def test_what_this_does_not_have_is_said(world):
+def test_api_answers_501_for_a_missing_operation(world):
     answer = world.raw("GET", "/20160918/volumes", params={"compartmentId": world.compartment})
     assert (answer.status_code, answer.json()["code"]) == (501, "NotImplemented")
     assert "GET /20160918/volumes" in answer.json()["message"]
 
 
-def test_lists_come_in_pages(world):
+def test_lists_are_paginated_filtered_and_sorted(world):
     vcns = [world.vcn(f"10.{n}.0.0/16", display_name=f"v{n % 3}") for n in range(7)]
     first = world.network.list_vcns(world.compartment)
     assert [vcn.id for vcn in first.data] == [vcn.id for vcn in vcns[:3]]
@@ -135,7 +135,7 @@ def test_lists_come_in_pages(world):
     assert every(world.network.list_vcns, world.cloud.account.tenancy).data == []
 
 
-def test_retry_tokens(world, refused):
+def test_retry_token_repeats_the_result_or_is_invalidated(world, refused):
     details = CreateVcnDetails(compartment_id=world.compartment, cidr_block="10.0.0.0/16")
     create = world.network.create_vcn
     first = create(details, opc_retry_token="t1").data
@@ -152,7 +152,7 @@ def test_retry_tokens(world, refused):
     refused(409, "InvalidatedRetryToken", create, details, opc_retry_token="t1")
 
 
-def test_retry_tokens_of_launches(world, refused):
+def test_launch_retry_token_creates_one_instance(world, refused):
     subnet = world.subnet(world.vcn())
     world.settings(capacity={"*": {"*": 0}})
     refused(500, "InternalError", world.launch, subnet, token="t")
@@ -166,7 +166,7 @@ def test_retry_tokens_of_launches(world, refused):
     refused(409, "InvalidatedRetryToken", world.launch, subnet, token="t")
 
 
-def test_an_operation_without_a_token_ignores_it(world):
+def test_update_operation_ignores_a_retry_token(world):
     vcn = world.vcn()
     update = world.network.base_client.sanitize_for_serialization(UpdateVcnDetails(display_name="a"))
     for name in ("a", "b"):
@@ -176,7 +176,7 @@ def test_an_operation_without_a_token_ignores_it(world):
         assert answer.json()["displayName"] == name
 
 
-def test_lists_may_lag(world):
+def test_list_lag_hides_new_resources_from_lists(world):
     world.settings(list_lag_s=2)
     vcn = world.vcn()
     assert world.network.list_vcns(world.compartment).data == []
@@ -186,7 +186,7 @@ def test_lists_may_lag(world):
     assert [one.id for one in world.network.list_vcns(world.compartment).data] == [other.id]
 
 
-def test_injected_errors_and_duplicates(world, refused):
+def test_faults_inject_errors_drops_and_duplicates(world, refused):
     world.control.add_faults(
         [
             {"operation": "CreateVcn", "status": 429, "code": "TooManyRequests", "message": "Slow down."},
@@ -212,18 +212,18 @@ def test_injected_errors_and_duplicates(world, refused):
     assert [call["mutating"] for call in calls] == [True, True, False, False, False]
 
 
-def test_what_the_server_sends_is_checked_too(world, refused):
+def test_api_checks_its_own_answers_against_the_models(world, refused):
     vcn = world.vcn()
     world.cloud.change(world.cloud.get("vcn", vcn.id), colour="red")
     assert "colour is not a field of Vcn" in refused(500, "FakeIsWrong", world.network.get_vcn, vcn.id)
 
 
-def test_request_ids_begin_with_the_clients(world):
+def test_request_id_starts_with_the_id_of_the_client(world):
     answer = world.raw("GET", VCNS, headers={"opc-request-id": "MINE"})
     assert answer.headers["opc-request-id"].split("/")[0] == "MINE"
 
 
-def test_identity_and_limits(world, refused):
+def test_identity_and_limits_describe_the_account(world, refused):
     tenancy = world.cloud.account.tenancy
     domains = every(world.identity.list_availability_domains, tenancy).data
     assert [domain.name for domain in domains] == list(DOMAINS)
@@ -256,7 +256,7 @@ def test_identity_and_limits(world, refused):
     assert "gpu-h100-count" in [definition.name for definition in definitions]
 
 
-def test_the_sdks_own_retries_send_a_token(world):
+def test_sdk_retries_send_a_retry_token(world):
     """Without one, its second attempt would make a second VCN."""
     strategy = oci.retry.RetryStrategyBuilder(
         max_attempts=2, retry_base_sleep_time_seconds=0.01, service_error_retry_on_any_5xx=True
@@ -268,7 +268,7 @@ def test_the_sdks_own_retries_send_a_token(world):
     assert len(world.network.list_vcns(world.compartment).data) == 1
 
 
-def test_every_operation_that_is_routed_has_models(world):
+def test_routed_operations_all_have_sdk_models(world):
     names = [
         (operation.service, name.removeprefix("list[").rstrip("]"))
         for entries in _table().values()
@@ -281,13 +281,13 @@ def test_every_operation_that_is_routed_has_models(world):
         assert model(service, name).fields, name
 
 
-def test_tokens_of_pages_are_of_one_operation(world, refused):
+def test_page_token_of_another_operation_is_refused(world, refused):
     token = base64.urlsafe_b64encode(json.dumps(["ListSubnets", "", 1]).encode()).decode()
     found = refused(400, "InvalidParameter", world.network.list_vcns, world.compartment, page=token)
     assert "ListSubnets" in found
 
 
-def test_clients_at_once(world):
+def test_api_serves_64_clients_in_parallel(world):
     """64 of them, each with its own connection."""
     query = {"compartmentId": world.compartment}
 

@@ -9,7 +9,7 @@ pytest_plugins = ["tests.fakes.oci.fixtures"]
 H100 = "BM.GPU.H100.8"
 
 
-def test_shapes(world):
+def test_list_shapes_filters_by_domain_and_image(world):
     shapes = {shape.shape: shape for shape in every(world.compute.list_shapes, world.compartment).data}
     assert shapes["VM.GPU.A10.2"].gpus == 2
     h100 = shapes[H100]
@@ -23,7 +23,7 @@ def test_shapes(world):
     assert [shape.shape for shape in fitting] == ["BM.GPU.GB200.4"]
 
 
-def test_images(world):
+def test_list_images_filters_and_sorts(world):
     images = every(
         world.compute.list_images,
         world.compartment,

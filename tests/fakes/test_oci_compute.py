@@ -20,7 +20,7 @@ def subnet(world):
     return world.subnet(world.vcn())
 
 
-def test_a_life(world, subnet, refused):
+def test_instance_goes_from_provisioning_to_terminated(world, subnet, refused):
     world.settings(launch_s=15, terminate_s=1)
     response = world.launch(
         subnet, freeform_tags={"gpuctl": "1", "gpuctl-cluster-id": "c"}, display_name="n0"
@@ -61,7 +61,7 @@ def test_a_life(world, subnet, refused):
     assert [work.operation_type for work in about] == ["LaunchInstance", "TerminateInstance"]
 
 
-def test_capacity_of_a_domain_and_of_a_fault_domain(world, subnet, refused):
+def test_launch_respects_capacity_of_domain_and_fault_domain(world, subnet, refused):
     world.settings(
         capacity={"VM.GPU.A10.1": {AD: 2, f"{AD}/FAULT-DOMAIN-1": 0, f"{AD}/FAULT-DOMAIN-2": 1}}, launch_s=0.1
     )
@@ -78,7 +78,7 @@ def test_capacity_of_a_domain_and_of_a_fault_domain(world, subnet, refused):
     world.launch(subnet)
 
 
-def test_capacity_reports(world, subnet, refused):
+def test_capacity_report_gives_availability_per_shape(world, subnet, refused):
     world.settings(capacity={"VM.GPU.A10.1": {AD: 1, f"{AD}/FAULT-DOMAIN-2": 0}})
 
     def report(*shapes):
@@ -105,7 +105,7 @@ def test_capacity_reports(world, subnet, refused):
     refused(400, "InvalidParameter", report, *[(H100, None)] * 11)
 
 
-def test_service_limits(world, subnet, refused):
+def test_launch_refuses_to_exceed_service_limits(world, subnet, refused):
     world.settings(quota={"VM.GPU.A10.1": 1}, capacity={"*": {AD: 1}})
     world.launch(subnet)
     found = refused(400, "LimitExceeded", world.launch, subnet)
@@ -113,7 +113,7 @@ def test_service_limits(world, subnet, refused):
     refused(400, "LimitExceeded", world.launch, subnet, availability_domain=DOMAINS[2])
 
 
-def test_a_launch_that_fails_late(world, subnet, refused):
+def test_late_failure_setting_fails_the_work_request(world, subnet, refused):
     world.settings(late_failure={AD: "Host failed to boot."})
     response = world.launch(subnet, token="t")
     work = response.headers["opc-work-request-id"]
@@ -133,7 +133,7 @@ def _volume(world, instance):
     return attachments[0].boot_volume_id
 
 
-def test_terminated_while_it_is_being_made(world, subnet):
+def test_terminate_during_launch_fails_the_work_request(world, subnet):
     world.settings(launch_s=1)
     response = world.launch(subnet)
     world.compute.terminate_instance(response.data.id)
@@ -143,7 +143,7 @@ def test_terminated_while_it_is_being_made(world, subnet):
     assert world.compute.get_instance(response.data.id).data.lifecycle_state == "TERMINATED"
 
 
-def test_boot_volumes_go_or_stay(world, subnet, refused):
+def test_boot_volume_is_deleted_or_preserved_on_termination(world, subnet, refused):
     goes, stays = world.running(subnet), world.running(subnet, boot_gb=200)
     gone, kept = _volume(world, goes.id), _volume(world, stays.id)
     assert world.storage.get_boot_volume(kept).data.size_in_gbs == 200
@@ -166,7 +166,7 @@ def test_boot_volumes_go_or_stay(world, subnet, refused):
     world.until_gone(lambda: world.storage.get_boot_volume(kept))
 
 
-def test_stop_and_start(world, subnet, refused):
+def test_instance_action_stops_starts_and_resets(world, subnet, refused):
     instance = world.running(subnet)
     act = world.compute.instance_action
     world.settings(launch_s=10, terminate_s=10)  # long enough to be seen on the way
@@ -185,7 +185,7 @@ def test_stop_and_start(world, subnet, refused):
     refused(400, "InvalidParameter", act, instance.id, "EXPLODE")
 
 
-def test_update(world, subnet, refused):
+def test_update_instance_changes_tags_but_not_user_data(world, subnet, refused):
     data = base64.b64encode(b"#cloud-config\n").decode()
     instance = world.running(subnet, metadata={"user_data": data, "ssh_authorized_keys": "k"})
     update = world.compute.update_instance
@@ -236,7 +236,7 @@ SPOT = models.PreemptibleInstanceConfigDetails(
         ({"compartment_id": "ocid1.compartment.x"}, "NotAuthorizedOrNotFound", "not found"),
     ],
 )
-def test_launches_that_are_refused(world, subnet, refused, fields, code, words):
+def test_launch_refuses_invalid_requests(world, subnet, refused, fields, code, words):
     if str(fields.get("image")).startswith("Canonical"):
         fields = {"image": world.image(fields["image"])}
     status = 404 if code == "NotAuthorizedOrNotFound" else 400
@@ -245,7 +245,7 @@ def test_launches_that_are_refused(world, subnet, refused, fields, code, words):
     assert [entry for entry in world.control.state()["resources"] if entry["kind"] == "vnic"] == []
 
 
-def test_options_that_are_accepted(world, subnet):
+def test_launch_accepts_spot_encryption_and_flexible_shapes(world, subnet):
     virtual = world.launch(
         subnet,
         preemptible_instance_config=SPOT,
@@ -260,7 +260,7 @@ def test_options_that_are_accepted(world, subnet):
     assert (flexible.shape_config.ocpus, flexible.shape_config.memory_in_gbs) == (4, 32)
 
 
-def test_compute_clusters(world, subnet, refused):
+def test_compute_cluster_takes_rdma_shapes_and_blocks_deletion(world, subnet, refused):
     details = models.CreateComputeClusterDetails(
         compartment_id=world.compartment, availability_domain=AD, freeform_tags={"gpuctl": "1"}
     )
@@ -297,7 +297,7 @@ def test_compute_clusters(world, subnet, refused):
     world.until_gone(lambda: world.compute.get_compute_cluster(cluster.id))
 
 
-def test_console_histories(world, subnet):
+def test_console_history_is_captured_read_and_deleted(world, subnet):
     instance = world.running(subnet, display_name="node-0")
     details = models.CaptureConsoleHistoryDetails(instance_id=instance.id)
     history = world.compute.capture_console_history(details).data
@@ -311,7 +311,7 @@ def test_console_histories(world, subnet):
     assert world.compute.list_console_histories(world.compartment).data == []
 
 
-def test_launches_at_once(world, subnet):
+def test_parallel_launches_respect_token_and_capacity(world, subnet):
     """A token makes one machine, and capacity is not exceeded, however many ask at the same time."""
     world.settings(capacity={"VM.GPU.A10.1": {AD: 4}}, launch_s=60)
     details = world.compute.base_client.sanitize_for_serialization(world.details(subnet))

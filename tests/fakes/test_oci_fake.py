@@ -86,14 +86,14 @@ def clients(cloud):
     return Clients(cloud)
 
 
-def test_keys_are_private(cloud):
+def test_fake_oci_writes_its_keys_with_mode_600(cloud):
     config = Path(cloud.env["OCI_CONFIG_FILE"])
     for path in (config, config.parent / "oci_api_key.pem", config.parent / "oci_token"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert cloud.url.startswith("http://127.0.0.1:")
 
 
-def test_steered_over_http(cloud, clients):
+def test_fake_oci_takes_faults_and_settings_over_http(cloud, clients):
     subnet = clients.subnet()
     cloud.fault(operation="Launch*", nth=2, status=500, code="InternalError", message="Out of host capacity.")
     cloud.settings(launch_s=600)
@@ -111,7 +111,7 @@ def test_steered_over_http(cloud, clients):
 
 
 @pytest.mark.parametrize(("kind", "made"), [("hold_before", 0), ("hold_after", 1)])
-def test_a_held_launch_of_a_client_that_dies(cloud, clients, kind, made):
+def test_held_launch_is_dropped_when_released(cloud, clients, kind, made):
     subnet = clients.subnet()
     cloud.fault(operation="LaunchInstance", kind=kind)
 
@@ -132,7 +132,7 @@ def test_a_held_launch_of_a_client_that_dies(cloud, clients, kind, made):
 
 
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "stdin"])
-def test_ends_in_order(tmp_path, end):
+def test_fake_oci_exits_0_on_signals_and_closed_stdin(tmp_path, end):
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fakes.oci", "--home", str(tmp_path), "--die-with-stdin"],
         cwd=ROOT,
@@ -148,7 +148,7 @@ def test_ends_in_order(tmp_path, end):
         assert process.wait(10) == 0
 
 
-def test_instances_are_hosts(tmp_path):
+def test_instances_are_real_ssh_hosts_until_terminated(tmp_path):
     """User-data's key and the metadata's key let in; the address is the VNIC's; terminated is gone."""
     keys = [tmp_path / "one", tmp_path / "two"]
     public = [make_key(key) for key in keys]
@@ -204,7 +204,7 @@ def _until_refused(address, deadline):
 
 
 @pytest.mark.skipif(_cli() is None, reason="no `oci` command line on PATH or in $GPUCTL_CLOUD_CLIENTS")
-def test_the_providers_own_command_line(cloud, clients, tmp_path):
+def test_oci_cli_launches_lists_and_terminates(cloud, clients, tmp_path):
     subnet = clients.subnet()
     image = every(clients.compute.list_images, clients.tenancy, display_name=IMAGE).data[0]
 

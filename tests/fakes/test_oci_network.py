@@ -15,7 +15,7 @@ def tcp(**fields):
     return models.AddSecurityRuleDetails(protocol="6", tcp_options=options, **fields)
 
 
-def test_vcn_brings_defaults_that_go_with_it(world, refused):
+def test_vcn_creates_and_deletes_its_default_resources(world, refused):
     vcn = world.vcn(dns_label="train", freeform_tags={"gpuctl": "1"})
     assert vcn.lifecycle_state == "PROVISIONING"
     assert world.until(lambda: world.network.get_vcn(vcn.id).data, "AVAILABLE").freeform_tags == {
@@ -31,7 +31,7 @@ def test_vcn_brings_defaults_that_go_with_it(world, refused):
     world.until_gone(lambda: world.network.get_security_list(vcn.default_security_list_id))
 
 
-def test_delete_order(world, refused):
+def test_network_deletion_is_refused_out_of_order(world, refused):
     net = world.network
     vcn = world.vcn()
     gateway = world.gateway(vcn)
@@ -81,7 +81,7 @@ def test_delete_order(world, refused):
     assert [entry for entry in world.control.state()["resources"] if entry["kind"] != "bootvolume"] == []
 
 
-def test_subnets_are_in_their_vcn_and_do_not_overlap(world, refused):
+def test_create_subnet_refuses_ranges_outside_or_overlapping(world, refused):
     vcn = world.vcn()
     first = world.subnet(vcn)
     assert first.id in refused(400, "InvalidParameter", world.subnet, vcn, "10.0.0.0/22")
@@ -96,7 +96,7 @@ def test_subnets_are_in_their_vcn_and_do_not_overlap(world, refused):
     assert first.security_list_ids == [vcn.default_security_list_id]
 
 
-def test_groups_add_change_and_remove_rules(world, refused):
+def test_nsg_rules_are_added_updated_and_removed(world, refused):
     net, vcn = world.network, world.vcn()
     group, peers = world.group(vcn), world.group(vcn)
     rules = [
@@ -139,7 +139,7 @@ def test_groups_add_change_and_remove_rules(world, refused):
         ({"direction": "EGRESS", "destination": "10.0.0.1/8"}, "no valid CIDR"),
     ],
 )
-def test_a_wrong_rule_of_a_group_is_named(world, refused, rule, words):
+def test_nsg_refuses_and_names_an_invalid_rule(world, refused, rule, words):
     group = world.group(world.vcn())
     details = GROUP_RULES(security_rules=[tcp(direction="EGRESS", destination=WORLD), tcp(**rule)])
     code = "MissingParameter" if "required" in words else "InvalidParameter"
@@ -149,7 +149,7 @@ def test_a_wrong_rule_of_a_group_is_named(world, refused, rule, words):
     assert every(world.network.list_network_security_group_security_rules, group.id).data == []
 
 
-def test_options_of_rules_go_with_their_protocol(world, refused):
+def test_nsg_refuses_tcp_options_of_another_protocol(world, refused):
     group = world.group(world.vcn())
     wrong = tcp(direction="INGRESS", source=WORLD)
     wrong.protocol = "17"
@@ -163,7 +163,7 @@ def test_options_of_rules_go_with_their_protocol(world, refused):
     assert "securityRules[0].tcpOptions" in found
 
 
-def test_private_networks_have_nat_and_service_gateways(world, refused):
+def test_private_network_routes_through_nat_and_service_gateway(world, refused):
     net, vcn = world.network, world.vcn()
     services = every(net.list_services).data
     everything = next(service for service in services if service.cidr_block.startswith("all-"))
@@ -209,19 +209,19 @@ def test_private_networks_have_nat_and_service_gateways(world, refused):
     assert (vnic.private_ip, vnic.public_ip) == ("10.0.1.2", None)
 
 
-def test_one_internet_gateway_a_vcn(world, refused):
+def test_vcn_takes_one_internet_gateway(world, refused):
     vcn = world.vcn()
     world.gateway(vcn)
     assert "maximum limit of 1" in refused(400, "InvalidParameter", world.gateway, vcn)
 
 
-def test_vcn_limit(world, refused):
+def test_create_vcn_enforces_the_limit(world, refused):
     world.settings(quota={"vcn": 1})
     world.vcn()
     assert "vcn-count" in refused(400, "LimitExceeded", world.vcn, "10.1.0.0/16")
 
 
-def test_addresses_of_a_vnic(world):
+def test_vnic_has_private_and_public_address(world):
     subnet = world.subnet(world.vcn(dns_label="v"), dns_label="s")
     instance = world.running(subnet, vnic={"private_ip": "10.0.1.77", "hostname_label": "node-0"})
     attachments = every(world.compute.list_vnic_attachments, world.compartment).data
@@ -235,14 +235,14 @@ def test_addresses_of_a_vnic(world):
     assert attachments[0].instance_id == instance.id
 
 
-def test_what_is_not_there_is_404(world, refused):
+def test_missing_resource_answers_404(world, refused):
     missing = "ocid1.vcn.oc1.eu-frankfurt-1.aaaa"
     refused(404, "NotAuthorizedOrNotFound", world.network.get_vcn, missing)
     refused(404, "NotAuthorizedOrNotFound", world.network.delete_vcn, missing)
     refused(404, "NotAuthorizedOrNotFound", world.network.list_vcns, "ocid1.compartment.oc1..other")
 
 
-def test_if_match(world, refused):
+def test_update_with_a_stale_etag_answers_412(world, refused):
     net = world.network
     vcn = world.vcn()
     world.until(lambda: net.get_vcn(vcn.id).data, "AVAILABLE")

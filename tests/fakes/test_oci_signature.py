@@ -46,7 +46,7 @@ def unsigned(answer):
     return answer.json()["message"]
 
 
-def test_only_signed_requests_are_answered(world):
+def test_unsigned_request_or_unknown_key_answers_401(world):
     def plain(request):
         return request
 
@@ -57,7 +57,7 @@ def test_only_signed_requests_are_answered(world):
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(-6, 401), (-4, 200), (4, 200), (6, 401)])
-def test_dates_may_be_five_minutes_off(world, minutes, status):
+def test_signature_date_may_be_five_minutes_off(world, minutes, status):
     query = {"compartmentId": world.compartment}
     answer = world.raw("GET", VCNS, signer=Old(world.config, minutes), params=query)
     assert answer.status_code == status
@@ -81,13 +81,13 @@ def test_dates_may_be_five_minutes_off(world, minutes, status):
         ),
     ],
 )
-def test_what_was_changed_after_it_was_signed_is_refused(world, change, words):
+def test_request_changed_after_signing_is_refused(world, change, words):
     signer = Tampering(world.config, change)
     answer = world.raw("POST", VCNS, signer=signer, params={"a": "b"}, data=b'{"displayName": "a"}')
     assert words in unsigned(answer)
 
 
-def test_session_tokens(world):
+def test_session_token_is_accepted_and_a_forged_one_refused(world):
     config = dict(oci.config.from_file(str(world.config_file), "TOKEN"))
     token = Path(config["security_token_file"]).read_text()
     key = oci.signer.load_private_key_from_file(config["key_file"])

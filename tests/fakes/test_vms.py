@@ -117,7 +117,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
 
 
 @needs_vms
-def test_a_host_is_as_promised(net: Net) -> None:
+def test_host_has_user_network_sudo_and_empty_tmp(net: Net) -> None:
     for index, host in enumerate(net.hosts):
         assert ssh(net, host, "hostname").strip() == host.name == f"gpu-{index}"
         assert ssh(net, host, "whoami").strip() == "ubuntu"
@@ -136,14 +136,14 @@ def test_a_host_is_as_promised(net: Net) -> None:
 
 
 @needs_vms
-def test_a_host_takes_the_key_and_nothing_else(net: Net) -> None:
+def test_host_accepts_only_public_key_login(net: Net) -> None:
     refused = try_ssh(net, net.hosts[0], "true", options=("PubkeyAuthentication=no",))
     assert refused.returncode == 255
     assert b"Permission denied (publickey)" in refused.stderr
 
 
 @needs_vms
-def test_files_and_processes_are_the_hosts_own(net: Net) -> None:
+def test_host_isolates_files_processes_and_clock(net: Net) -> None:
     one, other = net.hosts
     for path in ("/tmp/mine", "/home/ubuntu/mine", "/dev/shm/mine", "/etc/mine"):
         ssh(net, one, "sudo", "touch", path)
@@ -156,14 +156,14 @@ def test_files_and_processes_are_the_hosts_own(net: Net) -> None:
 
 
 @needs_vms
-def test_an_orphan_is_reaped(net: Net) -> None:
+def test_host_reaps_orphan_processes(net: Net) -> None:
     pid = ssh(net, net.hosts[0], "sleep 0.1 > /dev/null 2>&1 & echo $!").strip()
     gone = f"test ! -e /proc/{pid}"
     until(lambda: net.hosts[0].root(gone, check=False).returncode == 0, "a zombie stays")
 
 
 @needs_vms
-def test_root_says_what_failed(net: Net) -> None:
+def test_host_root_command_reports_exit_status_and_timeout(net: Net) -> None:
     with pytest.raises(RuntimeError, match=r"gpu-0: 'ls /nowhere' exited with 2: .*No such file"):
         net.hosts[0].root("ls /nowhere")
     with pytest.raises(TimeoutError, match=r"gpu-0: 'sleep 60' took more than 0\.2 s"):
@@ -171,7 +171,7 @@ def test_root_says_what_failed(net: Net) -> None:
 
 
 @needs_vms
-def test_the_bandwidth_is_limited_both_ways(net: Net) -> None:
+def test_host_bandwidth_is_limited_both_ways(net: Net) -> None:
     size = 6_000_000
     least_s = size * 8 / (MBIT_PER_S * 1e6) * 0.9
 
@@ -188,7 +188,7 @@ def test_the_bandwidth_is_limited_both_ways(net: Net) -> None:
 
 
 @needs_vms
-def test_packets_are_dropped_and_let_through_again(net: Net) -> None:
+def test_drop_and_undrop_control_packets_between_hosts(net: Net) -> None:
     one, other = net.hosts
     assert connect(one, other.address, other.port) == "connected"
     one.drop(other)
@@ -199,7 +199,7 @@ def test_packets_are_dropped_and_let_through_again(net: Net) -> None:
 
 
 @needs_vms
-def test_there_is_no_way_out_of_the_subnet(net: Net) -> None:
+def test_host_cannot_connect_out_of_the_subnet(net: Net) -> None:
     assert connect(net.hosts[0], "203.0.113.1", 443) == "ENETUNREACH"
     outside = net.outsider.run([sys.executable, "-c", CLIENT, net.hosts[0].address, "22"])
     assert outside.stdout == "connected\n"
@@ -207,7 +207,7 @@ def test_there_is_no_way_out_of_the_subnet(net: Net) -> None:
 
 @needs_vms
 @pytest.mark.parametrize("firewall", FIREWALLS)
-def test_firewalls_keep_peers_out_until_a_rule_is_saved(firewall: str, tmp_path: Path) -> None:
+def test_firewall_blocks_peers_until_a_rule_is_saved(firewall: str, tmp_path: Path) -> None:
     expected = {"none": "connected", "ufw": "timed out"}.get(firewall, "EHOSTUNREACH")
     allow = {
         "none": "true",
@@ -233,7 +233,7 @@ def test_firewalls_keep_peers_out_until_a_rule_is_saved(firewall: str, tmp_path:
 
 
 @needs_vms
-def test_a_reboot_keeps_files_and_nothing_else(tmp_path: Path) -> None:
+def test_reboot_keeps_home_but_not_tmp_and_processes(tmp_path: Path) -> None:
     with vms(tmp_path, count=1) as net:
         (host,) = net.hosts
         read = ("cat", "/proc/sys/kernel/random/boot_id")
@@ -255,7 +255,7 @@ def test_a_reboot_keeps_files_and_nothing_else(tmp_path: Path) -> None:
 
 
 @needs_vms
-def test_a_host_with_less(tmp_path: Path) -> None:
+def test_host_options_restrict_sudo_disk_mtu_and_sshd(tmp_path: Path) -> None:
     options = Options(
         sudo=False, home_mb=8, docker0=False, mtu=1400, own_name="address", sshd=("MaxSessions 1",)
     )
@@ -271,7 +271,7 @@ def test_a_host_with_less(tmp_path: Path) -> None:
 
 
 @needs_vms
-def test_a_host_that_does_not_boot_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_host_that_fails_to_boot_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     with (
         pytest.raises(RuntimeError, match=r"(?s)gpu-1 did not boot.*Bad configuration option: Nonsense"),
         vms(tmp_path, count=2, each={1: {"sshd": ("Nonsense yes",)}}),
@@ -281,7 +281,7 @@ def test_a_host_that_does_not_boot_says_why_and_leaves_nothing(tmp_path: Path) -
 
 
 @needs_clock
-def test_a_clock_that_is_off(tmp_path: Path) -> None:
+def test_clock_skew_option_shifts_the_host_clock(tmp_path: Path) -> None:
     with vms(tmp_path, count=1, clock_skew_s=-300) as net:
         assert -310 < float(ssh(net, net.hosts[0], "date", "+%s.%N")) - time.time() < -295
 
@@ -300,7 +300,9 @@ with vms(Path(sys.argv[1]), count=2) as net:
 
 @needs_vms
 @pytest.mark.parametrize(("way", "status"), [("return", 0), ("raise", 3), ("kill", -signal.SIGKILL)])
-def test_nothing_is_left(way: str, status: int, net: Net, tmp_path: Path) -> None:
+def test_vms_leave_nothing_after_return_error_or_kill(
+    way: str, status: int, net: Net, tmp_path: Path
+) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path), way]
     root = Path(__file__).parents[2]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as holder:

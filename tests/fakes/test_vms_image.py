@@ -7,7 +7,7 @@ from tests.fakes.vms.boot import Place, config, hidden
 from tests.fakes.vms.image import Accounts, File, Ground, Login, hosts_text, image, sshd_text
 
 
-def test_the_texts_of_an_image() -> None:
+def test_hosts_and_sshd_files_follow_the_options() -> None:
     options = Options(sshd=("MaxSessions 2",))
     own = "::1 ip6-localhost ip6-loopback\n"
     assert hosts_text(options, name="gpu-0", address="10.77.0.10") == (
@@ -18,7 +18,7 @@ def test_the_texts_of_an_image() -> None:
     assert sshd_text(options).startswith("MaxSessions 2\nPasswordAuthentication no\n")
 
 
-def test_the_user_of_an_image_takes_the_place_of_one_of_that_name() -> None:
+def test_image_user_replaces_an_existing_user_of_that_name() -> None:
     accounts = Accounts(
         passwd="root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/srv:/bin/sh\n",
         group="root:x:0:\nubuntu:x:1000:\ndocker:x:1001:\n",
@@ -41,7 +41,7 @@ def test_the_user_of_an_image_takes_the_place_of_one_of_that_name() -> None:
     ]
 
 
-def test_ufw_is_enabled_at_the_first_boot_only() -> None:
+def test_ufw_is_enabled_only_at_the_first_boot() -> None:
     place = Place(folder=Path("/scratch/gpu-0"), index=0, name="gpu-0", address="10.77.0.10", switch_pid=7)
     first = config(Options(firewall="ufw"), place, first=True)["steps"]
     later = config(Options(firewall="ufw"), place, first=False)["steps"]
@@ -49,6 +49,6 @@ def test_ufw_is_enabled_at_the_first_boot_only() -> None:
     assert later == [*first[:-2], {"argv": ("/lib/ufw/ufw-init", "start"), "text": ""}]
 
 
-def test_what_lies_in_a_folder_of_the_host_s_own_is_shown_there() -> None:
+def test_hidden_returns_paths_below_tmp_and_home() -> None:
     paths = [Path("/srv/checkout"), Path("/tmp/checkout"), Path("/home/me/.venv"), Path("/tmpfiles")]
     assert hidden(paths) == (Path("/tmp/checkout"), Path("/home/me/.venv"))

@@ -41,13 +41,13 @@ def run_of(nodes: int, nproc: int) -> Run:
         ({}, False, None),
     ],
 )
-def test_floors_are_of_eight_linked_gpus_and_large_tensors(
+def test_floor_of_needs_eight_nvlinked_gpus_and_large_tensors(
     changed: dict[str, object], alone: bool, floor: float | None
 ) -> None:
     assert floor_of(line(**changed), alone=alone) == floor
 
 
-def test_the_largest_size_of_each_scope_is_told() -> None:
+def test_rows_of_report_largest_size_and_flag_slow_node() -> None:
     lines = [
         line(scope="all", world_size=16, bytes=4_000_000, bus_gb_s=3.0, seconds=0.01),
         line(scope="all", world_size=16, bytes=10**9, bus_gb_s=40.0, seconds=0.05),

@@ -26,14 +26,12 @@ def inventory(count: int) -> Inventory:
 @pytest.mark.parametrize(
     ("layouts", "there", "nodes"), [(None, 2, None), ("1x1", 2, 1), ("1x1,2x4,1x8", 3, 2), ("3x1", 3, 3)]
 )
-def test_only_the_nodes_that_take_part_are_prepared(
-    layouts: str | None, there: int, nodes: int | None
-) -> None:
+def test_nodes_of_counts_nodes_the_layouts_need(layouts: str | None, there: int, nodes: int | None) -> None:
     asked = parse_layouts(layouts, "--layouts") if layouts else ()
     assert nodes_of(asked, inventory(there)) == nodes
 
 
-def test_more_nodes_than_there_are() -> None:
+def test_nodes_of_refuses_layout_larger_than_cluster() -> None:
     with pytest.raises(
         Usage,
         match=r"--layouts 4x2 is not possible: the cluster c has 2 nodes\. .*--count 4; or .*--forecast 4x2",
@@ -45,7 +43,9 @@ def test_more_nodes_than_there_are() -> None:
     ("layouts", "gpus", "refused"),
     [("1x2,2x2", [2, 2], None), ("1x3", [2, 2], "1x3"), ("1x2,2x2", [2, 1], "2x2"), ("1x8", [0], None)],
 )
-def test_a_gpu_for_each_process(layouts: str, gpus: Sequence[int], refused: str | None) -> None:
+def test_check_gpus_refuses_more_processes_than_gpus(
+    layouts: str, gpus: Sequence[int], refused: str | None
+) -> None:
     if refused is None:
         check_gpus(parse_layouts(layouts, "--layouts"), gpus)
         return
@@ -63,7 +63,7 @@ def test_a_gpu_for_each_process(layouts: str, gpus: Sequence[int], refused: str 
         (["--bucket-mb", "5", "--bucket-mb=7"], 7.0),
     ],
 )
-def test_the_jobs_buckets(words: Sequence[str], mb: float | None) -> None:
+def test_bucket_mb_reads_last_bucket_mb_option(words: Sequence[str], mb: float | None) -> None:
     assert bucket_mb(words) == mb
 
 
@@ -77,7 +77,7 @@ def test_the_jobs_buckets(words: Sequence[str], mb: float | None) -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured(request_: BenchRequest, said: str) -> None:
+def test_check_refuses_scripts_and_global_batch_with_forecast(request_: BenchRequest, said: str) -> None:
     with pytest.raises(Usage, match=said):
         check(request_)
     check(BenchRequest(words=("--global-batch-size", "8")))
@@ -91,14 +91,14 @@ def test_what_cannot_be_measured(request_: BenchRequest, said: str) -> None:
         (["--epochs", "3"], "No such option '--epochs'"),
     ],
 )
-def test_what_the_command_line_refuses(
+def test_bench_wrong_options_exit_2_with_reason(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_variable_for_the_ranks() -> None:
+def test_variable_parses_env_option_or_refuses() -> None:
     assert variable("A=b=c", {}) == ("A", "b=c")
     assert variable("A", {"A": "1"}) == ("A", "1")
     for word, said in (("A", "no such variable here"), ("1A=2", "no valid name"), ("=2", "no valid name")):

@@ -61,7 +61,7 @@ def shown(table: RenderableType) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_seeds_table() -> None:
+def test_bench_table_shows_timings_bars_and_forecast() -> None:
     foretold = [
         outlook(layout, SEED, NETWORK, gpus_a_node=2) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")
     ]
@@ -99,7 +99,7 @@ def test_the_seeds_table() -> None:
 
 
 @pytest.mark.parametrize("width", [50, 60, 72])
-def test_where_there_is_little_room_the_layouts_stay(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_table_drops_columns_to_fit_narrow_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = shown(bench_table(SEED))
     assert max(map(len, lines)) <= width
@@ -110,7 +110,7 @@ def test_where_there_is_little_room_the_layouts_stay(width: int, monkeypatch: py
     assert any(line.startswith("1x1  █") and line.endswith(" 16.4 s") for line in lines)
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_bench_table_omits_unknown_columns_and_bottleneck() -> None:
     layout = parse_layouts("1x8", "--forecast")[0]
     one = measured(1, 1, 4.0, communication=None)
     lines = shown(bench_table([one], [outlook(layout, [one], NETWORK, gpus_a_node=2)]))
@@ -123,7 +123,7 @@ def test_what_is_not_known_is_left_out() -> None:
     ], "no bottleneck is made up"
 
 
-def test_a_cost_that_is_not_the_measured_nodes_is_left_out() -> None:
+def test_bench_table_omits_forecast_cost_of_other_node_sizes() -> None:
     layouts = parse_layouts("4x2,4x8", "--forecast")
     network = Network(between=Bandwidth(gb_s=6.0, source="measured"))
     lines = shown(bench_table(SEED, [outlook(layout, SEED, network, gpus_a_node=2) for layout in layouts]))
@@ -143,7 +143,7 @@ def test_a_cost_that_is_not_the_measured_nodes_is_left_out() -> None:
     ) in lines
 
 
-def test_the_batch_of_every_layout() -> None:
+def test_batch_of_shows_batch_size_or_its_range() -> None:
     one, two, four = (
         replace(layout, job=replace(JOB, batch_size=size))
         for layout, size in zip(SEED, (64, 32, 16), strict=True)
@@ -155,7 +155,7 @@ def test_the_batch_of_every_layout() -> None:
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 48])
-def test_a_bar_has_its_width(width: int) -> None:
+def test_bar_of_parts_sum_to_requested_width(width: int) -> None:
     parts = bar_of(measured(2, 1, 3.0, communication=0.333), width)
     assert sum(count for _, _, count in parts) == max(width, 1)
     assert all(count >= 0 for _, _, count in parts)
@@ -172,12 +172,12 @@ def test_a_bar_has_its_width(width: int) -> None:
         (12.3, "$12.30"),
     ],
 )
-def test_the_price_of_an_epoch(value: float | None, said: str) -> None:
+def test_usd_formats_epoch_cost(value: float | None, said: str) -> None:
     assert usd(value) == said
 
 
 @pytest.mark.parametrize("name", ["bench.png", "bench.svg", "bench.pdf"])
-def test_a_picture_in_each_kind(tmp_path: Path, name: str) -> None:
+def test_write_bench_plot_writes_png_svg_and_pdf(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     check_picture(path)
     foretold = [
@@ -188,13 +188,13 @@ def test_a_picture_in_each_kind(tmp_path: Path, name: str) -> None:
     assert path.read_bytes().startswith(magic)
 
 
-def test_a_picture_of_what_is_hardly_known(tmp_path: Path) -> None:
+def test_write_bench_plot_accepts_one_layout_without_shares(tmp_path: Path) -> None:
     path = tmp_path / "bench.svg"
     write_bench_plot([measured(1, 1, 4.0, communication=None)], [], path)
     assert path.read_bytes().startswith(b"<?xml")
 
 
-def test_a_picture_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_bench_plot_refuses_unusable_output_path(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"one of \.png, \.svg, \.pdf, but 'b\.txt' is none"):
         check_picture(Path("b.txt"))
     with pytest.raises(Usage, match=r"There is no folder .*nowhere for the plot"):

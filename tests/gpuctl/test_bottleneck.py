@@ -181,7 +181,9 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
         ),
     ],
 )  # fmt: skip
-def test_the_first_rule_that_applies(layouts: list[Measured], kind: str, sentence: str, advice: str) -> None:
+def test_bottleneck_names_limit_and_first_advice(
+    layouts: list[Measured], kind: str, sentence: str, advice: str
+) -> None:
     found = bottleneck(layouts)
     assert found is not None
     assert (found.kind, found.sentence) == (kind, sentence)
@@ -189,7 +191,7 @@ def test_the_first_rule_that_applies(layouts: list[Measured], kind: str, sentenc
     assert found.advice.endswith(".")
 
 
-def test_shares_that_are_not_known_tell_no_bottleneck() -> None:
+def test_bottleneck_is_none_when_step_shares_are_unknown() -> None:
     unknown = Repetition(run="R", epoch_s=1.0, samples=10, step_ms=StepMs(), share=Share(compute=1.0))
     layout = Layout(nodes=1, nproc=1)
     found: Bottleneck | None = bottleneck(
@@ -212,7 +214,7 @@ def test_shares_that_are_not_known_tell_no_bottleneck() -> None:
         ),
     ],
 )
-def test_repetitions_that_lie_far_apart_are_told(epochs_s: tuple[float, ...], said: list[str]) -> None:
+def test_doubts_report_repetitions_that_differ_widely(epochs_s: tuple[float, ...], said: list[str]) -> None:
     repetitions = tuple(
         Repetition(run="R", epoch_s=epoch_s, samples=10, step_ms=StepMs(), share=Share())
         for epoch_s in epochs_s
@@ -221,7 +223,7 @@ def test_repetitions_that_lie_far_apart_are_told(epochs_s: tuple[float, ...], sa
     assert doubts([Measured(layout=layout, job=Job(), hourly_usd=None, repetitions=repetitions)]) == said
 
 
-def test_more_than_all_of_it_is_doubted() -> None:
+def test_doubts_report_superlinear_speedup() -> None:
     assert doubts([ONE, measured(2, 1, epoch_s=9.0)]) == []
     assert doubts([ONE, measured(2, 1, epoch_s=5.0)]) == [
         "A rank of 2x1 is 2.0 times as fast as one of 1x1, which something held up: measure again when it has its "
@@ -229,7 +231,7 @@ def test_more_than_all_of_it_is_doubted() -> None:
     ]
 
 
-def test_nothing_follows_from_what_was_held_up() -> None:
+def test_bottleneck_reports_disturbed_base_layout() -> None:
     found = bottleneck([ONE, measured(2, 1, epoch_s=2.0)])
     assert found is not None
     assert (found.kind, found.sentence) == (
@@ -238,7 +240,7 @@ def test_nothing_follows_from_what_was_held_up() -> None:
     )
 
 
-def test_layouts_of_other_batches_are_told_and_not_doubted() -> None:
+def test_doubts_report_differing_batch_sizes_of_layouts() -> None:
     assert doubts([ONE, measured(2, 1, epoch_s=5.0, batch_size=32)]) == [
         "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
         "--global-batch-size, has speed-ups compare the layouts alone."

@@ -22,7 +22,7 @@ RESNET18 = 11_181_642
         (None, 4 * RESNET18, None, 3, 25 * MIB),
     ],
 )
-def test_buckets(
+def test_buckets_of_computes_count_and_sizes(
     parameters: int | None, sent: int, bucket_mb: float | None, count: int, largest: int
 ) -> None:
     found = buckets_of(Job(parameters=parameters, gradient_bytes=sent), bucket_mb)
@@ -39,12 +39,14 @@ def test_buckets(
         (40 * 490_700, 5.0, 14),
     ],
 )
-def test_no_fewer_than_torch_makes(parameters: int, bucket_mb: float | None, made: int) -> None:
+def test_buckets_of_counts_at_least_as_many_as_torch(
+    parameters: int, bucket_mb: float | None, made: int
+) -> None:
     """`made`: counted by a communication hook of torch 2.13; of ResNet-18, and of 40 layers of 700 times 700."""
     found = buckets_of(Job(parameters=parameters, gradient_bytes=4 * parameters), bucket_mb)
     assert found is not None
     assert found.count >= made
 
 
-def test_bytes_that_depend_on_the_step_are_not_known() -> None:
+def test_buckets_of_is_none_without_gradient_bytes() -> None:
     assert buckets_of(Job(parameters=RESNET18), None) is None

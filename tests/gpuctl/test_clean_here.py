@@ -82,7 +82,7 @@ def clean(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     return status, json.loads(out), err
 
 
-def test_old_runs_go_and_the_rest_stays(
+def test_clean_removes_old_runs_and_keeps_the_rest(
     store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -128,7 +128,7 @@ def test_old_runs_go_and_the_rest_stays(
     assert (status, document["removed"], "Nothing has to be removed." in err) == (0, 0, True)
 
 
-def test_the_latest_runs_can_be_kept(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_keep_runs_keeps_the_latest_runs(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [made(store, days=days) for days in (3, 2, 1)]
     _, document, _ = clean(capsys, "--here", "--keep-runs", "1", "--older-than", "36h", "--dry-run")
     assert [one["name"] for one in document["items"] if one["removes"]] == [run.id for run in runs[:2]]
@@ -136,7 +136,7 @@ def test_the_latest_runs_can_be_kept(store: Store, capsys: pytest.CaptureFixture
     assert [folder.id for folder in store.runs()] == [runs[2].id]
 
 
-def test_runs_of_machines_that_are_there_stay_unless_these_were_asked(
+def test_clean_keeps_runs_whose_machines_were_not_checked(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = made(store, days=40)
@@ -166,7 +166,7 @@ def test_runs_of_machines_that_are_there_stay_unless_these_were_asked(
     assert clean(capsys, "--here", "--yes")[1]["removed"] == 1
 
 
-def test_the_folder_of_a_run_that_is_a_link_stays(
+def test_clean_keeps_run_folder_that_is_a_symlink(
     store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = made(store, days=40)
@@ -180,7 +180,7 @@ def test_the_folder_of_a_run_that_is_a_link_stays(
     assert run.path.is_symlink()
 
 
-def test_what_can_t_be_removed_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_reports_run_it_cannot_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may remove anything")
     run = made(store, days=40)
@@ -204,7 +204,7 @@ def test_what_can_t_be_removed_is_told(store: Store, capsys: pytest.CaptureFixtu
         (("my.py",), "unexpected extra argument"),
     ],
 )
-def test_wrong_usage_is_a_sentence(
+def test_clean_wrong_usage_exits_2_with_one_sentence(
     store: Store, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert cli.main(["clean", *words]) == 2
@@ -212,7 +212,7 @@ def test_wrong_usage_is_a_sentence(
     assert (out, err.startswith("error: "), said in err) == ("", True, True)
 
 
-def test_with_nothing_there_it_says_so(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_reports_when_nothing_is_to_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["clean"]) == 0
     assert capsys.readouterr() == ("", "There is nothing to remove.\n")
     assert not store.home.exists()

@@ -79,12 +79,12 @@ def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
         (ALL, {OLDER, OLD}),
     ],
 )
-def test_old_runs_go(policy: Policy, gone: set[str]) -> None:
+def test_choose_here_removes_runs_by_age_and_keep_runs(policy: Policy, gone: set[str]) -> None:
     fates = here(run(OLDER), run(OLD), run(NEW), policy=policy)
     assert {name for name, fate in fates.items() if fate == "goes"} == gone
 
 
-def test_the_latest_runs_are_counted_by_cluster() -> None:
+def test_choose_here_counts_keep_runs_per_cluster() -> None:
     runs = (run(OLDER), run(OLD, cluster="d"), run(NEW))
     assert here(*runs, policy=Policy(keep_runs=1)) == {OLDER: "goes", OLD: "not old", NEW: "not old"}
 
@@ -98,18 +98,18 @@ def test_the_latest_runs_are_counted_by_cluster() -> None:
         ({"checkpoints": 5}, "the latest checkpoints of my.py"),
     ],
 )
-def test_what_stays_here_however_old_it_is(facts: dict[str, Any], why: str) -> None:
+def test_choose_here_keeps_protected_runs_at_any_age(facts: dict[str, Any], why: str) -> None:
     for policy in (USUAL, ALL, Policy(keep_runs=0)):
         assert here(run(OLD, **facts), policy=policy) == {OLD: why}
 
 
-def test_a_runs_record_stays_while_something_of_it_is_on_a_node() -> None:
+def test_choose_here_keeps_run_while_a_node_may_hold_its_files() -> None:
     assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, was not looked at"}
     assert here(run(OLD), silent={"c": {"n1"}, "d": {"n0"}}) == {OLD: "goes"}
     assert here(run(OLD), kept={OLD: "in use"}) == {OLD: "in use"}
 
 
-def test_of_each_script_the_latest_checkpoints_stay_wherever_they_are() -> None:
+def test_latest_checkpoints_keeps_newest_run_per_script_and_cluster() -> None:
     runs = (run(OLDER, checkpoints=5), run(OLD), run(NEW))
     assert latest_checkpoints(runs, ()) == {OLDER: "the latest checkpoints of my.py"}
     assert list(latest_checkpoints(runs, {OLD})) == [OLD]
@@ -117,7 +117,7 @@ def test_of_each_script_the_latest_checkpoints_stay_wherever_they_are() -> None:
     assert set(latest_checkpoints(others, {NEW})) == {OLDER, OLD, NEW}
 
 
-def test_of_environments_code_and_uv_those_used_last_stay() -> None:
+def test_choose_on_node_keeps_last_used_environment_code_and_uv() -> None:
     for kind in ("environment", "code", "uv"):
         items = (item(kind, "a", used=1), item(kind, "b", used=3), item(kind, "c", used=2))
         assert on_node(*items, about=known()) == ["goes", "used last", "goes"]
@@ -125,7 +125,7 @@ def test_of_environments_code_and_uv_those_used_last_stay() -> None:
     assert on_node(item("environment", used=0), about=known()) == ["goes"], "it was never finished"
 
 
-def test_of_code_that_of_the_clusters_latest_run_stays_where_that_is_known() -> None:
+def test_choose_on_node_keeps_code_of_clusters_latest_run() -> None:
     items = (item("code", "a", used=1), item("code", "b", used=3))
     assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("b", "a"))) == ["used last", "goes"]
     assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("elsewhere",))) == [
@@ -134,23 +134,23 @@ def test_of_code_that_of_the_clusters_latest_run_stays_where_that_is_known() -> 
     ]
 
 
-def test_what_is_in_use_stays() -> None:
+def test_choose_on_node_keeps_items_in_use() -> None:
     for kind in ("environment", "code", "written", "uv", "run", "program"):
         assert on_node(item(kind, NEW, in_use=True), about=known(run(NEW)), policy=ALL) == ["in use"]
         busy = frozenset({("code" if kind == "written" else kind, NEW)})
         assert on_node(item(kind, NEW), about=known(run(NEW), busy=busy), policy=ALL) == ["in use"]
 
 
-def test_what_can_be_sent_or_made_again_goes() -> None:
+def test_choose_on_node_removes_wheels_and_programs() -> None:
     assert on_node(item("wheels"), item("program"), item("removed"), about=known()) == ["goes"] * 3
 
 
-def test_what_runs_wrote_goes_only_with_all() -> None:
+def test_choose_on_node_removes_written_files_only_with_all() -> None:
     assert on_node(item("written"), about=known()) == ["a run wrote it; --all removes it"]
     assert on_node(item("written"), about=known(), policy=ALL) == ["goes"]
 
 
-def test_on_machines_that_others_use_only_what_is_known_to_be_ours_goes() -> None:
+def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
     theirs = known(ours=False, code=frozenset({"mine"}))
     assert on_node(item("run", OLD), item("code"), item("written"), about=theirs, policy=ALL) == [
         "not of this computer",
@@ -183,13 +183,15 @@ HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
         ("not-a-run", {}, USUAL, ONLY_THERE),
     ],
 )
-def test_runs_on_a_node(name: str, facts: dict[str, Any], policy: Policy, fate: str) -> None:
+def test_choose_on_node_keeps_runs_not_fully_copied_here(
+    name: str, facts: dict[str, Any], policy: Policy, fate: str
+) -> None:
     files = {"artifacts/a.pt": 7, "run.json": 3}
     about = known(run(OLD, files=files), run(NEW, files=files))
     assert on_node(item("run", name, **facts), about=about, policy=policy) == [fate]
 
 
-def test_the_question_tells_what_is_nowhere_else() -> None:
+def test_what_is_lost_names_results_that_exist_nowhere_else() -> None:
     about = known(run(OLD, files={"artifacts/a.pt": 7}))
 
     def lost(*items: Item) -> str:
@@ -200,7 +202,7 @@ def test_the_question_tells_what_is_nowhere_else() -> None:
         assert lost(item("wheels"), only) == ", with results of runs that are nowhere else"
 
 
-def test_a_node_may_be_called_here() -> None:
+def test_clean_table_accepts_node_named_here() -> None:
     nodes = choose_on_node("here", left(item("wheels")), known(), USUAL)
     out = io.StringIO()
     Output(Options(), stdout=out).table(clean_table([*nodes, choice(None, "wheels", 1, removes=True)]))
@@ -208,7 +210,7 @@ def test_a_node_may_be_called_here() -> None:
     assert [one.where for one in nodes] == ["here"], "of this computer it is None"
 
 
-def test_machines_of_a_cluster_that_can_t_be_read_count_as_not_looked_at() -> None:
+def test_seen_counts_unreadable_clusters_as_not_checked() -> None:
     seen = Seen(hosts={}, found={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
     assert seen.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
     assert seen.not_asked() == [
@@ -217,7 +219,7 @@ def test_machines_of_a_cluster_that_can_t_be_read_count_as_not_looked_at() -> No
     ]
 
 
-def test_a_run_that_is_not_over_here_stays_on_its_nodes() -> None:
+def test_choose_on_node_keeps_unfinished_run_and_last_checkpoints() -> None:
     about = known(run(OLD, over=False), latest={NEW: "the latest checkpoints of my.py"})
     assert on_node(item("run", OLD, files=()), item("run", NEW, files=()), about=about, policy=ALL) == [
         "not known to be over",
@@ -225,14 +227,14 @@ def test_a_run_that_is_not_over_here_stays_on_its_nodes() -> None:
     ]
 
 
-def test_files_of_one_name_from_two_nodes_are_both_here() -> None:
+def test_is_all_here_separates_same_named_files_by_node() -> None:
     second = item("run", files=(RunFile(node="n1", path="artifacts/sub/a.pt", bytes=9),))
     assert is_all_here(second, run(NEW, files={"artifacts/n1/sub/a.pt": 9}))
     assert not is_all_here(second, run(NEW, files={"artifacts/n0/sub/a.pt": 9}))
     assert not is_all_here(second, run(NEW))
 
 
-def test_a_home_that_nodes_share_is_looked_at_once() -> None:
+def test_once_a_home_groups_nodes_with_shared_home() -> None:
     one, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
     unknown = left()
     found = {
@@ -264,7 +266,7 @@ CHOICES = (
 )
 
 
-def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_table_shows_counts_sizes_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     out = io.StringIO()
     Output(Options(), stdout=out).table(clean_table(CHOICES))
@@ -279,7 +281,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_down_says_of_machines_that_stay() -> None:
+def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
     there = [one for one in CHOICES if one.where is not None]
     assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
     assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}

@@ -68,7 +68,7 @@ def telling(register: Register) -> list[App]:
         ["--json", "--cluster=red", "-v", "probe", "--cluster=blue", "-y", "--no-color"],
     ],
 )
-def test_global_options_are_taken_before_and_after_the_name(register: Register, words: list[str]) -> None:
+def test_global_options_are_accepted_before_and_after_command(register: Register, words: list[str]) -> None:
     apps = telling(register)
     assert cli.main(words) == 0
     options = apps[0].options
@@ -81,7 +81,7 @@ def test_global_options_are_taken_before_and_after_the_name(register: Register, 
     )
 
 
-def test_without_global_options_the_defaults_hold(register: Register) -> None:
+def test_global_options_have_defaults(register: Register) -> None:
     apps = telling(register)
     assert cli.main(["probe"]) == 0
     options = apps[0].options
@@ -100,12 +100,12 @@ def test_an_empty_cluster_name_is_not_the_default(register: Register) -> None:
     assert apps[0].options.cluster == ""
 
 
-def test_a_command_returns_its_status(register: Register) -> None:
+def test_main_returns_status_of_command(register: Register) -> None:
     telling(register)
     assert cli.main(["probe", "--rank", "4"]) == 4
 
 
-def test_the_store_is_that_of_gpuctl_home(
+def test_store_lies_in_gpuctl_home(
     register: Register, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
@@ -132,7 +132,7 @@ def test_the_store_is_that_of_gpuctl_home(
         ([], None, (), "default"),
     ],
 )
-def test_after_a_script_everything_is_the_scripts(
+def test_script_command_passes_options_after_script_to_it(
     register: Register, words: list[str], module: str | None, rest: tuple[str, ...], cluster: str
 ) -> None:
     seen: list[Any] = []
@@ -149,9 +149,7 @@ def test_after_a_script_everything_is_the_scripts(
     assert seen == [(module, rest, cluster)]
 
 
-def test_a_module_option_without_its_value_is_wrong_usage(
-    register: Register, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_module_option_without_value_exits_2(register: Register, capsys: pytest.CaptureFixture[str]) -> None:
     @click.command(cls=ScriptCommand, context_settings=TAIL)
     @common_options
     @click.option("-m", "module")
@@ -183,7 +181,7 @@ def test_a_module_option_without_its_value_is_wrong_usage(
         (type("OfAnotherModule", (NoCapacity,), {})("Sentence."), 3),
     ],
 )
-def test_each_error_has_its_status_and_is_one_sentence(
+def test_errors_map_to_exit_status_and_print_one_sentence(
     register: Register, capsys: pytest.CaptureFixture[str], error: Exception, status: int
 ) -> None:
     register(raising(error))
@@ -197,7 +195,7 @@ def test_each_error_has_its_status_and_is_one_sentence(
     assert err == "error: Sentence.\n"
 
 
-def test_a_question_answered_with_no_is_no_error(
+def test_declined_question_exits_1_without_error_prefix(
     register: Register, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register(raising(errors.Declined("Cancelled: nothing was removed.")))
@@ -215,7 +213,7 @@ def test_a_question_answered_with_no_is_no_error(
         ("tune", "gpuctl tune --param 'lr=uniform(0.01,0.2)' -- --epochs 5"),
     ],
 )
-def test_an_unknown_option_is_told_with_the_commands_own_example(
+def test_unknown_option_shows_example_of_that_command(
     command: str, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([command, "--epochs", "3"]) == 2
@@ -224,7 +222,7 @@ def test_an_unknown_option_is_told_with_the_commands_own_example(
     assert command == "train" or "gpuctl train" not in err
 
 
-def test_doctor_says_that_the_clouds_sdk_is_not_there(
+def test_doctor_reports_missing_cloud_sdk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
@@ -236,7 +234,7 @@ def test_doctor_says_that_the_clouds_sdk_is_not_there(
     )
 
 
-def test_a_run_that_is_left_is_told_for_what_it_is() -> None:
+def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
     assert left_behind("R", interrupted=False) == "run R goes on; gpuctl logs -f R follows it"
     told = left_behind("R", interrupted=True)
     assert told == (
@@ -251,7 +249,7 @@ def test_every_error_class_with_a_status_exists() -> None:
         assert issubclass(getattr(importlib.import_module(module), kind), Exception), name
 
 
-def test_a_bug_is_called_one_and_verbose_shows_where(
+def test_unexpected_exception_is_reported_as_bug(
     register: Register, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register(raising(KeyError("two\nlines")))
@@ -269,14 +267,16 @@ def test_a_bug_is_called_one_and_verbose_shows_where(
     assert json.loads(out)["error"]["type"] == "KeyError"
 
 
-def test_what_the_system_refuses_is_no_bug(register: Register, capsys: pytest.CaptureFixture[str]) -> None:
+def test_os_error_is_reported_as_error_not_bug(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
     register(raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/here")))
     assert cli.main(["probe"]) == 1
     assert capsys.readouterr().err == "error: /here: No space left on device.\n"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupt_is_130(
+def test_interrupt_exits_130(
     register: Register, capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
     register(raising(error))
@@ -296,7 +296,7 @@ def test_an_interrupt_is_130(
         (["--cluster"], "--cluster"),
     ],
 )
-def test_wrong_usage_is_one_sentence_and_2(
+def test_wrong_usage_exits_2_with_one_sentence(
     register: Register, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     telling(register)
@@ -313,7 +313,7 @@ def test_wrong_usage_is_one_sentence_and_2(
     assert (document["type"], document["exit_status"]) == ("Usage", 2)
 
 
-def test_json_after_wrong_options_is_still_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_flag_after_wrong_option_still_applies(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["down", "--bogus", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["exit_status"] == 2
     assert cli.main(["exec", "--bogus", "--", "ls", "--json"]) == 2
@@ -321,7 +321,7 @@ def test_json_after_wrong_options_is_still_seen(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(("value", "json_wanted"), [("1", True), ("true", True), ("0", False), ("", False)])
-def test_a_variable_is_json_for_every_command(
+def test_gpuctl_json_variable_turns_json_on(
     register: Register, monkeypatch: pytest.MonkeyPatch, value: str, json_wanted: bool
 ) -> None:
     monkeypatch.setenv("GPUCTL_JSON", value)
@@ -332,7 +332,7 @@ def test_a_variable_is_json_for_every_command(
     assert apps[1].options.json
 
 
-def test_a_wrong_line_is_json_with_the_variable(
+def test_gpuctl_json_variable_applies_to_usage_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUCTL_JSON", "1")
@@ -351,7 +351,7 @@ def test_a_wrong_line_is_json_with_the_variable(
          "gpuctl train --json -m pkg.mod"),
     ],
 )  # fmt: skip
-def test_json_at_the_end_of_anothers_words_is_told(
+def test_json_flag_after_script_or_command_prints_note(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -370,12 +370,12 @@ def test_json_at_the_end_of_anothers_words_is_told(
     assert json.loads(out)["error"]["exit_status"] == 2
 
 
-def test_json_among_the_built_in_jobs_options_is_told() -> None:
+def test_check_built_in_refuses_json_after_double_dash() -> None:
     with pytest.raises(errors.Usage, match=r"gpuctl's own --json goes before --: gpuctl train --json -- …$"):
         check_built_in(("--epochs", "1", "--json"))
 
 
-def test_an_error_after_the_document_adds_no_second_one(
+def test_error_after_json_document_adds_no_second_document(
     register: Register, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @click.command()
@@ -391,7 +391,7 @@ def test_an_error_after_the_document_adds_no_second_one(
     assert err == "error: Something is left.\n"
 
 
-def test_every_commands_help_has_short_and_long_and_the_global_options(
+def test_help_of_every_command_lists_global_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in overview.COMMANDS:
@@ -403,12 +403,12 @@ def test_every_commands_help_has_short_and_long_and_the_global_options(
             assert option in short, name
 
 
-def test_options_without_a_command_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_without_command_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--no-color"]) == 2
     assert capsys.readouterr() == ("", "error: Missing command. See `gpuctl --help`.\n")
 
 
-def test_wrong_usage_after_the_document_adds_no_second_one(
+def test_usage_error_after_json_adds_no_second_document(
     register: Register, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @click.command()

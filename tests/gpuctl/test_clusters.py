@@ -45,7 +45,7 @@ def machines(*states: MachineState) -> list[Machine]:
         ((), "gone"),
     ],
 )
-def test_the_state_of_a_cluster(states: tuple[MachineState, ...], state: str) -> None:
+def test_state_of_derives_cluster_state_from_machines(states: tuple[MachineState, ...], state: str) -> None:
     assert state_of(machines(*states)) == state
 
 
@@ -106,7 +106,7 @@ def drawn(*documents: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatc
     return out.getvalue()
 
 
-def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_table_shows_state_cost_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         drawn(*CLUSTERS, width=110, monkeypatch=monkeypatch)
         == """\
@@ -126,7 +126,7 @@ mine: run 20261122-110000-bbbb may be at work on n-1; gpuctl stop 20261122-11000
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_table_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_table_fits_terminal_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = drawn(*CLUSTERS, width=width, monkeypatch=monkeypatch)
     table = text.split("\n\n")[0]
     assert max(map(len, table.splitlines())) <= width
@@ -134,7 +134,7 @@ def test_the_table_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in table
 
 
-def test_free_clusters_have_no_columns_of_money_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_table_of_free_clusters_omits_end_column(monkeypatch: pytest.MonkeyPatch) -> None:
     text = drawn(document("mine", **FREE, shape="local"), width=100, monkeypatch=monkeypatch)
     assert text == (
         "cluster  provider  state    machines  an hour  so far  age\n"
@@ -144,7 +144,7 @@ def test_free_clusters_have_no_columns_of_money_that_ends(monkeypatch: pytest.Mo
     )
 
 
-def test_who_is_silent_keeps_nobody_waiting() -> None:
+def test_asking_returns_answers_without_the_slow_one() -> None:
     began = time.monotonic()
 
     def work(seconds: float) -> str:
@@ -180,7 +180,7 @@ def save(store: Store, name: str, *ports: int, provider: str = "hosts", **facts:
     )
 
 
-def test_every_cluster_is_listed_also_those_that_can_t_be_read(
+def test_clusters_lists_unreadable_clusters_as_unknown(
     store: Store, listening: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(store, "answers", listening, hourly_usd=0.0)
@@ -210,7 +210,7 @@ def test_every_cluster_is_listed_also_those_that_can_t_be_read(
     assert "cloud.json' is missing" in err
 
 
-def test_status_of_all_shows_the_machines_of_each(
+def test_status_all_shows_machines_of_each_cluster(
     store: Store, listening: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(store, "one", listening)
@@ -225,7 +225,7 @@ def test_status_of_all_shows_the_machines_of_each(
     assert "note: two: " in err
 
 
-def test_machines_that_are_gone_are_not_shown_as_billed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_table_bills_no_hourly_cost_for_gone_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = document("over", state="gone", machines=[{"state": "gone"}] * 2, hourly_usd=0.0)
     table = drawn(gone, document("big"), width=110, monkeypatch=monkeypatch)
     row = next(line for line in table.splitlines() if line.startswith("over"))
@@ -234,7 +234,7 @@ def test_machines_that_are_gone_are_not_shown_as_billed(monkeypatch: pytest.Monk
     assert "over: nothing ends it" not in table
 
 
-def test_a_cluster_that_can_not_be_asked_ends_when_the_file_here_says(tmp_path: Path) -> None:
+def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) -> None:
     folder = Store(tmp_path).cluster("lost")
     ending = "2026-11-22T13:30:00+00:00"
     CloudFolder(folder).save(
@@ -249,7 +249,9 @@ def test_a_cluster_that_can_not_be_asked_ends_when_the_file_here_says(tmp_path: 
     assert (found["state"], found["expires_at"]) == ("unknown", ending)
 
 
-def test_without_clusters_there_is_a_sentence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clusters_without_any_prints_how_to_create_one(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["clusters"]) == 0
     assert capsys.readouterr() == (
         "",

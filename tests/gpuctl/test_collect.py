@@ -27,11 +27,11 @@ LOST = Result(
 STOPPED = replace(LOST, status="stopped", first_error=None)
 
 
-def test_what_was_stopped_as_a_node_was_lost_stays_failed() -> None:
+def test_failed_as_before_keeps_failure_of_lost_node() -> None:
     assert failed_as_before(LOST, STOPPED) == LOST
 
 
-def test_what_a_person_stopped_or_what_ended_well_is_told_as_it_is() -> None:
+def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
     assert failed_as_before(None, STOPPED) == STOPPED
     assert failed_as_before(STOPPED, STOPPED) == STOPPED
     well = replace(STOPPED, status="succeeded", exit_code=0)

@@ -40,21 +40,21 @@ def complete(line: str, home: Path) -> tuple[list[str], str]:
     return [word.partition(",")[2] for word in done.stdout.splitlines() if word], done.stderr
 
 
-def test_commands_are_offered_without_importing_them(tmp_path: Path) -> None:
+def test_completion_offers_commands_without_importing_them(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl ", tmp_path)
     assert offered == list(overview.COMMANDS)
     assert "gpuctl.commands." not in modules
     assert complete("gpuctl s", tmp_path)[0] == ["status", "shapes", "stop", "ssh", "ssh-config"]
 
 
-def test_options_are_offered(tmp_path: Path) -> None:
+def test_completion_offers_options(tmp_path: Path) -> None:
     assert "--cluster" in complete("gpuctl --", tmp_path)[0]
     offered, _ = complete("gpuctl completion --", tmp_path)
     assert {"--json", "--cluster", "--help"} <= set(offered)
     assert complete("gpuctl completion z", tmp_path)[0] == ["zsh"]
 
 
-def test_clusters_are_offered(tmp_path: Path) -> None:
+def test_completion_offers_clusters(tmp_path: Path) -> None:
     for name in ("blue", "black", "red"):
         Store(tmp_path).cluster(name).save(
             Inventory(cluster=name, provider="local", created_at="2026-11-21T05:46:25+00:00", machines=())
@@ -63,7 +63,7 @@ def test_clusters_are_offered(tmp_path: Path) -> None:
     assert complete("gpuctl --cluster r", tmp_path)[0] == ["red"]
 
 
-def test_runs_are_offered_the_latest_first(tmp_path: Path) -> None:
+def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
     runs = ["20261121-054625-3fa9", "20261121-054627-1c22", "20261122-010000-9bfd"]
     for run in runs:
         (tmp_path / "runs" / run).mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_runs_are_offered_the_latest_first(tmp_path: Path) -> None:
     assert complete("gpuctl results 20261121", tmp_path)[0] == runs[1::-1]
 
 
-def test_nodes_are_offered(tmp_path: Path) -> None:
+def test_completion_offers_nodes_of_the_cluster(tmp_path: Path) -> None:
     for cluster in ("default", "red"):
         machine = Machine(
             name=f"{cluster}-0",
@@ -104,7 +104,7 @@ def test_nodes_are_offered(tmp_path: Path) -> None:
     assert complete("gpuctl --cluster red ssh red-1", tmp_path)[0] == ["red-1"]
 
 
-def test_providers_and_shapes_are_offered(tmp_path: Path) -> None:
+def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl up --provider ", tmp_path)
     assert offered == ["local", "hosts", "oci", "aws"]
     for command in ("doctor", "reap"):
@@ -117,7 +117,7 @@ def test_providers_and_shapes_are_offered(tmp_path: Path) -> None:
     assert not heavy & set(f"{modules} {more}".split())
 
 
-def test_what_cannot_be_read_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
+def test_completion_offers_nothing_for_unreadable_cluster(tmp_path: Path) -> None:
     assert complete("gpuctl ssh ", tmp_path)[0] == []
     cluster = Store(tmp_path).cluster("default")
     cluster.make()
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_offers_nothing_and_says_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_scripts_are_what_the_shell_reads(shell: str) -> None:
+def test_completion_scripts_parse_in_their_shells(shell: str) -> None:
     result = CliRunner().invoke(group, ["completion", shell])
     assert result.exit_code == 0
     assert result.stdout.strip() == script_for(shell).strip()
@@ -140,7 +140,7 @@ def test_the_scripts_are_what_the_shell_reads(shell: str) -> None:
     subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=60)
 
 
-def test_bash_completes_with_it(tmp_path: Path) -> None:
+def test_completion_works_in_bash(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
@@ -163,7 +163,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     assert (done.stdout, done.stderr) == ("completion\n", "")
 
 
-def test_an_unknown_shell_is_wrong_usage() -> None:
+def test_completion_refuses_unknown_shell() -> None:
     from gpuctl import cli
 
     assert cli.main(["completion", "tcsh"]) == 2

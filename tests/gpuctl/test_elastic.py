@@ -30,7 +30,7 @@ def names(growth: Growth, of: Inventory = FOUR, at_work: tuple[int, ...] = (0,))
     return [one.name for one in growth._candidates(of, [machine(number) for number in at_work])]
 
 
-def test_those_not_at_work_may_join_by_rank_and_as_many_as_there_is_room_for(tmp_path: Path) -> None:
+def test_growth_offers_idle_machines_by_rank_up_to_maximum(tmp_path: Path) -> None:
     assert names(Growth(ClusterFolder(tmp_path / "default"), most=9, python=None)) == [
         "gpu-1",
         "gpu-2",
@@ -43,7 +43,7 @@ def test_those_not_at_work_may_join_by_rank_and_as_many_as_there_is_room_for(tmp
     assert names(growth, at_work=(0, 1, 2, 3)) == []
 
 
-def test_one_that_was_of_no_use_makes_room_for_others_until_it_gets_another_address(tmp_path: Path) -> None:
+def test_growth_skips_failed_machine_until_its_address_changes(tmp_path: Path) -> None:
     growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python=None)
     growth._leave_out(machine(1))
     assert names(growth) == ["gpu-2"]
@@ -53,7 +53,7 @@ def test_one_that_was_of_no_use_makes_room_for_others_until_it_gets_another_addr
     assert names(growth, replaced) == ["gpu-2"]
 
 
-def test_it_is_tried_again_ever_more_seldom(tmp_path: Path) -> None:
+def test_growth_backs_off_retries_of_failed_machine(tmp_path: Path) -> None:
     growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python=None)
     waits = []
     for _ in range(6):
@@ -64,7 +64,7 @@ def test_it_is_tried_again_ever_more_seldom(tmp_path: Path) -> None:
     assert apart == pytest.approx([60, 120, 240, 420, 0], abs=5)
 
 
-def test_the_interpreter_that_was_asked_for_is_that_of_all(tmp_path: Path) -> None:
+def test_growth_candidates_use_requested_python(tmp_path: Path) -> None:
     growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python="/opt/python3")
     [one] = growth._candidates(FOUR, [machine(0)])
     assert one.python == "/opt/python3"
@@ -84,7 +84,7 @@ OLD, NEW, NEWER = ("a.pt", 1), ("b.pt", 2), ("b.pt", 3)
         (None, 30, [NEW, NEWER, NEW, NEWER], [False, False, False, True]),
     ],
 )
-def test_a_checkpoint_is_new_and_of_a_script_at_rest(
+def test_news_reports_new_checkpoint_once_it_has_settled(
     first: tuple[str, int] | None,
     settle_s: float,
     looks: list[tuple[str, int] | None],

@@ -44,7 +44,7 @@ FAILED = replace(
 )
 
 
-def test_a_csv_row_a_run(tmp_path: Path) -> None:
+def test_write_csv_writes_one_row_per_run(tmp_path: Path) -> None:
     export.write_csv([RESULT, FAILED], tmp_path / "runs.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text())))
     assert [row["run"] for row in rows] == [RESULT.run, FAILED.run]
@@ -61,7 +61,7 @@ def test_a_csv_row_a_run(tmp_path: Path) -> None:
     assert "ranks" not in first
 
 
-def test_a_metric_is_a_column() -> None:
+def test_csv_text_has_a_column_per_metric() -> None:
     judged = replace(RESULT, train=replace(RESULT.train, metrics={"f1": 0.875, "a,b": 1.0}, judged_on="test"))
     first, second = csv.DictReader(io.StringIO(export.csv_text([RESULT, judged])))
     names = ("train.metrics.f1", "train.metrics.a,b", "train.judged_on")
@@ -69,12 +69,12 @@ def test_a_metric_is_a_column() -> None:
     assert [second[name] for name in names] == ["0.875", "1.0", "test"]
 
 
-def test_a_cell_of_losses_has_six_digits(tmp_path: Path) -> None:
+def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:
     train = replace(RESULT.train, loss=(1 / 3, 1234567.8, 2e-9))
     assert ",0.333333 1.23457e+06 2e-09," in export.csv_text([replace(RESULT, train=train)])
 
 
-def test_the_scripts_arguments_are_a_column(tmp_path: Path) -> None:
+def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     run = Run(
         run="r",
         cluster="default",
@@ -92,27 +92,27 @@ def test_the_scripts_arguments_are_a_column(tmp_path: Path) -> None:
     assert [row["args"] for row in csv.DictReader(io.StringIO(text))] == ["--lr 0.1 --name 'a b'", ""]
 
 
-def test_what_was_written_is_told(tmp_path: Path) -> None:
+def test_write_csv_and_write_plot_report_written_file(tmp_path: Path) -> None:
     assert export.write_csv([RESULT], tmp_path / "a.csv") == f"wrote {tmp_path}/a.csv: 1 run"
     pytest.importorskip("matplotlib")
     told = export.write_plot([RESULT, FAILED], tmp_path / "a.png")
     assert told == f"wrote {tmp_path}/a.png: a plot of 2 runs"
 
 
-def test_stdout_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_csv_refuses_dash_as_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Usage, match=r"--csv runs\.csv"):
         export.write_csv([RESULT], Path("-"))
     assert not list(tmp_path.iterdir())
 
 
-def test_without_numbers_there_is_no_plot(tmp_path: Path) -> None:
+def test_write_plot_refuses_runs_without_timings(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="No run has timings to draw"):
         export.write_plot([FAILED], tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 
 
-def test_only_runs_of_one_job_are_joined(tmp_path: Path) -> None:
+def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     more = replace(RESULT, world_size=4)
     other = replace(RESULT, script="$other$.py", world_size=2)
@@ -125,18 +125,18 @@ def test_only_runs_of_one_job_are_joined(tmp_path: Path) -> None:
     assert "<!-- 1 rank, 3fa9 -->" in drawn
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_write_csv_reports_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="No such file or directory"):
         export.write_csv([RESULT], tmp_path / "missing" / "runs.csv")
 
 
-def test_a_plot_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_write_plot_refuses_unknown_file_type(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"\.png.*runs\.xls"):
         export.write_plot([RESULT], tmp_path / "runs.xls")
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_the_sentence_says_how_to_get_it(
+def test_write_plot_without_matplotlib_advises_pip_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
@@ -145,7 +145,7 @@ def test_without_matplotlib_the_sentence_says_how_to_get_it(
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF"), ("a.svg", b"<?xml")])
-def test_a_plot(tmp_path: Path, name: str, begins: bytes) -> None:
+def test_write_plot_writes_png_pdf_and_svg(tmp_path: Path, name: str, begins: bytes) -> None:
     pytest.importorskip("matplotlib")
     faster = replace(RESULT, world_size=4, train=replace(RESULT.train, samples_per_s=15_000.0))
     for results in ([RESULT], [RESULT, faster, FAILED]):

@@ -73,7 +73,7 @@ def first(
     return found and (found.error.rank, found.error.node, found.error.message, found.exit_code)
 
 
-def test_nothing_failed() -> None:
+def test_first_failure_is_none_when_all_ranks_succeed() -> None:
     assert first(ended(0, 0), ended(1, 0), nodes=(node(0, 0), node(1, 0))) is None
 
 
@@ -88,7 +88,7 @@ KILLED = "killed, by nobody knows what; running out of memory is the usual cause
         (node(0, stopped=True), node(1)),
     ],
 )
-def test_the_first_of_the_ranks_that_ended_without_a_word(nodes: tuple[NodeRecord, NodeRecord]) -> None:
+def test_first_failure_blames_earliest_rank_without_exit_code(nodes: tuple[NodeRecord, NodeRecord]) -> None:
     assert first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=nodes) == (0, "node-0", KILLED, None)
     assert first(ended(0, None, 10.3), ended(1, None, 10.0), nodes=nodes) == (1, "node-1", KILLED, None)
     # Ray may end the others as soon as the first is gone; one that had said so by then is no cause.
@@ -101,12 +101,12 @@ def test_the_first_of_the_ranks_that_ended_without_a_word(nodes: tuple[NodeRecor
     assert own == (0, "node-0", "exit status 3: RuntimeError: boom", 3)
 
 
-def test_ranks_that_a_stop_ended_without_a_word_are_no_failure() -> None:
+def test_first_failure_ignores_stopped_ranks_without_exit_code() -> None:
     stopped = (node(0, stopped=True), node(1, stopped=True))
     assert first(ended(0, None, 10.0), ended(1, None, 10.1), nodes=stopped) is None
 
 
-def test_what_a_script_exits_with_when_it_is_told_to_stop_is_no_failure() -> None:
+def test_first_failure_ignores_exit_status_after_stop() -> None:
     stopped = (node(0, stopped_at=10.0), node(1, stopped_at=10.0))
     assert first(ended(0, 1, 10.2), ended(1, 15, 10.3), nodes=stopped, tails={0: BOOM}) is None
     # It had failed before: then the stop came too late.
@@ -121,7 +121,7 @@ def test_what_a_script_exits_with_when_it_is_told_to_stop_is_no_failure() -> Non
     assert first(ended(0, 1, 10.2), ended(1, 1, 10.3), nodes=late, tails={1: PEER}) is None
 
 
-def test_clocks_that_differ_do_not_make_a_stop_of_a_failure() -> None:
+def test_first_failure_corrects_stop_time_for_clock_offset() -> None:
     nodes = (node(0), node(1, stopped_at=10.0))
     killed = ended(0, -9, 10.0)
     assert first(killed, ended(1, -15, 10.1), nodes=nodes, offsets=(-0.4, 0.0)) == (
@@ -132,7 +132,7 @@ def test_clocks_that_differ_do_not_make_a_stop_of_a_failure() -> None:
     )
 
 
-def test_who_lost_a_peer_with_its_node_is_not_blamed() -> None:
+def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
     tail = (
         "error: Rank 1 lost another rank (Read error [10.0.0.1]:33170: Connection reset by peer). Look for it"
     )
@@ -145,19 +145,19 @@ def test_who_lost_a_peer_with_its_node_is_not_blamed() -> None:
     )
 
 
-def test_a_machine_that_is_shut_down_ends_its_ranks() -> None:
+def test_first_failure_blames_machine_that_was_shut_down() -> None:
     ended_by_it = (node(0, stopped_at=10.1), node(1, failure="the machine was shut down"))
     found = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
     assert found == (None, "node-1", "the machine was shut down", 1)
 
 
-def test_a_node_that_says_why_is_believed() -> None:
+def test_first_failure_prefers_reason_reported_by_node() -> None:
     said = node(0, failure="Ray ended here during the run: killed")
     found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
     assert found == (None, "node-0", "Ray ended here during the run: killed", 1)
 
 
-def test_ray_s_head_ends_the_others() -> None:
+def test_first_failure_blames_ray_head_before_other_nodes() -> None:
     def died(number: int, at: float, why: str = "Ray ended here during the run: killed") -> NodeRecord:
         return replace(node(number, failure=why), ended_at=at)
 
@@ -174,7 +174,7 @@ def test_ray_s_head_ends_the_others() -> None:
     assert blamed(died(0, 12.0), died(1, 11.0, "the machine was rebooted during the run")) == "node-1"
 
 
-def test_a_rank_that_only_lost_ray_is_not_blamed() -> None:
+def test_first_failure_does_not_blame_rank_that_lost_ray_actor() -> None:
     tail = (
         "Traceback (most recent call last):\n  ...\n"
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
@@ -185,31 +185,31 @@ def test_a_rank_that_only_lost_ray_is_not_blamed() -> None:
     assert found[1] == "node-0"
 
 
-def test_the_rank_that_began_it_not_the_one_that_was_ended() -> None:
+def test_first_failure_blames_failed_rank_not_terminated_one() -> None:
     assert first(
         ended(0, -15, 10.4), ended(1, 3, 10.0), nodes=(node(0, stopped=True), node(1)), tails={1: BOOM}
     ) == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
 
 
-def test_first_is_meant_in_the_clusters_time() -> None:
+def test_first_failure_compares_times_corrected_by_clock_offset() -> None:
     """Node 1's clock is 100 s ahead: by its own clock it failed later, in truth earlier."""
     found = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
     assert found is not None
     assert found[0] == 1
 
 
-def test_at_the_same_instant_the_one_that_was_told_to_end_is_second() -> None:
+def test_first_failure_prefers_error_to_sigterm_at_same_time() -> None:
     found = first(ended(0, -15, 10.0), ended(1, 3, 10.0), nodes=(node(0), node(1)))
     assert found is not None
     assert found[0] == 1
 
 
-def test_a_rank_that_only_lost_its_peer_is_second_also_when_it_ended_earlier() -> None:
+def test_first_failure_skips_earlier_rank_that_lost_its_peer() -> None:
     found = first(ended(0, 1, 10.0), ended(1, 3, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
     assert found == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
 
 
-def test_a_rank_that_was_ended_while_it_died_of_its_own_error() -> None:
+def test_first_failure_blames_terminated_rank_with_own_error_in_log() -> None:
     found = first(ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
     assert found is not None
     assert found[:2] == (1, "node-1")
@@ -220,7 +220,7 @@ def test_a_rank_that_was_ended_while_it_died_of_its_own_error() -> None:
     assert found[:2] == (0, "node-0")
 
 
-def test_a_killed_rank_and_its_peers() -> None:
+def test_first_failure_blames_killed_rank_not_its_peer() -> None:
     assert first(ended(0, 1, 10.1), ended(1, -9, 10.0), nodes=(node(0), node(1)), tails={0: PEER}) == (
         1,
         "node-1",
@@ -229,7 +229,7 @@ def test_a_killed_rank_and_its_peers() -> None:
     )
 
 
-def test_a_sigterm_out_of_the_blue_is_a_failure() -> None:
+def test_first_failure_counts_unrequested_sigterm() -> None:
     assert first(ended(0, 1, 10.1), ended(1, -15, 10.0), nodes=(node(0), node(1))) == (
         1,
         "node-1",
@@ -250,7 +250,7 @@ def test_a_sigterm_out_of_the_blue_is_a_failure() -> None:
         (ended(0, None, None), ended(1, None, None)),
     ],
 )
-def test_what_a_stop_did_is_no_failure(ranks: tuple[RankRecord, ...]) -> None:
+def test_first_failure_ignores_ends_caused_by_stop(ranks: tuple[RankRecord, ...]) -> None:
     assert first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)), tails={1: PEER}) is None
 
 
@@ -262,13 +262,13 @@ def test_what_a_stop_did_is_no_failure(ranks: tuple[RankRecord, ...]) -> None:
         ((ended(0, -9, 10.0), ended(1, -9, 20.0)), 0),
     ],
 )
-def test_a_failure_before_the_stop_stays_one(ranks: tuple[RankRecord, ...], rank: int) -> None:
+def test_first_failure_reports_failure_before_the_stop(ranks: tuple[RankRecord, ...], rank: int) -> None:
     found = first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)))
     assert found is not None
     assert found[0] == rank
 
 
-def test_a_node_that_was_lost_is_named_when_no_rank_explains_it() -> None:
+def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
     lost = node(1, None, failure="lost: connection refused")
     expected = (None, "node-1", "lost: connection refused", None)
     assert first(ended(0, -15), nodes=(node(0, stopped=True), lost)) == expected
@@ -276,7 +276,7 @@ def test_a_node_that_was_lost_is_named_when_no_rank_explains_it() -> None:
     assert first(ended(0, 1), nodes=(node(0), lost), tails={0: PEER}) == expected
 
 
-def test_a_rank_that_failed_by_itself_comes_before_a_node_that_was_lost() -> None:
+def test_first_failure_blames_failed_rank_before_lost_node() -> None:
     found = first(
         ended(0, 3), nodes=(node(0), node(1, None, failure="lost: connection refused")), tails={0: BOOM}
     )
@@ -284,7 +284,7 @@ def test_a_rank_that_failed_by_itself_comes_before_a_node_that_was_lost() -> Non
     assert found[0] == 0
 
 
-def test_a_launcher_that_failed_without_its_ranks() -> None:
+def test_first_failure_reports_launcher_that_ended_by_itself() -> None:
     assert first(nodes=(node(0, 2), node(1, 0))) == (
         None,
         "node-0",
@@ -340,7 +340,7 @@ def four(
     ids=["gloo", "built-in", "nccl", "store"],
 )
 @pytest.mark.parametrize("hung", [ended(1, -9, 11.0), ended(1, None, None), ended(1, -15, 11.0)])
-def test_a_rank_that_gave_up_waiting_is_not_the_first_and_says_for_whom(
+def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
     code: int, tail: str, said: str, hung: RankRecord
 ) -> None:
     found = first(ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail})
@@ -351,7 +351,7 @@ def test_a_rank_that_gave_up_waiting_is_not_the_first_and_says_for_whom(
     assert found[3] == code
 
 
-def test_the_launcher_s_end_of_a_silent_rank_is_no_cause() -> None:
+def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
     """On one machine: torchrun kills what does not take its SIGTERM, and nobody of ours stopped anything."""
     ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
     found = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
@@ -360,7 +360,7 @@ def test_the_launcher_s_end_of_a_silent_rank_is_no_cause() -> None:
     assert "out of memory" not in found.error.message
 
 
-def test_of_several_that_did_not_give_up_all_are_named() -> None:
+def test_first_failure_names_all_ranks_that_may_have_hung() -> None:
     stopped = [ended(n, -15, 11.0) for n in (1, 2, 3)]
     found = four(ended(0, 1), *stopped, tails={0: GLOO})
     assert found is not None
@@ -378,7 +378,7 @@ def test_of_several_that_did_not_give_up_all_are_named() -> None:
     assert found[:2] == (3, "node-3")
 
 
-def test_who_was_waited_for_is_told_beside_the_message() -> None:
+def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
     many = run(0.0, 0.0, nproc=2)
     gave_up = {"node-0": [ended(0, 1, 10.0), ended(1, 1, 10.1, local_rank=1)]}
     stopped = (node(0), node(1, stopped_at=10.5))
@@ -404,28 +404,28 @@ def test_who_was_waited_for_is_told_beside_the_message() -> None:
         "RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n",
     ],
 )
-def test_of_those_that_did_not_give_up_it_is_those_that_are_named(tail: str) -> None:
+def test_first_failure_names_only_ranks_the_timeout_log_names(tail: str) -> None:
     found = four(ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)), tails={0: tail})
     assert found is not None
     assert found[:2] == (None, None)
     assert found[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
 
 
-def test_a_rank_that_had_ended_well_is_waited_for_in_vain() -> None:
+def test_first_failure_blames_ended_rank_others_waited_for() -> None:
     found = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
     assert found is not None
     assert found[:2] == (1, "node-1")
     assert found[2].startswith("had ended: rank 0 waited for it in vain")
 
 
-def test_where_all_gave_up_none_of_them_is_blamed() -> None:
+def test_first_failure_blames_no_rank_when_all_timed_out() -> None:
     found = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
     assert found is not None
     assert found[:2] == (None, None)
     assert found[2].startswith("every rank waited for others until its time was over")
 
 
-def test_what_failed_before_or_of_itself_comes_before_those_that_gave_up() -> None:
+def test_first_failure_prefers_real_failures_to_timeouts() -> None:
     nodes = (node(0), node(1, stopped_at=10.5))
     killed = first(ended(0, -6, 610.0), ended(1, -9, 10.0), nodes=(node(0), node(1)), tails={0: NCCL})
     assert killed == (1, "node-1", "killed by SIGKILL; running out of memory is the usual cause", -9)
@@ -466,7 +466,7 @@ def test_what_failed_before_or_of_itself_comes_before_those_that_gave_up() -> No
         (200, "", "exit status 200"),
     ],
 )
-def test_how_an_end_is_described(code: int, tail: str, message: str) -> None:
+def test_describe_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:
     assert describe(code, tail) == message
 
 
@@ -500,9 +500,9 @@ def test_how_an_end_is_described(code: int, tail: str, message: str) -> None:
         ),
     ],
 )
-def test_the_last_words_of_a_log(tail: str, said: str) -> None:
+def test_last_words_extracts_error_line_from_log_tail(tail: str, said: str) -> None:
     assert last_words(tail) == said
 
 
-def test_the_last_words_are_not_endless() -> None:
+def test_last_words_limits_length() -> None:
     assert len(last_words("x" * 1_000_000)) <= 2000

@@ -54,7 +54,7 @@ def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("help train", "gpuctl train --help"),
     ],
 )
-def test_other_tools_commands_are_answered_with_the_line_to_type(
+def test_other_tools_commands_suggest_gpuctl_line(
     line: str, ours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = answered(line, capsys)
@@ -82,7 +82,7 @@ def test_other_tools_commands_are_answered_with_the_line_to_type(
         ("status -o table", "-o", "gpuctl status --json"),
     ],
 )  # fmt: skip
-def test_other_tools_options_are_answered_with_the_line_to_type(
+def test_other_tools_options_suggest_gpuctl_line(
     line: str, missing: str, ours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = line.removeprefix("--cluster blue ").split()[0]
@@ -103,7 +103,9 @@ def test_other_tools_options_are_answered_with_the_line_to_type(
         ("--no-color", "Missing command. See `gpuctl --help`."),
     ],
 )
-def test_other_mistakes_are_told_as_ever(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_usage_errors_keep_the_usual_message(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert answered(line, capsys).startswith(said)
 
 
@@ -123,7 +125,7 @@ def test_other_mistakes_are_told_as_ever(line: str, said: str, capsys: pytest.Ca
         "torchrun --env KEY=hush=hush my.py",
     ],
 )
-def test_values_of_environment_variables_are_not_said_again(
+def test_suggestions_hide_values_of_environment_variables(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = answered(line, capsys)
@@ -131,12 +133,12 @@ def test_values_of_environment_variables_are_not_said_again(
     assert "KEY=…" in said
 
 
-def test_more_machines_are_promised_and_no_fewer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scale_suggests_up_only_for_more_machines(capsys: pytest.CaptureFixture[str]) -> None:
     said = answered("scale --nodes 4", capsys)
     assert said == "gpuctl has no 'scale'. Have more machines: gpuctl up --count 4"
 
 
-def test_json_gets_the_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggestion_keeps_json_flag_and_is_in_json_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["launch", "-n", "2", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["message"] == "gpuctl has no 'launch'. Create machines: gpuctl up --count 2 --json"
@@ -147,7 +149,7 @@ def options_of(name: str) -> set[str]:
     return {opt for param in command.params if isinstance(param, click.Option) for opt in param.opts}
 
 
-def test_the_table_names_what_gpuctl_has_and_nothing_that_it_has_itself() -> None:
+def test_familiar_tables_map_foreign_names_to_existing_ones() -> None:
     for typed, (begin, _) in familiar.COMMANDS.items():
         assert typed not in overview.COMMANDS
         ours = begin.split()[0]

@@ -67,12 +67,12 @@ def measured(
         (1_250_000, 2, 0.0125, 100.0),  # over 100 Mbit/s
     ],
 )
-def test_a_ring(size: int, ranks: int, gb_s: float, ms: float) -> None:
+def test_ring_ms_computes_ring_allreduce_time(size: int, ranks: int, gb_s: float, ms: float) -> None:
     assert ring_ms(size, ranks, gb_s) == pytest.approx(ms, rel=1e-9)
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 782), (2, 391), (4, 196), (8, 98), (1024, 1)])
-def test_the_seeds_steps_an_epoch(ranks: int, steps: int) -> None:
+def test_steps_an_epoch_divides_samples_by_batch_and_ranks(ranks: int, steps: int) -> None:
     assert steps_an_epoch(50_000, 64, ranks) == steps
 
 
@@ -120,7 +120,7 @@ def test_the_seeds_steps_an_epoch(ranks: int, steps: int) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_layout(
+def test_forecast_computes_step_and_epoch_range_of_layout(
     start: Step, to: str, network: Network, communication_ms: Range, step_ms: Range, steps: int
 ) -> None:
     found = forecast(start, layout(to), network)
@@ -143,11 +143,11 @@ def test_a_layout(
     ("to", "network"),
     [("2x1", Network()), ("2x1", Network(within=link(9.0))), ("1x2", Network(between=link(1.0)))],
 )
-def test_no_bandwidth_no_forecast(to: str, network: Network) -> None:
+def test_forecast_is_none_without_bandwidth(to: str, network: Network) -> None:
     assert forecast(step(), layout(to), network) is None
 
 
-def test_the_seeds_second_machine() -> None:
+def test_forecast_range_contains_measured_two_node_step() -> None:
     """One machine of two A10: 391 steps of 21.2 ms. With a second one over 48 Gbps, 38.3 ms were measured."""
     one = measured("1x2", 391 * 0.0212, share=Share(compute=1.0, communication=0.0, data=0.0))
     start = step_of(one)
@@ -173,7 +173,7 @@ def test_the_seeds_second_machine() -> None:
         (Share(compute=1.0, communication=0.0, data=0.0), Job(gradient_bytes=1000)),
     ],
 )
-def test_a_job_that_does_not_tell_enough_has_no_step(share: Share, job: Job) -> None:
+def test_step_of_is_none_without_shares_gradients_or_batch(share: Share, job: Job) -> None:
     one = measured("1x1", 10.0, share=share, job=job)
     assert step_of(one) is None
     found = outlook(layout("2x1"), [one], Network(between=link(1.0)), gpus_a_node=1)
@@ -182,7 +182,7 @@ def test_a_job_that_does_not_tell_enough_has_no_step(share: Share, job: Job) -> 
     assert (found.speed_up, found.efficiency, found.epoch_usd) == (None, None, None)
 
 
-def test_communication_that_was_measured_is_not_counted_twice() -> None:
+def test_step_of_excludes_measured_communication() -> None:
     one = measured("2x1", 391 * 0.040, share=Share(compute=0.5, communication=0.4, data=0.1))
     start = step_of(one)
     assert start is not None
@@ -200,12 +200,12 @@ def test_communication_that_was_measured_is_not_counted_twice() -> None:
         ("2x1", ["2x1"], "2x1"),
     ],
 )
-def test_what_a_forecast_starts_from(to: str, there: Sequence[str], base: str) -> None:
+def test_base_for_picks_layout_to_forecast_from(to: str, there: Sequence[str], base: str) -> None:
     found = base_for(layout(to), [measured(name, 10.0) for name in there])
     assert found.layout.name == base
 
 
-def test_what_a_layout_would_cost() -> None:
+def test_outlook_computes_cost_speedup_and_efficiency() -> None:
     one = measured("1x2", 391 * 0.020, usd=4.0, share=Share(compute=1.0, communication=0.0, data=0.0))
     two = measured("2x2", 5.0, usd=8.0)
     found = outlook(layout("2x2"), [one, two], Network(between=link(6.0)), gpus_a_node=2)
@@ -227,7 +227,7 @@ def test_what_a_layout_would_cost() -> None:
     assert document["measured_epoch_s"] == 5.0
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_outlook_document_has_null_for_unknown_values() -> None:
     found = outlook(layout("4x8"), [measured("1x1", 10.0)], Network(), gpus_a_node=8).document()
     known = {key: value for key, value in found.items() if value is not None}
     assert known == {
@@ -246,7 +246,7 @@ def test_what_is_not_known_is_null() -> None:
         ("4x2", 1, "cpu", 16.0),  # not on its GPU
     ],
 )
-def test_nodes_of_more_gpus_than_the_measured_ones_have_no_known_price(
+def test_outlook_has_no_cost_for_nodes_with_more_gpus(
     to: str, gpus: int, device: str, usd: float | None
 ) -> None:
     job = Job(device=device, batch_size=64, gradient_bytes=RESNET18_BYTES)
@@ -275,7 +275,7 @@ def test_nodes_of_more_gpus_than_the_measured_ones_have_no_known_price(
         ("1x2", ["1x1", "2x2"], "2x2"),  # as many a node goes before smaller
     ],
 )
-def test_processes_that_share_a_cpu_are_foretold_from_as_many(
+def test_outlook_on_cpu_needs_base_with_as_many_processes(
     to: str, there: Sequence[str], base: str | None
 ) -> None:
     job = Job(device="cpu", batch_size=64, gradient_bytes=RESNET18_BYTES)
@@ -291,7 +291,7 @@ def test_processes_that_share_a_cpu_are_foretold_from_as_many(
         assert (found.forecast is None, found.base.layout.name, found.why) == (False, base, None)
 
 
-def test_a_steps_buckets_are_the_jobs() -> None:
+def test_step_of_counts_buckets_by_bucket_size() -> None:
     one = measured("1x1", 10.0)
     assert [step_of(one, mb).buckets for mb in (None, 25.0, 100.0, 1.0)] == [3, 2, 1, 43]  # type: ignore[union-attr]
     found = outlook(
@@ -340,7 +340,7 @@ TWO_NODES = [
         ([], 1, 0, None, None, None, None),
     ],
 )
-def test_which_figure_counts(
+def test_network_of_picks_given_measured_or_nominal_bandwidth(
     lines: list[Any],
     nnodes: int,
     size: int,
@@ -373,7 +373,7 @@ def test_which_figure_counts(
         ),
     ],
 )  # fmt: skip
-def test_the_smallest_size_tells_the_latency(
+def test_network_of_derives_latency_from_smallest_size(
     lines: list[Any], nnodes: int, between_s: float | None, within_s: float | None
 ) -> None:
     found = network_of(lines, nnodes=nnodes, bucket_bytes=4_000_000)
@@ -381,7 +381,7 @@ def test_the_smallest_size_tells_the_latency(
         assert (known and known.hop_s) == (wanted if wanted is None else pytest.approx(wanted))
 
 
-def test_latency_that_nobody_measured_is_assumed() -> None:
+def test_network_of_assumes_latency_when_unmeasured() -> None:
     for known in ({"given_gb_s": 1.0}, {"nominal_gb_s": 1.0}):
         between = network_of([], nnodes=1, bucket_bytes=1000, **known).between
         assert between is not None
@@ -402,12 +402,12 @@ def test_latency_that_nobody_measured_is_assumed() -> None:
         ("2x4", 2 * 7 / 8 * (2 * 1.0 + 6 * 0.1)),
     ],
 )
-def test_the_hops_of_a_ring(to: str, ms: float) -> None:
+def test_network_latency_counts_hops_of_the_ring(to: str, ms: float) -> None:
     both = Network(between=link(1.0, hop_s=0.001), within=link(9.0, hop_s=0.0001))
     assert both.latency_s(layout(to)) * 1000 == pytest.approx(ms)
 
 
-def test_what_was_measured_is_no_more_than_the_slow_end() -> None:
+def test_forecast_slow_end_bounds_measured_allreduce_time() -> None:
     """Bandwidth that grows with the size, and latency: a step of one bucket of each measured size."""
     speeds = {64_000: 0.05, 4_000_000: 0.8, 64_000_000: 1.1}
     lines = [line("all", size, gb_s, latency_s=0.0004) for size, gb_s in speeds.items()]
@@ -432,5 +432,7 @@ def test_what_was_measured_is_no_more_than_the_slow_end() -> None:
         (None, True, None),
     ],
 )
-def test_the_catalogs_figure(shape: str | None, rdma: bool, gb_s: float | None) -> None:
+def test_nominal_gb_s_reads_shape_bandwidth_from_catalog(
+    shape: str | None, rdma: bool, gb_s: float | None
+) -> None:
     assert nominal_gb_s(shape, rdma=rdma) == gb_s

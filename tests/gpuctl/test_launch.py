@@ -63,7 +63,7 @@ class Quiet:
         """A phase."""
 
 
-def test_a_file_that_can_not_be_kept_here_leaves_the_run_alone_and_says_so(tmp_path: Path) -> None:
+def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Path) -> None:
     store = Store(tmp_path)
     folder = store.new_run(datetime(2026, 11, 21, tzinfo=UTC))
     run = replace(RUN, run=folder.id)

@@ -37,14 +37,14 @@ def entry(**more: object) -> dict[str, Any]:
     return {"node": B.name, "host": B.host, "port": B.port, "owner": owner_of(BOTH), **more}
 
 
-def test_a_machine_that_was_ended_took_its_rules_along(folder: ClusterFolder) -> None:
+def test_let_go_records_firewall_closed_for_ended_machine(folder: ClusterFolder) -> None:
     let_go(App(), folder, BOTH, ONE, ended=True)
     last = folder.journal.read()[-1]
     assert last == {"at": last["at"], "event": "firewall closed", **entry()}
     assert restore_firewalls(App(), folder) == []
 
 
-def test_a_machine_that_is_silent_is_asked_again_by_what_the_journal_has(
+def test_restore_firewalls_retries_unreachable_machine_of_journal(
     folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     let_go(App(), folder, BOTH, ONE, ended=False)
@@ -58,13 +58,13 @@ def test_a_machine_that_is_silent_is_asked_again_by_what_the_journal_has(
     assert "gpu-1 (u@127.0.0.1:2): no TCP connection" in left.reason
 
 
-def test_a_journal_that_does_not_say_how_to_reach_it(folder: ClusterFolder) -> None:
+def test_restore_firewalls_reports_machine_without_address(folder: ClusterFolder) -> None:
     folder.journal.append("firewall", **entry())
     (left,) = restore_firewalls(App(), folder)
     assert left.reason.endswith("the machine is in the inventory no more.")
 
 
-def test_nobody_leaves(folder: ClusterFolder) -> None:
+def test_let_go_writes_nothing_if_no_machine_leaves(folder: ClusterFolder) -> None:
     before = folder.journal.read()
     let_go(App(), folder, BOTH, BOTH, ended=False)
     assert folder.journal.read() == before

@@ -64,21 +64,21 @@ def printed(folder: RunFolder, *arriving: tuple[int, bytes], rank: int | None = 
         (b"", [b"abc\n"], "abc\n"),
     ],
 )
-def test_a_line_that_came_in_parts_is_one(
+def test_logs_join_line_that_arrives_in_parts(
     folder: RunFolder, here: bytes, pieces: list[bytes], shown: str
 ) -> None:
     (folder.logs_path / "rank-0.log").write_bytes(here)
     assert printed(folder, *((0, piece) for piece in pieces)) == shown
 
 
-def test_each_rank_has_its_own(folder: RunFolder) -> None:
+def test_logs_join_partial_lines_per_rank(folder: RunFolder) -> None:
     (folder.logs_path / "rank-0.log").write_bytes(b"abc")
     (folder.logs_path / "rank-1.log").write_bytes(b"one\nuvw")
     told = printed(folder, (1, b"x\n"), (0, b"d\n"), rank=None)
     assert told == "[rank 1] one\n[rank 1] uvwx\n[rank 0] abcd\n"
 
 
-def test_where_nothing_arrives_any_more_the_ranks_stay_in_order(folder: RunFolder) -> None:
+def test_logs_of_ended_run_print_ranks_in_order(folder: RunFolder) -> None:
     (folder.logs_path / "rank-0.log").write_bytes(b"abc")
     (folder.logs_path / "rank-1.log").write_bytes(b"uvw\n")
     assert printed(folder, rank=None, over=True) == "[rank 0] abc\n[rank 1] uvw\n"

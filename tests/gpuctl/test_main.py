@@ -56,20 +56,20 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--no-color", "--help"]])
-def test_the_overview_is_the_same_however_it_is_asked_for(words: list[str]) -> None:
+def test_help_options_and_no_arguments_print_same_overview(words: list[str]) -> None:
     done = start(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == overview.text() + "\n"
 
 
-def test_the_overview_tells_of_every_command_option_and_status() -> None:
+def test_overview_lists_every_command_and_global_option() -> None:
     text = overview.text()
     for word in (*overview.COMMANDS, "--cluster", "--json", "--yes", "--verbose", "--no-color", "130"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_every_command_of_the_overview_is_there_and_has_help() -> None:
+def test_overview_commands_exist_and_have_help() -> None:
     import importlib
 
     import click
@@ -80,13 +80,13 @@ def test_every_command_of_the_overview_is_there_and_has_help() -> None:
         assert command.help, name
 
 
-def test_version() -> None:
+def test_version_option_prints_version() -> None:
     done = start("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "gpuctl")
     assert start("--json", "--version").stdout == done.stdout
 
 
-def test_help_for_a_reader_that_went_away_is_no_error() -> None:
+def test_help_exits_0_when_stdout_is_closed_by_reader() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -124,7 +124,7 @@ def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> Non
 
 @pytest.mark.parametrize("how", STARTS)
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["completion", "bash"]])
-def test_modules_in_the_current_folder_are_not_ours(hostile: Path, how: str, words: list[str]) -> None:
+def test_main_ignores_modules_in_current_folder(hostile: Path, how: str, words: list[str]) -> None:
     # The current folder is first on sys.path with -m and -c, and again through PYTHONPATH.
     for path in (
         str(ROOT),
@@ -136,7 +136,7 @@ def test_modules_in_the_current_folder_are_not_ours(hostile: Path, how: str, wor
         assert "HOSTILE" not in done.stderr
 
 
-def test_dependencies_may_live_in_a_folder_of_pythonpath(tmp_path: Path) -> None:
+def test_demote_user_folders_keeps_pythonpath_importable(tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("FOUND = True")
     code = "import sys; from gpuctl.__main__ import demote_user_folders as demote; demote(); "
     code += f"import only_here; assert sys.path[-1] == {str(tmp_path)!r}, sys.path"
@@ -144,7 +144,7 @@ def test_dependencies_may_live_in_a_folder_of_pythonpath(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-P", "-c", code], env=env, check=True, timeout=60)
 
 
-def test_ours_comes_before_a_users_folder_when_it_was_not_found_by_path(hostile: Path) -> None:
+def test_demote_prefers_own_packages_in_editable_install(hostile: Path) -> None:
     """An editable install finds our packages by a hook that is asked after `sys.path`."""
     code = f"""
 import importlib.util, sys
@@ -166,7 +166,7 @@ assert remote.__file__.startswith({str(ROOT)!r}), remote
     assert done.returncode == 0, done.stderr
 
 
-def test_a_deleted_current_folder_is_no_obstacle(tmp_path: Path) -> None:
+def test_help_works_in_deleted_current_folder(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     env = os.environ | {"PYTHONPATH": str(ROOT), "GONE": str(folder)}

@@ -51,7 +51,7 @@ def grew(seconds: float, samples: float = 64) -> metrics.Written:
     return metrics.Written(samples=samples, seconds=seconds)
 
 
-def test_the_first_step_is_that_of_the_last_rank_to_take_it() -> None:
+def test_summary_first_step_s_is_that_of_slowest_rank() -> None:
     def first_step_s(started: dict[int, float]) -> float | None:
         told: dict[int, list[dict[str, object]]] = {
             0: [START, *steps(3)],
@@ -67,7 +67,7 @@ def test_the_first_step_is_that_of_the_last_rank_to_take_it() -> None:
     assert first_step_s({0: 96.1, 1: 200.0}) is None, "clocks that were set meanwhile tell nothing"
 
 
-def test_a_job_that_tells_everything() -> None:
+def test_summary_takes_values_of_complete_job() -> None:
     train = summary({0: [START, *steps(20), epoch(1), epoch(2), END]})
     assert (train.model, train.dataset, train.strategy, train.device) == ("cnn", "digits", "ddp", "cuda")
     assert (train.epochs, train.epoch_s, train.loss) == (2, (2.0, 2.0), (1.0, 0.5))
@@ -76,7 +76,7 @@ def test_a_job_that_tells_everything() -> None:
     assert train.share == Share(compute=0.5, communication=0.3, data=0.2)
 
 
-def test_a_job_that_was_ended_before_its_end() -> None:
+def test_summary_derives_values_of_job_without_end_line() -> None:
     parts = {"step_ms": 10.0, "compute_ms": 6.0, "communication_ms": 3.0, "data_ms": 1.0}
     lines = [
         START,
@@ -91,7 +91,7 @@ def test_a_job_that_was_ended_before_its_end() -> None:
     assert train.share == Share(compute=0.6, communication=0.3, data=0.1)
 
 
-def test_a_script_that_tells_little() -> None:
+def test_summary_of_sparse_script_has_loss_and_speed_only() -> None:
     lines = [{"step": 1, "loss": 0.9, "samples": 64}, {"step": 2, "loss": 0.4, "samples": 128}]
     train = summary({0: lines, 1: lines}, world_size=2, written=grew(2.0))
     assert train.samples_per_s == 64
@@ -106,14 +106,14 @@ def test_a_script_that_tells_little() -> None:
     assert (train.step_ms, train.share) == (StepMs(), Share())
 
 
-def test_the_accuracy_of_a_script_without_epochs_is_its_last() -> None:
+def test_summary_takes_last_valid_accuracy_without_epochs() -> None:
     lines = [{"step": n, "accuracy": accuracy} for n, accuracy in enumerate((0.1, 0.8, 97.0, "high", None))]
     assert summary({0: lines, 1: [{"step": 1, "accuracy": 0.9}]}).accuracy == 0.8
     assert summary({0: lines[2:]}).accuracy is None
     assert summary({0: [epoch(1), *lines]}).accuracy == 0.9
 
 
-def test_the_loss_of_steps_that_name_their_epoch_is_the_mean() -> None:
+def test_summary_averages_step_loss_per_epoch() -> None:
     lines = [{"step": n, "loss": float(n), "epoch": 1 + n // 4} for n in range(1, 7)]
     assert summary({0: lines}).loss == (2.0, 5.0)
     assert summary({0: [*lines, epoch(1)]}).loss == (1.0,)
@@ -122,11 +122,11 @@ def test_the_loss_of_steps_that_name_their_epoch_is_the_mean() -> None:
     assert math.isnan(broken[1])
 
 
-def test_the_speed_of_some_ranks_is_not_that_of_all() -> None:
+def test_summary_has_no_speed_when_a_rank_reports_none() -> None:
     assert summary({0: steps(5)}, world_size=2, written=grew(1.0)).samples_per_s is None
 
 
-def test_times_in_the_lines_are_better_than_those_of_the_file() -> None:
+def test_summary_prefers_line_times_to_file_times() -> None:
     assert summary({0: steps(11)}, written=grew(1000.0)).samples_per_s == pytest.approx(320)
 
 
@@ -157,7 +157,7 @@ def counts(*samples: object) -> list[dict[str, object]]:
         ([], grew(2.0), None),
     ],
 )
-def test_the_speed_of_lines_without_times(
+def test_samples_per_s_of_uses_file_times_without_line_times(
     lines: list[dict[str, object]], written: metrics.Written | None, speed: float | None
 ) -> None:
     assert metrics.samples_per_s_of(lines, written) == speed
@@ -194,14 +194,14 @@ JUDGED = {"loss": 0.2, "accuracy": 0.9, "f1": 0.8, "top5": 1}
         ([epoch(1), END], {}, None),
     ],
 )
-def test_what_the_model_was_judged_by(
+def test_summary_takes_metrics_from_test_or_last_validation(
     lines: list[dict[str, object]], judged: dict[str, float], judged_on: str | None
 ) -> None:
     train = summary({0: lines, 1: [END | {"test": {"other": 1.0}}]}, world_size=2)
     assert (train.metrics, train.judged_on) == (judged, judged_on)
 
 
-def test_of_very_many_metrics_the_first_are_kept() -> None:
+def test_summary_keeps_first_32_metrics() -> None:
     many = {f"m{n}": n for n in range(1000)}
     assert list(summary({0: [END | {"test": {"bad": None} | many}]}).metrics) == [f"m{n}" for n in range(32)]
 
@@ -215,11 +215,11 @@ def test_of_very_many_metrics_the_first_are_kept() -> None:
         ([START, END], None),
     ],
 )
-def test_the_steps_that_a_rank_told_of(lines: list[dict[str, object]], told: int | None) -> None:
+def test_steps_of_counts_steps_by_their_numbers(lines: list[dict[str, object]], told: int | None) -> None:
     assert metrics.steps_of(lines) == told
 
 
-def test_the_shares_are_those_of_all_ranks() -> None:
+def test_summary_averages_step_shares_over_ranks() -> None:
     """While one computes, the other waits for it."""
     slow = END | {"share": {"compute": 0.9, "communication": 0.0, "data": 0.1}}
     waits = END | {"share": {"compute": 0.1, "communication": 0.8, "data": 0.1}}
@@ -230,19 +230,19 @@ def test_the_shares_are_those_of_all_ranks() -> None:
     assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == metrics.Share(compute=0.5)
 
 
-def test_a_script_that_tells_nothing() -> None:
+def test_summary_of_no_lines_is_empty() -> None:
     assert summary({}) == metrics.TrainSummary()
     assert summary({0: []}) == metrics.TrainSummary()
 
 
-def test_a_loss_that_is_no_number_any_more_is_told() -> None:
+def test_summary_reports_missing_or_nan_loss_as_nan() -> None:
     for bad in (math.nan, None):
         losses = summary({0: [epoch(1), epoch(2, loss=bad)]}).loss
         assert losses[0] == 1.0
         assert math.isnan(losses[1])
 
 
-def test_ranks_of_different_kinds() -> None:
+def test_summary_joins_device_kinds_of_ranks() -> None:
     assert summary({0: [START], 1: [START | {"device": "cpu"}]}, world_size=2).device == "cpu+cuda"
 
 
@@ -258,12 +258,14 @@ def test_ranks_of_different_kinds() -> None:
         ([END | {"step_ms": {"p50": "fast"}}, *steps(3, every_s=0.5)], 500.0, 500.0),
     ],
 )
-def test_the_time_of_a_step(lines: list[dict[str, object]], p50: float | None, p95: float | None) -> None:
+def test_step_ms_of_takes_reported_or_derived_step_times(
+    lines: list[dict[str, object]], p50: float | None, p95: float | None
+) -> None:
     found = metrics.step_ms_of(lines)
     assert (found.p50, found.p95) == (pytest.approx(p50), pytest.approx(p95))
 
 
-def test_percentiles_lie_between_the_values() -> None:
+def test_percentile_interpolates_between_values() -> None:
     assert [metrics.percentile([4, 1, 3, 2], percent) for percent in (0, 50, 95, 100)] == pytest.approx(
         [1, 2.5, 3.85, 4]
     )
@@ -300,7 +302,9 @@ anything = st.lists(st.dictionaries(st.sampled_from(KEYS + MORE), values, max_si
 
 @given(anything, anything)
 @settings(max_examples=300, deadline=None)
-def test_no_line_can_do_harm(lines: list[dict[str, object]], others: list[dict[str, object]]) -> None:
+def test_metrics_and_progress_accept_any_line(
+    lines: list[dict[str, object]], others: list[dict[str, object]]
+) -> None:
     train = summary({0: lines, 1: others}, world_size=2, written=grew(1.0))
     assert all(math.isfinite(value) for value in train.metrics.values())
     metrics.step_ms_of(lines)

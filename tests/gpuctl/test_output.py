@@ -52,7 +52,7 @@ def output(options: Options | None = None, encoding: str = "utf-8") -> tuple[Out
     return Output(options or Options(), stdin=io.StringIO(), stdout=out, stderr=err), out, err
 
 
-def test_the_document_is_json_whatever_is_in_it() -> None:
+def test_json_writes_ascii_json_of_any_values() -> None:
     printer, out, err = output(Options(json=True))
     printer.json({"path": Path("/a"), "step": StepMs(p50=1.5), "loss": (0.5, math.nan), "name": "Zo\udc80ë"})
     assert json.loads(out.getvalue()) == {
@@ -65,14 +65,14 @@ def test_the_document_is_json_whatever_is_in_it() -> None:
     assert err.getvalue() == ""
 
 
-def test_a_second_document_is_a_bug() -> None:
+def test_json_refuses_second_document() -> None:
     printer, _, _ = output(Options(json=True))
     printer.json({})
     with pytest.raises(AssertionError):
         printer.json({})
 
 
-def test_people_read_stderr_and_tables_on_stdout() -> None:
+def test_say_writes_to_stderr_and_table_to_stdout() -> None:
     printer, out, err = output()
     printer.say("hello")
     printer.detail("not said")
@@ -80,14 +80,14 @@ def test_people_read_stderr_and_tables_on_stdout() -> None:
     assert (out.getvalue(), err.getvalue()) == ("[not] :markup:\n", "hello\n")
 
 
-def test_what_is_no_terminal_has_columns_only_where_they_are_named() -> None:
+def test_table_wraps_without_terminal_only_if_columns_is_set() -> None:
     code = SAY.replace("a table", "word " * 50 + "end")
     line = "word " * 50 + "end"
     assert line in python(code, FORCE_COLOR="1", TERM="dumb").stdout
     assert max(map(len, python(code, COLUMNS="60").stdout.splitlines())) <= 60
 
 
-def test_with_json_tables_leave_stdout_to_the_document() -> None:
+def test_table_is_written_to_stderr_with_json() -> None:
     printer, out, err = output(Options(json=True, verbose=True))
     printer.detail("said")
     printer.table("a table")
@@ -95,17 +95,17 @@ def test_with_json_tables_leave_stdout_to_the_document() -> None:
     assert (out.getvalue(), err.getvalue()) == ("[]\n", "said\na table\n")
 
 
-def test_what_the_encoding_lacks_has_a_stand_in() -> None:
+def test_text_replaces_characters_missing_in_encoding() -> None:
     printer, out, _ = output(encoding="ascii")
     printer.text("█░ ✓ café → 日本")
     assert out.getvalue() == "#. ok caf\\xe9 -> \\u65e5\\u672c\n"
 
 
-def test_yes_answers_without_asking() -> None:
+def test_confirm_with_yes_option_does_not_ask() -> None:
     assert output(Options(yes=True))[0].confirm("Really?")
 
 
-def test_without_a_terminal_a_question_needs_yes() -> None:
+def test_confirm_without_terminal_requires_yes_option() -> None:
     with pytest.raises(Usage, match=r"Create 2 machines\?.*--yes"):
         output()[0].confirm("Create 2 machines?")
 
@@ -122,7 +122,7 @@ def test_without_a_terminal_a_question_needs_yes() -> None:
         ("a\nb\nc\n", False),
     ],
 )
-def test_the_answer_on_a_terminal(typed: str, answer: bool) -> None:
+def test_confirm_reads_answer_on_terminal(typed: str, answer: bool) -> None:
     with Terminal(ASK) as terminal:
         terminal.wait_for("Really? [y/N] ")
         terminal.type(typed)
@@ -130,7 +130,7 @@ def test_the_answer_on_a_terminal(typed: str, answer: bool) -> None:
         assert terminal.wait() == 0
 
 
-def test_an_interrupt_while_it_asks_is_no_answer() -> None:
+def test_confirm_interrupted_exits_130() -> None:
     code = """
 import click, sys
 from gpuctl import cli
@@ -149,7 +149,7 @@ sys.exit(cli.main(["down"]))
         assert "error: Interrupted." in terminal.seen.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
 
 
-def test_a_question_is_asked_when_stdout_is_a_pipe(tmp_path: Path) -> None:
+def test_confirm_asks_when_stdout_is_redirected(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+") as file, Terminal(ASK, stdout=file.fileno()) as terminal:
         terminal.wait_for("Really? [y/N] ")
         terminal.type("y\n")
@@ -168,7 +168,9 @@ def test_a_question_is_asked_when_stdout_is_a_pipe(tmp_path: Path) -> None:
         ([], {"TERM": "dumb"}, False),
     ],
 )
-def test_colour_on_a_terminal(words: list[str], environment: dict[str, str], colored: bool) -> None:
+def test_output_is_coloured_on_terminal_unless_disabled(
+    words: list[str], environment: dict[str, str], colored: bool
+) -> None:
     with Terminal(SAY, *words, **environment) as terminal:
         assert terminal.wait() == 0
     for part in ("32mto people", "31merror", "1;31ma table"):
@@ -176,13 +178,13 @@ def test_colour_on_a_terminal(words: list[str], environment: dict[str, str], col
     assert ("\x1b" in terminal.seen) is colored
 
 
-def test_no_colour_without_a_terminal() -> None:
+def test_output_has_no_colour_without_terminal() -> None:
     done = python(SAY, FORCE_COLOR="1", COLORTERM="truecolor")
     assert (done.stdout, done.stderr) == ("a table\n", "to people\nerror: wrong\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_reader_that_goes_away_does_not_stop_the_work(stream: str) -> None:
+def test_output_continues_after_reader_closes_pipe(stream: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: writer}
@@ -200,7 +202,7 @@ def test_a_reader_that_goes_away_does_not_stop_the_work(stream: str) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_closed_streams_are_no_obstacle(closed: str) -> None:
+def test_output_tolerates_closed_streams(closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, SILENT],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -210,7 +212,7 @@ def test_closed_streams_are_no_obstacle(closed: str) -> None:
     assert done.returncode == 5, done.stderr
 
 
-def test_words_of_others_cannot_steer_the_terminal() -> None:
+def test_output_strips_terminal_control_sequences() -> None:
     printer, _, err = output()
     printer.say("name\x1b[2J\x07\nsecond\r\n")
     printer.error("it's \x1b]0;title\x07here")

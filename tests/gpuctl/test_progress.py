@@ -16,13 +16,13 @@ def after(*lines: tuple[int, dict[str, object], float]) -> State:
     return progress.state()
 
 
-def test_before_anything_is_told() -> None:
+def test_state_without_lines_is_empty() -> None:
     state = after()
     assert state == State()
     assert (state.where(), state.how(), state.fraction) == ([], [], None)
 
 
-def test_a_job_half_way() -> None:
+def test_state_reports_epoch_step_speed_and_time_left() -> None:
     lines = [
         (rank, {"step": n, "loss": 0.5, "samples": n * 32}, n * 0.1) for n in range(1, 61) for rank in (0, 1)
     ]
@@ -34,32 +34,32 @@ def test_a_job_half_way() -> None:
     assert state.how() == ["loss 0.500", "640 samples/s"]
 
 
-def test_a_job_that_goes_on_with_another_number_of_ranks() -> None:
+def test_state_omits_total_steps_after_change_of_ranks() -> None:
     lines = [(0, {"step": n, "epoch": 3}, n * 0.1) for n in range(50, 61)]
     state = after((0, START, 0.0), *lines)
     assert (state.epoch, state.epochs, state.step, state.steps, state.left_s) == (3, 3, 60, None, None)
 
 
-def test_times_in_the_lines_count_more_than_their_arrival() -> None:
+def test_state_prefers_line_times_to_arrival_times() -> None:
     lines = [(0, {"step": n, "samples": n, "time": 1000 + n}, 5.0) for n in (1, 2, 3)]
     assert after(*lines).samples_per_s == pytest.approx(1.0)
 
 
-def test_a_script_of_its_own_kind() -> None:
+def test_state_of_script_shows_step_and_loss_only() -> None:
     state = after((3, {"step": 7, "loss": 1.25}, 0.0))
     assert (state.where(), state.how(), state.fraction) == (["step 7"], ["loss 1.250"], None)
 
 
-def test_a_loss_that_is_no_number_any_more() -> None:
+def test_state_shows_nan_loss() -> None:
     assert after((0, {"step": 7, "loss": math.nan}, 0.0)).how() == ["loss nan"]
 
 
-def test_an_epochs_accuracy() -> None:
+def test_state_shows_accuracy_of_last_epoch() -> None:
     state = after((0, START, 0.0), (0, {"step": 40}, 1.0), (0, {"event": "epoch", "accuracy": 0.951}, 1.0))
     assert state.how() == ["accuracy 95.1 %"]
 
 
-def test_the_end_of_an_epoch_is_told_by_its_own_line() -> None:
+def test_state_takes_end_of_epoch_from_epoch_line() -> None:
     epoch = {"event": "epoch", "epoch": 1, "loss": 1.9, "accuracy": 0.5, "samples_per_s": 6000.0}
     lines = [(0, START, 0.0), (0, {"step": 30, "epoch": 1, "loss": 1.2}, 1.0), (0, epoch, 2.0)]
     state = after(*lines)
@@ -76,7 +76,7 @@ def test_the_end_of_an_epoch_is_told_by_its_own_line() -> None:
     )
 
 
-def test_the_speed_is_that_of_steps_not_of_what_is_between_epochs() -> None:
+def test_state_speed_excludes_time_between_epochs() -> None:
     epoch = {"event": "epoch", "epoch": 1}
     first = [(0, {"step": 10, "samples": 100}, 0.0), (0, {"step": 20, "samples": 200}, 1.0), (0, epoch, 2.0)]
     assert after(*first[:2]).samples_per_s == pytest.approx(100)
@@ -88,13 +88,13 @@ def test_the_speed_is_that_of_steps_not_of_what_is_between_epochs() -> None:
     assert after(*told, *second).samples_per_s == pytest.approx(90), "until every rank has told"
 
 
-def test_more_steps_than_were_announced() -> None:
+def test_state_caps_fraction_at_1_beyond_announced_steps() -> None:
     state = after((0, START, 0.0), (0, {"step": 100}, 0.0), (0, {"step": 200}, 1.0))
     assert (state.fraction, state.left_s) == (1.0, 0.0)
     assert "left" not in " ".join(state.where())
 
 
-def test_what_counts_as_progress() -> None:
+def test_update_returns_true_for_steps_and_epochs_only() -> None:
     progress = Progress()
     assert not progress.update(0, START, 0.0)
     assert progress.update(0, {"step": 1}, 0.0)

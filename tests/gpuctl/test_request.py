@@ -13,7 +13,7 @@ from inventories.machine import Inventory, Machine
 
 @pytest.mark.parametrize("provider", ["local", "hosts", "aws"])
 @pytest.mark.parametrize("form", [("--data-dir", "{}"), ("--data-dir={}",)])
-def test_a_home_that_the_shell_has_put_in_is_told_of(
+def test_home_note_warns_of_home_expanded_by_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, form: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -30,7 +30,7 @@ def test_a_home_that_the_shell_has_put_in_is_told_of(
 
 
 @pytest.mark.parametrize("words", [(), ("--data-dir",), ("--data-dir", "/data"), ("--data-dir", "~/sets")])
-def test_other_folders_are_as_they_are(words: tuple[str, ...]) -> None:
+def test_home_note_is_none_for_other_folders(words: tuple[str, ...]) -> None:
     assert home_note(words, "aws") is None
 
 
@@ -46,7 +46,7 @@ def test_other_folders_are_as_they_are(words: tuple[str, ...]) -> None:
         ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, False, (), {"CUDA_VISIBLE_DEVICES": "0"}),
     ],
 )
-def test_the_built_in_job_is_told_its_device(
+def test_train_request_passes_device_to_built_in_job(
     asked: dict[str, object], on_cpu: bool, job_words: tuple[str, ...], rank_env: dict[str, str]
 ) -> None:
     request = TrainRequest(**asked)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def test_the_built_in_job_is_told_its_device(
 
 
 @pytest.mark.parametrize("named", [{"words": ("my.py", "--device", "cuda")}, {"module": "pkg.mod"}])
-def test_scripts_and_modules_on_the_cpu_see_no_gpu(named: dict[str, object]) -> None:
+def test_train_request_hides_gpus_from_scripts_on_cpu(named: dict[str, object]) -> None:
     with_gpus = TrainRequest(env={"A": "1"}, **named)  # type: ignore[arg-type]
     assert (with_gpus.on_cpu, dict(with_gpus.rank_env)) == (False, {"A": "1"})
     request = TrainRequest(device="cpu", env={"A": "1"}, **named)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def test_scripts_and_modules_on_the_cpu_see_no_gpu(named: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(("device", "word"), [("cpu", "cuda"), ("cpu", "auto"), ("auto", "cpu")])
-def test_two_devices_contradict_each_other(device: Literal["cpu", "auto"], word: str) -> None:
+def test_check_device_refuses_contradicting_devices(device: Literal["cpu", "auto"], word: str) -> None:
     with pytest.raises(Usage, match=f"--device {device} and --device {word} after -- contradict each other"):
         check_device(TrainRequest(device=device, words=("--device", word)))
 
@@ -80,7 +80,7 @@ def test_two_devices_contradict_each_other(device: Literal["cpu", "auto"], word:
         ("local", None, None, 0),
     ],
 )
-def test_gpus_that_a_machine_should_have(
+def test_expected_gpus_come_from_shape_or_inventory(
     provider: str, shape: str | None, had: int | None, expected: int
 ) -> None:
     machine = Machine(

@@ -69,7 +69,7 @@ def result(
     )
 
 
-def test_a_run_that_went_well() -> None:
+def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
     start = {"event": "start", "device": "cuda:1", "model": "cnn"}
     found = result(
         ranks(0, 0, 0),
@@ -88,7 +88,7 @@ def test_a_run_that_went_well() -> None:
     assert found.dir == "/here"
 
 
-def test_the_speed_of_a_script_that_tells_no_times_is_that_of_its_files_writes() -> None:
+def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:
     lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
     metrics = dict.fromkeys(range(3), lines)
     told = {
@@ -120,7 +120,7 @@ def test_the_speed_of_a_script_that_tells_no_times_is_that_of_its_files_writes()
         ({}, {"loss": (0.5,)}, True),
     ],
 )
-def test_nothing_was_left_only_where_that_is_known(
+def test_nothing_was_left_needs_resumed_job_without_new_epochs(
     changes: dict[str, Any], train: dict[str, Any], *, left: bool
 ) -> None:
     ended = replace(result(ranks(0, 0, 0), nodes(0, 0)), script="built-in", resumed_from="earlier")
@@ -128,7 +128,7 @@ def test_nothing_was_left_only_where_that_is_known(
     assert nothing_was_left(replace(ended, **changes)) is not left
 
 
-def test_seconds_are_completed_from_the_records() -> None:
+def test_summarise_completes_seconds_from_records() -> None:
     found = result(ranks(0, 0, 0), nodes(0, 0))
     assert found.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=92.0)
     given = Seconds(total=1.0, connect=2.0, train=3.0)
@@ -136,17 +136,17 @@ def test_seconds_are_completed_from_the_records() -> None:
 
 
 @pytest.mark.parametrize(("hourly", "cost"), [(36.0, 1.0), (0.0, 0.0), (None, None)])
-def test_the_cost_is_the_machines_for_that_time(hourly: float | None, cost: float | None) -> None:
+def test_summarise_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
     found = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
     assert found.cost_usd == pytest.approx(cost)
 
 
-def test_the_cost_of_an_unknown_time_is_unknown() -> None:
+def test_summarise_has_no_cost_for_unknown_time() -> None:
     found = result(ranks(None, None, None), [])
     assert (found.cost_usd, found.seconds.total) == (None, None)
 
 
-def test_a_run_that_goes_on() -> None:
+def test_summarise_reports_running_while_a_node_has_not_ended() -> None:
     for records in ([], nodes(0)):
         found = result(ranks(0, 0, None), records)
         assert (found.status, found.exit_code, found.ended_at, found.first_error) == (
@@ -157,34 +157,34 @@ def test_a_run_that_goes_on() -> None:
         )
 
 
-def test_a_run_without_any_record_is_not_a_success() -> None:
+def test_summarise_reports_run_without_records_as_failed() -> None:
     empty = replace(RUN, nodes=())
     assert result({}, [], run=empty).status == "failed"
 
 
-def test_a_rank_that_failed_decides_before_every_node_has_ended() -> None:
+def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
     found = result(ranks(None, 3, None), [])
     assert (found.status, found.exit_code) == ("failed", 3)
     assert found.first_error == FirstError(rank=1, node="node-0", message="exit status 3")
 
 
-def test_unknown_is_not_success() -> None:
+def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:
     assert result(ranks(0, 0, 0), nodes(0, None)).status == "failed"
     assert result(ranks(0, 0, None), nodes(0, 0)).status == "succeeded"
     assert result(ranks(0, 0, 1), nodes(0, 0)).status == "failed"
 
 
-def test_a_run_that_was_stopped() -> None:
+def test_summarise_reports_stopped_run() -> None:
     found = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
     assert (found.status, found.exit_code, found.first_error) == ("stopped", None, None)
 
 
-def test_a_run_that_failed_and_was_then_stopped() -> None:
+def test_summarise_reports_failed_for_run_stopped_after_failure() -> None:
     found = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
     assert (found.status, found.exit_code) == ("failed", 3)
 
 
-def test_a_result_survives_the_way_through_its_file() -> None:
+def test_result_survives_json_round_trip() -> None:
     lines = [{"event": "epoch", "loss": float("nan"), "epoch_s": 1.0}, {"step": 1, "samples": 3}]
     found = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
     text = codec.dump(found)

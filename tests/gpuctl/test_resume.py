@@ -79,21 +79,21 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ),
     ],
 )
-def test_what_is_typed_wins_over_the_earlier_run(
+def test_taken_over_prefers_typed_options_to_earlier_run(
     typed: dict[str, object], run: Run, expected: dict[str, object]
 ) -> None:
     request = taken_over(TrainRequest(resume=True, **typed), run)  # type: ignore[arg-type]
     assert {name: getattr(request, name) for name in expected} == expected
 
 
-def test_values_of_variables_are_asked_for_again() -> None:
+def test_taken_over_requires_env_values_again() -> None:
     run = replace(RUN, options=RunOptions(project="/srv", env=("LR", "TOKEN")))
     with pytest.raises(Usage, match=r"was given --env TOKEN, .* Give them again: --env TOKEN=VALUE"):
         taken_over(TrainRequest(env={"LR": "1"}), run)
     assert taken_over(TrainRequest(env={"LR": "1", "TOKEN": ""}), run).env == {"LR": "1", "TOKEN": ""}
 
 
-def test_what_a_record_keeps_of_a_request() -> None:
+def test_options_of_request_omit_env_values() -> None:
     request = TrainRequest(
         words=("my.py",),
         project=Path("/srv"),
@@ -120,7 +120,7 @@ def test_what_a_record_keeps_of_a_request() -> None:
         ("-x 1 --epochs 3", "-x 1 --epochs 3"),
     ],
 )
-def test_an_option_of_the_built_in_job_counts_as_it_was_given_last(words: str, expected: str) -> None:
+def test_last_of_each_keeps_last_value_of_each_option(words: str, expected: str) -> None:
     assert last_of_each(words.split()) == tuple(expected.split())
 
 
@@ -149,19 +149,19 @@ def test_an_option_of_the_built_in_job_counts_as_it_was_given_last(words: str, e
         ({"module": "pkg.other"}, MODULE, MODULE, False),
     ],
 )
-def test_only_runs_of_the_script_that_is_named_or_was_run_last_are_gone_on_from(
+def test_same_script_accepts_named_or_latest_script_only(
     typed: dict[str, object], run: Run, newest: Run, same: bool
 ) -> None:
     assert same_script(TrainRequest(**typed), run, newest) is same  # type: ignore[arg-type]
 
 
-def test_a_file_named_like_the_built_in_job_is_not_the_built_in_job() -> None:
+def test_built_in_is_false_for_script_file_of_that_name() -> None:
     assert not replace(RUN, script="built-in").built_in
     assert BUILT_IN.built_in
     assert replace(BUILT_IN, options=None).built_in
 
 
-def test_records_of_an_older_gpuctl_are_read() -> None:
+def test_run_record_without_new_fields_is_read() -> None:
     document = codec.to_json(RUN)
     del document["options"], document["resumed_from"]
     assert codec.from_json(Run, document, "run.json") == replace(RUN, options=None)
@@ -191,7 +191,7 @@ SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
 THEIRS = replace(SOME, newest="a.pt")
 
 
-def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
+def test_survey_picks_first_run_with_checkpoints_anywhere() -> None:
     runs = (NEXT, RUN, BUILT_IN)
     asked = Survey(
         runs=runs,
@@ -206,7 +206,7 @@ def test_the_first_run_with_checkpoints_is_taken_wherever_they_are() -> None:
     assert replace(asked, found={}, here=[None] * 3).pick() is None
 
 
-def test_a_run_that_has_but_what_was_placed_for_it_wrote_none() -> None:
+def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
     after = replace(RUN, run="20261121-060000-0001", resumed_from=RUN.run)
     last = replace(RUN, run="20261121-060000-0002", resumed_from=after.run)
     newer, arrived = replace(THEIRS, written_ns=2), replace(THEIRS, written_ns=9)
@@ -226,7 +226,7 @@ def test_a_run_that_has_but_what_was_placed_for_it_wrote_none() -> None:
     assert wrote(None, THEIRS, None, here=(None, None, THEIRS)) == {last.run, RUN.run}, "placed from here"
 
 
-def test_a_step_of_the_built_in_job_is_known_by_its_name() -> None:
+def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
     after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
     arrived = replace(SOME, written_ns=9)
     asked = Survey(
@@ -240,7 +240,7 @@ def test_a_step_of_the_built_in_job_is_known_by_its_name() -> None:
     }
 
 
-def test_a_survey_of_some_of_the_runs() -> None:
+def test_survey_only_selects_given_runs() -> None:
     built_in = replace(BUILT_IN, run="20261121-040000-0000")
     asked = Survey(
         runs=(NEXT, RUN, built_in),
@@ -255,13 +255,13 @@ def test_a_survey_of_some_of_the_runs() -> None:
     )
 
 
-def test_every_node_of_a_script_finds_them_and_the_first_of_the_built_in_job() -> None:
+def test_receivers_are_all_nodes_for_scripts_first_for_built_in() -> None:
     both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
     assert receivers(replace(RUN, nodes=both)) == both
     assert receivers(replace(BUILT_IN, nodes=both)) == both[:1]
 
 
-def test_what_passes_through_here_keeps_its_times(tmp_path: Path) -> None:
+def test_keep_times_restores_modification_times(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name, at in (("sub/a.pt", 9_000), ("b.pt", 10_000), ("c.json", 10_500)):
         (tmp_path / name).touch()
@@ -271,7 +271,7 @@ def test_what_passes_through_here_keeps_its_times(tmp_path: Path) -> None:
     assert times == {"a.pt": 3_000, "b.pt": 4_000, "c.json": 4_500}
 
 
-def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> None:
+def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
     asked = Survey(
         runs=(later, RUN),
@@ -343,7 +343,7 @@ def test_a_later_run_whose_first_node_does_not_answer_may_have_newer_ones() -> N
         ),
     ],
 )
-def test_a_line_says_what_a_run_goes_on_from(earlier: Earlier, line: str) -> None:
+def test_goes_on_names_checkpoint_and_its_source(earlier: Earlier, line: str) -> None:
     assert goes_on(earlier, NEXT) == f"run {NEXT.run} (sub/my.py) {line}"
 
 
@@ -360,7 +360,7 @@ def test_a_line_says_what_a_run_goes_on_from(earlier: Earlier, line: str) -> Non
         (BUILT_IN, ("--global-batch-size=256",), "1 node, 1 rank instead of 4"),
     ],
 )
-def test_the_line_says_that_there_are_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
+def test_goes_on_reports_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
     before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
     now = replace(run, run=NEXT.run, args=args)
     earlier = Earlier(run=now, source=before, found=THEIRS, places=(FIRST,))
@@ -371,7 +371,7 @@ def test_the_line_says_that_there_are_fewer_ranks(run: Run, args: tuple[str, ...
     assert f"from the beginning on {where}: no" in goes_on(Earlier(run=before, source=None), now)
 
 
-def test_machines_that_do_not_answer_are_left_out() -> None:
+def test_machines_of_omits_unreachable_machines() -> None:
     inventory = Inventory(
         cluster="default",
         provider="local",
@@ -407,7 +407,7 @@ FAILED = Result(
 LOST = replace(FAILED, exit_code=None, first_error=FirstError(rank=None, node="gpu-1", message="lost"))
 
 
-def test_what_failed_is_one_line() -> None:
+def test_what_failed_describes_failure_in_one_line() -> None:
     assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
     assert what_failed(LOST) == "gpu-1: lost"
     assert what_failed(hung(0, 2)) == "rank 1 waited in vain"
@@ -427,7 +427,7 @@ def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Re
     return replace(FAILED, run=run, exit_code=code, first_error=error)
 
 
-def test_a_lost_machine_is_told_from_a_rank_that_failed() -> None:
+def test_blames_a_machine_is_true_for_lost_machine_only() -> None:
     assert blames_a_machine(LOST)
     assert not blames_a_machine(FAILED)
     assert not blames_a_machine(replace(FAILED, first_error=None))
@@ -468,9 +468,7 @@ ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ra
         (hung(2), replace(hung(2, run=NEXT.run), ranks=ELSEWHERE), False),
     ],
 )
-def test_the_same_failure_without_a_newer_checkpoint_is_not_tried_again(
-    before: Result, now: Result, vain: bool
-) -> None:
+def test_in_vain_detects_same_failure_without_new_checkpoint(before: Result, now: Result, vain: bool) -> None:
     left = Earlier(run=NEXT, source=RUN, found=SOME)
     assert in_vain(before, left, now, left) is vain
     assert in_vain(before, replace(left, found=None), now, replace(left, found=None)) is vain
@@ -480,7 +478,7 @@ def test_the_same_failure_without_a_newer_checkpoint_is_not_tried_again(
     assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
 
 
-def test_an_interrupt_that_is_held_back_counts_at_the_end() -> None:
+def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:
     done = []
 
     def body(fails: Callable[[], None]) -> None:

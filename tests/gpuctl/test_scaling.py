@@ -51,14 +51,14 @@ def measured(
         ("2x1,2x1", ["2x1"]),
     ],
 )
-def test_layouts_are_nodes_times_processes(words: str, names: list[str]) -> None:
+def test_parse_layouts_reads_nodes_times_processes(words: str, names: list[str]) -> None:
     found = parse_layouts(words, "--layouts")
     assert [one.name for one in found] == names
     assert [one.world_size for one in found] == [one.nodes * one.nproc for one in found]
 
 
 @pytest.mark.parametrize("words", ["", "2", "0x1", "1x0", "1x1,", "-1x2", "2X2", "1x1x1", "12345x1", "1 x 1"])
-def test_what_is_no_layout_is_named(words: str) -> None:
+def test_parse_layouts_refuses_malformed_layouts(words: str) -> None:
     with pytest.raises(Usage, match=r"--forecast .* is no layout\. Write NODESxPROCESSES"):
         parse_layouts(words, "--forecast")
 
@@ -74,11 +74,11 @@ def test_what_is_no_layout_is_named(words: str) -> None:
         ([8, 4, 8], ["1x1", "1x4", "3x4"]),
     ],
 )
-def test_default_layouts_follow_from_the_cluster(gpus: list[int], names: list[str]) -> None:
+def test_default_layouts_follow_node_and_gpu_counts(gpus: list[int], names: list[str]) -> None:
     assert [one.name for one in default_layouts(gpus)] == names
 
 
-def test_the_seeds_speed_ups() -> None:
+def test_measured_computes_speed_up_and_efficiency() -> None:
     # Seconds an epoch of one A10, two in one machine, and two machines with two each.
     one, two, four = measured("1x1", 16.4), measured("1x2", 8.3), measured("2x2", 7.5)
     assert one.speed_up(one) == one.efficiency(one) == 1.0
@@ -88,7 +88,7 @@ def test_the_seeds_speed_ups() -> None:
     assert four.efficiency(two) == pytest.approx(8.3 / 7.5 / 2)
 
 
-def test_a_layout_is_the_median_of_its_repetitions() -> None:
+def test_measured_takes_median_of_repetitions() -> None:
     found = measured("1x2", 8.0, 9.0, 8.2, hourly_usd=4.0)
     assert found.epoch_s == 8.2
     assert found.spread == pytest.approx(1.0 / 8.2)
@@ -100,7 +100,7 @@ def test_a_layout_is_the_median_of_its_repetitions() -> None:
     assert measured("1x2", 8.0, hourly_usd=0.0).epoch_usd == 0.0
 
 
-def test_shares_are_those_of_the_repetitions_that_know_them() -> None:
+def test_measured_averages_shares_of_repetitions_with_shares() -> None:
     shares = [
         Share(compute=0.8, communication=0.2, data=0.0),
         Share(),
@@ -117,7 +117,7 @@ def test_shares_are_those_of_the_repetitions_that_know_them() -> None:
     assert measured("2x1", step_ms=StepMs()).step_ms == StepMs()
 
 
-def test_a_ranks_pace_is_its_median() -> None:
+def test_measured_takes_median_pace_per_rank() -> None:
     def of(*own_ms: float) -> tuple[RankPace, ...]:
         return tuple(RankPace(rank=rank, node=f"n-{rank}", own_ms=ms) for rank, ms in enumerate(own_ms))
 
@@ -159,7 +159,7 @@ def end(p50: float, communication: float) -> dict[str, object]:
         ([epoch(1, None, 111.0), epoch(2, 2.0, 500.0)], 2.0, 1000.0),
     ],
 )
-def test_the_first_of_several_epochs_is_a_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
+def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
     found = repetition_of(RESULT, {0: lines})
     assert found is not None
     assert (found.run, found.epoch_s, found.samples, found.paces) == ("R", epoch_s, samples, ())
@@ -167,11 +167,11 @@ def test_the_first_of_several_epochs_is_a_warm_up(lines: list[Any], epoch_s: flo
 
 
 @pytest.mark.parametrize("lines", [[], [end(1.0, 0.1)], [epoch(1, None, 5.0)], [epoch(1, 0.0, 5.0)]])
-def test_a_run_that_tells_of_no_epoch_measures_nothing(lines: list[Any]) -> None:
+def test_repetition_of_is_none_without_timed_epoch(lines: list[Any]) -> None:
     assert repetition_of(RESULT, {0: lines}) is None
 
 
-def test_a_rank_that_waits_is_not_the_one_that_is_slow() -> None:
+def test_repetition_of_excludes_waiting_from_rank_pace() -> None:
     found = repetition_of(RESULT, {0: [epoch(1, 2.0, 500.0), end(10.0, 0.5)], 1: [end(10.0, 0.0)]})
     assert found is not None
     assert found.paces == (
@@ -197,12 +197,14 @@ def test_a_rank_that_waits_is_not_the_one_that_is_slow() -> None:
         ),
     ],
 )
-def test_what_a_job_says_of_itself(start: dict[str, object], job: Job, compressed: bool) -> None:
+def test_job_of_reads_start_line_and_detects_compression(
+    start: dict[str, object], job: Job, compressed: bool
+) -> None:
     assert Job.of(start) == job
     assert job.compressed is compressed
 
 
-def test_ranks_of_other_batches_take_other_steps() -> None:
+def test_same_batch_compares_batch_sizes_of_layouts() -> None:
     one, two, four = (
         measured(name, job=Job(batch_size=size)) for name, size in (("1x1", 64), ("1x2", 64), ("2x2", 16))
     )
@@ -210,7 +212,7 @@ def test_ranks_of_other_batches_take_other_steps() -> None:
     assert not same_batch([one, two, four])
 
 
-def test_the_document_of_a_layout() -> None:
+def test_measured_document_lists_all_figures() -> None:
     first, second = (
         measured("1x1", 16.0, hourly_usd=3.6),
         measured("2x1", 10.0, hourly_usd=7.2, samples=50_000.4),

@@ -19,7 +19,7 @@ from gpuctl.workflow.tune import ranked, read_trials
         ("opt=choice(sgd, adam,3,0.5)", Param(name="opt", kind="choice", values=("sgd", "adam", 3, 0.5))),
     ],
 )
-def test_params(word: str, param: Param) -> None:
+def test_parse_param_reads_each_distribution(word: str, param: Param) -> None:
     assert parse_param(word) == param
 
 
@@ -42,24 +42,24 @@ def test_params(word: str, param: Param) -> None:
         ("n=choice()", "--param n: there is nothing to choose from. Write it like n=choice(sgd,adam)."),
     ],
 )
-def test_what_is_not_understood(word: str, sentence: str) -> None:
+def test_parse_param_refuses_malformed_params_with_example(word: str, sentence: str) -> None:
     with pytest.raises(Usage) as raised:
         parse_param(word)
     assert str(raised.value).startswith(sentence)
 
 
-def test_a_param_is_given_once() -> None:
+def test_parse_params_refuses_duplicate_name() -> None:
     with pytest.raises(Usage, match="--param a is given twice"):
         parse_params(["a=uniform(0,1)", "b=uniform(0,1)", "a=choice(1)"])
 
 
-def test_the_best_is_first_and_what_told_nothing_last() -> None:
+def test_ranked_puts_best_first_and_trials_without_value_last() -> None:
     trials = [{"trial": number, "value": value} for number, value in enumerate([0.5, None, 0.9, 0.1])]
     assert [trial["trial"] for trial in ranked(trials, "max")] == [2, 0, 3, 1]
     assert [trial["trial"] for trial in ranked(trials, "min")] == [3, 0, 2, 1]
 
 
-def test_trials_that_came_back(tmp_path: Path) -> None:
+def test_read_trials_reads_file_and_refuses_damaged_one(tmp_path: Path) -> None:
     assert read_trials(tmp_path) == []
     path = tmp_path / "artifacts" / "trials.json"
     path.parent.mkdir()

@@ -65,7 +65,7 @@ def listed(shapes: Shapes, *words: str) -> list[str]:
     return names(out)
 
 
-def test_the_table_and_where_its_prices_are_from(shapes: Shapes) -> None:
+def test_shapes_prints_table_with_price_source(shapes: Shapes) -> None:
     assert shapes("--gpu", "v100", "--min-gpus", "8") == (
         0,
         """\
@@ -79,7 +79,7 @@ list prices on demand of 2026-07: OCI, AWS us-east-1 (shipped with gpuctl)
     )
 
 
-def test_everything_fits_into_80_columns(shapes: Shapes) -> None:
+def test_shapes_table_of_all_shapes_fits_80_columns(shapes: Shapes) -> None:
     status, out, err = shapes()
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -92,7 +92,7 @@ def test_everything_fits_into_80_columns(shapes: Shapes) -> None:
     assert "p5.48xlarge       aws       8 x H100    80     3200    32 EFA   55.040    6.880\n" in out
 
 
-def test_the_document(shapes: Shapes) -> None:
+def test_shapes_json_describes_shape_and_prices(shapes: Shapes) -> None:
     status, out, err = shapes("BM.GPU.A10.4", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out) == {
@@ -122,7 +122,7 @@ def test_the_document(shapes: Shapes) -> None:
     }
 
 
-def test_only_what_was_asked_for(shapes: Shapes) -> None:
+def test_shapes_filters_by_gpu_provider_count_and_price(shapes: Shapes) -> None:
     assert set(listed(shapes)) == set(SHAPES)
     assert listed(shapes, "--gpu", "l40s") == ["g6e.xlarge", "g6e.12xlarge", "BM.GPU.L40S.4", "g6e.48xlarge"]
     assert listed(shapes, "--gpu", "H100", "--provider", "aws") == ["p5.4xlarge", "p5.48xlarge"]
@@ -139,7 +139,7 @@ def test_only_what_was_asked_for(shapes: Shapes) -> None:
 A10S = ["g5.xlarge", "VM.GPU.A10.1", "VM.GPU.A10.2", "g5.12xlarge", "BM.GPU.A10.4", "g5.48xlarge"]
 
 
-def test_a_gpu_is_found_with_its_variants_which_are_told_apart(shapes: Shapes) -> None:
+def test_shapes_gpu_search_includes_variants_with_note(shapes: Shapes) -> None:
     other = "A10G is another GPU than A10, AWS's; its shapes are listed, too.\n"
     for words in (("--gpu", "A10"), ("--gpu", "a10"), ("A10",), ("a10", "VM.GPU.A10.2")):
         status, out, err = shapes(*words, "--json")
@@ -149,7 +149,7 @@ def test_a_gpu_is_found_with_its_variants_which_are_told_apart(shapes: Shapes) -
     assert "A100" not in shapes("--gpu", "A10")[1]
 
 
-def test_a_search_by_the_number_of_gpus(shapes: Shapes) -> None:
+def test_shapes_filters_by_exact_gpu_count(shapes: Shapes) -> None:
     for option in ("--gpus", "--count"):
         assert listed(shapes, "A10", option, "4") == ["g5.12xlarge", "BM.GPU.A10.4"]
     assert {SHAPES[name].gpus for name in listed(shapes, "--gpus", "2")} == {2}
@@ -157,14 +157,14 @@ def test_a_search_by_the_number_of_gpus(shapes: Shapes) -> None:
     assert (status, out, err) == (0, "", "None of these shapes has 3 GPUs a machine: they have 1, 4 or 8.\n")
 
 
-def test_a_search_by_name(shapes: Shapes) -> None:
+def test_shapes_finds_shapes_by_part_of_name(shapes: Shapes) -> None:
     assert listed(shapes, "vm.gpu.a10.2") == ["VM.GPU.A10.2"]
     assert listed(shapes, "VM.GPU.A10") == ["VM.GPU.A10.1", "VM.GPU.A10.2"]
     assert listed(shapes, "g5", "VM.GPU3.1") == ["g5.xlarge", "VM.GPU3.1", "g5.12xlarge", "g5.48xlarge"]
     assert listed(shapes, "48xlarge", "--gpu", "L4") == ["g6.48xlarge"]
 
 
-def test_one_shape_is_shown_in_full(shapes: Shapes) -> None:
+def test_shapes_shows_single_shape_in_detail(shapes: Shapes) -> None:
     assert shapes("BM.GPU.H100.8") == (
         0,
         """\
@@ -183,7 +183,7 @@ see the plan  gpuctl up --shape BM.GPU.H100.8 --count 2 --dry-run
     assert "price         not known\n" in shapes("g5.xlarge", "--region", "eu-west-1")[1]
 
 
-def test_a_name_that_no_shape_has(shapes: Shapes) -> None:
+def test_shapes_suggests_nearest_names_for_unknown_shape(shapes: Shapes) -> None:
     status, out, err = shapes("VM.GPU.A10.3")
     assert (status, out) == (2, "")
     assert err == (
@@ -193,7 +193,7 @@ def test_a_name_that_no_shape_has(shapes: Shapes) -> None:
     assert shapes("a-10g")[2].startswith("error: No shape and no GPU is called 'a-10g'. The nearest are A10G")
 
 
-def test_a_gpu_that_nobody_has(shapes: Shapes) -> None:
+def test_shapes_unknown_gpu_shows_similar_or_exits_2(shapes: Shapes) -> None:
     status, out, err = shapes("--gpu", "A1")
     assert status == 0
     assert err == "No GPU is called A1; shown are A10, A100, A10G.\n"
@@ -209,7 +209,7 @@ def test_a_gpu_that_nobody_has(shapes: Shapes) -> None:
         assert f"No shape has a GPU called {typed!r}{hint} Known are A10, A100, A10G, B200," in err
 
 
-def test_the_order(shapes: Shapes) -> None:
+def test_shapes_sorts_by_price_price_per_gpu_or_name(shapes: Shapes) -> None:
     by_price = listed(shapes, "--sort", "price")
     assert by_price == listed(shapes)
     usd = [SHAPES[name].usd_per_hour for name in by_price]
@@ -237,14 +237,14 @@ def test_the_order(shapes: Shapes) -> None:
         (["VM.GPU.A10.2", "nobody"], "nobody"),
     ],
 )
-def test_wrong_usage(shapes: Shapes, words: list[str], named: str) -> None:
+def test_shapes_wrong_usage_exits_2(shapes: Shapes, words: list[str], named: str) -> None:
     status, out, err = shapes(*words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert named in err
 
 
-def test_a_region_whose_prices_nobody_asked_for(shapes: Shapes) -> None:
+def test_shapes_reports_unknown_prices_of_region(shapes: Shapes) -> None:
     status, out, err = shapes("--gpu", "L4", "--region", "eu-west-1")
     assert status == 0
     assert "g6.xlarge    aws       1 x L4  24   2.5         -    -        -\n" in out
@@ -260,7 +260,9 @@ def test_a_region_whose_prices_nobody_asked_for(shapes: Shapes) -> None:
     assert [SHAPES[name].provider for name in by_name] == ["oci"] * 16 + ["aws"] * 22
 
 
-def test_today_s_prices(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_refresh_prices_fetches_and_keeps_prices(
+    shapes: Shapes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served(PAGES) as address:
         for name, value in environment(address).items():
             monkeypatch.setenv(name, value)
@@ -294,7 +296,9 @@ def test_today_s_prices(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_a_provider_that_can_t_be_asked(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_refresh_prices_exits_4_if_one_provider_fails(
+    shapes: Shapes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served(PAGES | {OCI_PATH: 503}) as address:
         for name, value in environment(address).items():
             monkeypatch.setenv(name, value)
@@ -305,7 +309,7 @@ def test_a_provider_that_can_t_be_asked(shapes: Shapes, monkeypatch: pytest.Monk
     assert err.endswith("503 Service Unavailable. The other prices were refreshed.\n")
 
 
-def test_without_a_network_the_shipped_prices_stay(shapes: Shapes, tmp_path: Path) -> None:
+def test_shapes_refresh_prices_offline_keeps_shipped_prices(shapes: Shapes, tmp_path: Path) -> None:
     status, out, err = shapes("--refresh-prices", "--gpu", "A10", "--provider", "oci")
     assert status == 1
     assert "VM.GPU.A10.1  oci" in out
@@ -318,7 +322,7 @@ def test_without_a_network_the_shipped_prices_stay(shapes: Shapes, tmp_path: Pat
     assert json.loads(out)["prices"]["date"] == "2026-07"
 
 
-def test_a_torn_file_of_prices_is_refused(shapes: Shapes, tmp_path: Path) -> None:
+def test_shapes_refuses_damaged_price_file(shapes: Shapes, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "prices.json").write_text('{"format": 1, "li')
     status, out, err = shapes()
@@ -326,7 +330,7 @@ def test_a_torn_file_of_prices_is_refused(shapes: Shapes, tmp_path: Path) -> Non
     assert "gpuctl shapes --refresh-prices" in err
 
 
-def test_a_narrow_table_has_the_names_and_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "72")
     row = {
         "name": "BM.GPU.A100-v2.8",

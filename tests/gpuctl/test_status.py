@@ -20,7 +20,7 @@ KNOWN = Machine(
 SECOND = replace(KNOWN, name="default-1", rank=1, id="i-1")
 
 
-def test_gone_is_only_what_the_cloud_calls_so() -> None:
+def test_with_found_takes_gone_state_only_from_cloud() -> None:
     shown = with_found((KNOWN, SECOND), (KNOWN,), {"i-0": "running", "i-1": "gone"})
     assert [machine.state for machine in shown] == ["running", "gone"]
     shown = with_found((KNOWN, SECOND), (KNOWN,), {"i-0": "stopped"})
@@ -28,12 +28,12 @@ def test_gone_is_only_what_the_cloud_calls_so() -> None:
     assert [machine.state for machine in with_found((KNOWN,), (), {})] == ["unknown"]
 
 
-def test_machines_that_the_inventory_lacks_are_shown() -> None:
+def test_with_found_adds_machines_missing_in_inventory() -> None:
     shown = with_found((SECOND,), (KNOWN, SECOND), {"i-0": "running", "i-1": "running"})
     assert [machine.id for machine in shown] == ["i-0", "i-1"]
 
 
-def test_the_cloud_knows_best_since_when_a_machine_runs() -> None:
+def test_with_found_takes_launch_time_from_cloud() -> None:
     restarted = replace(KNOWN, launched_at="2026-11-21T09:00:00+00:00")
     (shown,) = with_found((KNOWN,), (restarted,), {"i-0": "running"})
     assert (shown.launched_at, shown.gpus) == ("2026-11-21T09:00:00+00:00", 2)
@@ -41,7 +41,7 @@ def test_the_cloud_knows_best_since_when_a_machine_runs() -> None:
     assert shown.launched_at == KNOWN.launched_at
 
 
-def test_machines_that_are_gone_cost_nothing_any_more() -> None:
+def test_cost_of_gone_machines_stops_at_their_end() -> None:
     began = "2026-11-21T06:00:00+00:00"
     there, gone = (replace(KNOWN, launched_at=began, state=state) for state in ("running", "gone"))
     both = Inventory(cluster="c", provider="aws", created_at=began, machines=(there, gone), hourly_usd=8.0)

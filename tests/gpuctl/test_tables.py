@@ -88,7 +88,7 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_a_good_runs_table() -> None:
+def test_run_table_shows_succeeded_run() -> None:
     assert drawn(draw_run(GOOD, artifacts=["model.pt", "plots/loss.png"])) == (
         """\
 run 20261121-054625-3fa9  succeeded
@@ -117,7 +117,7 @@ artifacts   model.pt, plots/loss.png
     )
 
 
-def test_a_failed_runs_table_begins_with_the_failure() -> None:
+def test_run_table_of_failed_run_begins_with_failure_and_log() -> None:
     tail = "\n".join(
         ["line 1", "line 2", *(f"more {n}" for n in range(20)), "RuntimeError: \x1b[31mboom\x1b[0m"]
     )
@@ -141,7 +141,7 @@ WIDE = [
 ]
 
 
-def test_on_a_terminal_long_lines_of_the_log_are_folded_behind_the_bar() -> None:
+def test_run_table_folds_long_log_lines_on_terminal() -> None:
     folders = (str(Path(__file__).parent), str(Path(__file__).parents[1]))
     code = f"""
 import sys
@@ -161,7 +161,7 @@ Output(Options(no_color=True)).table(draw_run(BAD, log_tail="\\n".join(WIDE)))
     assert "".join(line[4:] for line in shown) == "".join(line.expandtabs() for line in WIDE)
 
 
-def test_elsewhere_nothing_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_do_not_fold_without_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     text = drawn(draw_run(BAD, args=["--name", "n" * 300], log_tail="\n".join(WIDE)))
     assert f"\n  │ {FRAME}\n" in text
@@ -171,7 +171,7 @@ def test_elsewhere_nothing_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(drawn(comparison_table([GOOD] * 9)).splitlines()[0].split()) == 9
 
 
-def test_the_title_has_the_scripts_arguments() -> None:
+def test_run_table_title_has_shortened_script_arguments() -> None:
     text = drawn(draw_run(GOOD, args=["--name", "a b"]))
     assert "\nbuilt-in --name 'a b' · torchrun · 2 nodes, 2 ranks · cluster default\n" in text
     long = drawn(draw_run(GOOD, args=[*["--more"] * 50, "--lr", "0.01"])).splitlines()
@@ -200,7 +200,7 @@ def kept(result: Result, folder: Path, *args: str) -> Result:
     return replace(result, dir=str(folder / run.run))
 
 
-def test_runs_that_differ_by_their_arguments_look_different(tmp_path: Path) -> None:
+def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     slow = kept(GOOD, tmp_path / "slow", "--lr", "0.01")
     fast = kept(GOOD, tmp_path / "fast", "--name", "n" * 40, "--lr", "0.1")
     assert "\nbuilt-in --lr 0.01 · torchrun · " in drawn(run_table(slow))
@@ -215,7 +215,7 @@ def test_runs_that_differ_by_their_arguments_look_different(tmp_path: Path) -> N
     assert [line[column:] for line in listed.splitlines()] == ["script", "a.py --lr 0.1", "built-in"]
 
 
-def test_what_no_rank_tells_has_no_column() -> None:
+def test_run_table_omits_columns_without_values() -> None:
     ranks = tuple(replace(rank, device=None, step_ms_p50=None) for rank in GOOD.ranks)
     text = drawn(draw_run(replace(GOOD, ranks=ranks)))
     assert "\nrank  node    exit\n   0  node-0     0\n   1  node-1     0\n" in text
@@ -231,14 +231,14 @@ def test_what_no_rank_tells_has_no_column() -> None:
         ("failed", (), "60 planned"),
     ],
 )
-def test_the_epochs_of_a_run_that_ended_before(
+def test_run_table_shows_finished_of_planned_epochs(
     status: RunStatus, epoch_s: tuple[float, ...], shown: str
 ) -> None:
     train = replace(TRAIN, epochs=60, epoch_s=epoch_s)
     assert f"\nepochs      {shown} " in drawn(draw_run(replace(GOOD, status=status, train=train)))
 
 
-def test_the_time_to_the_first_step_is_told_where_it_is_known() -> None:
+def test_run_table_shows_time_to_first_step_if_known() -> None:
     known = drawn(draw_run(replace(GOOD, train=replace(TRAIN, first_step_s=5.94))))
     assert "\nfirst step  after 5.9 s " in known
     assert "first step" not in drawn(draw_run(GOOD))
@@ -254,13 +254,13 @@ def test_the_time_to_the_first_step_is_told_where_it_is_known() -> None:
         (61, 1, "epoch 62 of 62, 0.7 s"),
     ],
 )
-def test_the_epochs_of_a_run_that_went_on(before: int | None, ran: int, shown: str) -> None:
+def test_run_table_shows_epoch_range_of_resumed_run(before: int | None, ran: int, shown: str) -> None:
     train = replace(TRAIN, epochs=62, epochs_before=before, epoch_s=(0.7,) * ran)
     result = replace(GOOD, resumed_from="r", train=train)
     assert f"\nepochs      {shown} " in drawn(draw_run(result))
 
 
-def test_a_run_with_nothing_left_to_train_says_how_to_go_on() -> None:
+def test_run_table_of_finished_job_advises_more_epochs() -> None:
     ended = replace(
         GOOD, resumed_from="r", train=TrainSummary(model="cnn", epochs=3, epochs_before=62, accuracy=0.9)
     )
@@ -272,14 +272,14 @@ def test_a_run_with_nothing_left_to_train_says_how_to_go_on() -> None:
     assert "nothing was left" not in drawn(draw_run(replace(GOOD, resumed_from="r")))
 
 
-def test_a_driver_of_ray_is_told_as_one() -> None:
+def test_run_table_names_ray_driver_node() -> None:
     """What it uses of the cluster is its own matter: it is not one rank on one node."""
     driver = drawn(draw_run(replace(GOOD, mode="ray", script="mine.py")))
     assert "\nmine.py · ray · driver on node-0 · cluster default\n" in driver
     assert "ray · 2 nodes, 2 ranks" in drawn(draw_run(replace(GOOD, mode="ray")))
 
 
-def test_a_job_in_several_runs(tmp_path: Path) -> None:
+def test_run_table_lists_earlier_runs_of_resumed_job(tmp_path: Path) -> None:
     first = replace(
         GOOD,
         run="a",
@@ -316,7 +316,7 @@ the job's 3 runs, 48.0 s together, $0.75
     assert "together" not in drawn(run_table(first))
 
 
-def test_what_the_model_was_judged_by() -> None:
+def test_run_and_comparison_tables_show_model_metrics() -> None:
     metrics = {"accuracy": 0.972, "f1": 0.87312, "multiclass_calibration_error": -0.25, "huge": 1.5e300}
     judged = replace(GOOD, train=replace(TRAIN, metrics=metrics, judged_on="validation"))
     text = drawn(draw_run(judged))
@@ -341,7 +341,7 @@ epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
     assert "top5" not in drawn(comparison_table([GOOD, GOOD]))
 
 
-def test_an_accuracy_that_is_not_the_metrics_own_is_not_said_to_be() -> None:
+def test_run_table_separates_accuracy_from_metric_of_same_name() -> None:
     train = replace(TRAIN, metrics={"accuracy": 97.0}, judged_on="test")
     text = drawn(draw_run(replace(GOOD, train=train)))
     assert "accuracy    97.2 %\n" in text
@@ -362,7 +362,9 @@ def test_an_accuracy_that_is_not_the_metrics_own_is_not_said_to_be() -> None:
         ((3.0, 0.0), 20, {}),
     ],
 )
-def test_stragglers(paces: tuple[float | None, ...], steps: int | None, slow: dict[int, float]) -> None:
+def test_run_table_marks_stragglers(
+    paces: tuple[float | None, ...], steps: int | None, slow: dict[int, float]
+) -> None:
     ranks = tuple(replace(GOOD.ranks[0], rank=n, step_ms_p50=ms, steps=steps) for n, ms in enumerate(paces))
     lines = drawn(draw_run(replace(GOOD, ranks=ranks))).splitlines()
     remarks = {
@@ -371,13 +373,13 @@ def test_stragglers(paces: tuple[float | None, ...], steps: int | None, slow: di
     assert remarks == {rank: f"{times} times the median" for rank, times in slow.items()}
 
 
-def test_a_node_that_failed_has_no_log() -> None:
+def test_run_table_of_failed_node_has_no_log_tail() -> None:
     error = FirstError(rank=None, node="node-1", message="lost: connection refused")
     text = drawn(draw_run(replace(BAD, first_error=error)))
     assert text.startswith("node-1 failed first: lost: connection refused\n\nrun ")
 
 
-def test_where_it_is_not_known_which_rank_failed_first_none_is_named(tmp_path: Path) -> None:
+def test_run_table_names_no_rank_if_first_failure_is_unknown(tmp_path: Path) -> None:
     said = "one of the ranks 0 and 1 hung"
     error = FirstError(rank=None, node=None, message=said, reason="waited_in_vain", ranks=(0, 1))
     text = drawn(run_table(replace(BAD, first_error=error, dir=str(tmp_path))))
@@ -386,7 +388,7 @@ def test_where_it_is_not_known_which_rank_failed_first_none_is_named(tmp_path: P
     assert text.count("failed first") == 1
 
 
-def test_the_log_and_the_artifacts_come_from_the_runs_folder(tmp_path: Path) -> None:
+def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank-1.log").write_text("the end is near\n")
     (tmp_path / "artifacts" / "deep").mkdir(parents=True)
@@ -401,12 +403,12 @@ def test_the_log_and_the_artifacts_come_from_the_runs_folder(tmp_path: Path) -> 
     assert "the end of its log" not in drawn(run_table(replace(GOOD, dir=str(tmp_path))))
 
 
-def test_what_a_small_script_tells_stands_on_the_left() -> None:
+def test_run_table_puts_few_values_in_left_column() -> None:
     text = drawn(draw_run(replace(GOOD, train=TrainSummary(loss=(0.5,), samples_per_s=100.0))))
     assert "\nloss        0.500\nsamples/s   100\n" in text
 
 
-def test_a_share_that_is_not_a_whole_fills_its_part_of_the_bar() -> None:
+def test_run_table_bar_is_partly_filled_for_partial_shares() -> None:
     share = Share(compute=0.5, communication=0.0, data=0.25)
     bar = next(
         line
@@ -417,7 +419,7 @@ def test_a_share_that_is_not_a_whole_fills_its_part_of_the_bar() -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 4, 5, 16, 90])
-def test_many_losses_become_a_curve(epochs: int) -> None:
+def test_run_table_draws_many_losses_as_sparkline(epochs: int) -> None:
     losses = tuple(1 / n for n in range(1, epochs + 1))
     text = drawn(draw_run(replace(GOOD, train=replace(TRAIN, loss=losses))))
     line = next(line for line in text.splitlines() if " loss " in line)
@@ -426,7 +428,7 @@ def test_many_losses_become_a_curve(epochs: int) -> None:
     assert ("█" in line) is (epochs > 4)
 
 
-def test_a_large_run_lists_who_is_different() -> None:
+def test_run_table_of_large_run_lists_only_notable_ranks() -> None:
     ranks = tuple(
         RankResult(rank=n, local_rank=n % 8, node=f"node-{n // 8}", exit_code=0, step_ms_p50=3.0, steps=100)
         for n in range(64)
@@ -439,14 +441,14 @@ def test_a_large_run_lists_who_is_different() -> None:
     assert "62 more ranks; step p50 of all ranks 3.00 ms to 9.00 ms\n" in text
 
 
-def test_when_all_of_a_large_run_failed_the_first_is_among_those_listed() -> None:
+def test_run_table_of_large_failed_run_lists_first_failure() -> None:
     ranks = tuple(RankResult(rank=n, local_rank=0, node="node-0", exit_code=1) for n in range(64))
     error = FirstError(rank=63, node="node-0", message="exit status 1")
     text = drawn(draw_run(replace(BAD, ranks=ranks, first_error=error)))
     assert "  63  node-0     1  failed first\n" in text
 
 
-def test_nothing_known_is_nothing_drawn() -> None:
+def test_run_table_omits_unknown_values() -> None:
     bare = replace(GOOD, train=TrainSummary(), seconds=Seconds(), cost_usd=None, ranks=(), status="running")
     text = drawn(draw_run(bare))
     assert "accuracy" not in text
@@ -454,14 +456,14 @@ def test_nothing_known_is_nothing_drawn() -> None:
     assert "cost        -\n" in text
 
 
-def test_what_a_job_says_of_itself_cannot_harm_the_table() -> None:
+def test_run_table_strips_control_sequences_of_job_values() -> None:
     bad = replace(TRAIN, model="[red]\x1b[2J:smile:" + "m" * 5000, dataset="d\nd", device="\r\x07")
     text = drawn(draw_run(replace(GOOD, script="[bold]x\x1b]0;t\x07", train=bad)))
     assert "[red]:smile:mmm" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_runs_side_by_side() -> None:
+def test_comparison_table_shows_speed_up_and_efficiency() -> None:
     faster = replace(
         GOOD, run="20261121-060000-aaaa", world_size=4, train=replace(TRAIN, samples_per_s=15_141.6)
     )
@@ -477,13 +479,13 @@ def test_runs_side_by_side() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_more_runs_than_fit_are_drawn_in_blocks() -> None:
+def test_comparison_table_splits_many_runs_into_blocks() -> None:
     text = drawn(comparison_table([GOOD] * 7))
     assert text.count("status ") == 3
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_another_job_has_no_speed_up() -> None:
+def test_comparison_table_omits_speed_up_for_different_jobs() -> None:
     other = replace(GOOD, train=replace(TRAIN, dataset="cifar10"))
     assert "speed-up" not in drawn(comparison_table([GOOD, other]))
 
@@ -501,7 +503,7 @@ def row(result: Result, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_the_list_of_runs() -> None:
+def test_runs_table_lists_status_age_time_and_cost() -> None:
     now = datetime(2026, 11, 21, 6, tzinfo=UTC)
     assert drawn(runs_table([row(GOOD), row(BAD, seconds=None, status="running")], now)) == (
         """\
@@ -517,7 +519,7 @@ run                   status     ranks  began       took    accuracy  script
     )
 
 
-def test_runs_where_there_is_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     asked = row(GOOD, script="train.py", args=["--lr", "0.1", "--epochs", "10"])
     assert drawn(runs_table([asked])).splitlines()[1:] == [
@@ -528,7 +530,7 @@ def test_runs_where_there_is_little_room(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("width", [40, 50, 60, 72, 80, 120])
-def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_cut_no_values_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     machine = {
         "name": "default-0",
@@ -559,7 +561,7 @@ def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch
             assert width < 50 or any(key in line for line in lines), key
 
 
-def test_the_machines_of_a_cluster() -> None:
+def test_machines_table_shows_machines_cost_and_runs() -> None:
     machine = {
         "name": "node-0",
         "rank": 0,
@@ -606,7 +608,7 @@ run 20261121-054625-3fa9 is running
     )
 
 
-def test_machines_that_nothing_ends_are_told_of_with_the_cost_of_a_day() -> None:
+def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
     machine = {"name": "a-0", "rank": 0, "state": "running", "host": "b", "port": 22, "user": "me"}
     machine |= {"private_ip": "b", "gpus": 2, "id": "i-0"}
     cluster = {"cluster": "a", "provider": "oci", "region": "r", "machines": [machine], "hourly_usd": 8.02}
@@ -625,7 +627,7 @@ def test_machines_that_nothing_ends_are_told_of_with_the_cost_of_a_day() -> None
         assert "nothing ends" not in drawn(machines_table(quiet))
 
 
-def test_what_reap_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_found_table_lists_clusters_found_by_reap(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "cluster": "default",
         "owner": "ada@desk",
@@ -657,7 +659,7 @@ default  ada@desk  oci eu-frankfurt-1  1 part      -                 -        - 
     assert "…" not in narrow, "nothing is cut off"
 
 
-def test_a_long_id_is_folded_not_cut() -> None:
+def test_machines_table_folds_long_ids() -> None:
     ocid = "ocid1.instance.oc1.eu-frankfurt-1." + "a" * 60
     machine = {
         "name": "node-0",
@@ -680,7 +682,7 @@ def test_a_long_id_is_folded_not_cut() -> None:
     assert "10.0.0.2" in text
 
 
-def test_colour_on_a_terminal() -> None:
+def test_run_table_is_coloured_on_terminal() -> None:
     folders = (str(Path(__file__).parent), str(Path(__file__).parents[1]))
     code = f"""
 import sys

@@ -24,7 +24,7 @@ from gpuctl import text
         (200_000, "2 d 7 h"),
     ],
 )
-def test_durations(seconds: float | None, said: str) -> None:
+def test_duration_formats_seconds(seconds: float | None, said: str) -> None:
     assert text.duration(seconds) == said
 
 
@@ -52,11 +52,11 @@ def test_durations(seconds: float | None, said: str) -> None:
         (text.loss, math.nan, "nan"),
     ],
 )
-def test_values(say, value: float | None, said: str) -> None:
+def test_number_formats_match_their_kind(say, value: float | None, said: str) -> None:
     assert say(value) == said
 
 
-def test_plurals() -> None:
+def test_plural_adds_plural_ending() -> None:
     assert [text.plural(1, "node"), text.plural(2, "node"), text.plural(2, "process")] == [
         "1 node",
         "2 nodes",
@@ -64,7 +64,7 @@ def test_plurals() -> None:
     ]
 
 
-def test_ages() -> None:
+def test_age_formats_time_since() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert text.age("2026-11-21T11:57:00+00:00", now) == "3 min ago"
     assert text.age("2026-11-21T11:59:40+00:00", now) == "20 s ago"
@@ -85,16 +85,16 @@ def test_ages() -> None:
         ("x" * 3000, "x" * 1999 + "…"),
     ],
 )
-def test_lines_from_elsewhere_cannot_steer_the_terminal(line: str, seen: str) -> None:
+def test_clean_removes_terminal_control_sequences(line: str, seen: str) -> None:
     assert text.clean(line) == seen
 
 
 @given(st.text(st.sampled_from("\x1b[]0;?\x07\\m\x9b\r\na\t\u202e"), max_size=30))
-def test_nothing_that_steers_is_left(line: str) -> None:
+def test_clean_leaves_no_control_character_in_any_line(line: str) -> None:
     assert set(text.clean(line)) <= set("[]0;?\\ma\t")
 
 
-def test_bars() -> None:
+def test_bar_and_sparkline_draw_values() -> None:
     assert text.bar(0.5, 8) == "████░░░░"
     assert text.bar(7, 3) == "███"
     assert text.bar(-1, 3) == "░░░"
@@ -103,23 +103,23 @@ def test_bars() -> None:
     assert text.sparkline([math.nan]) == ""
 
 
-def test_stand_ins_are_ascii() -> None:
+def test_ascii_table_maps_symbols_to_ascii() -> None:
     assert "▁█▓░│→✓✗…".translate(text.ASCII).isascii()
 
 
-def test_a_shortened_line_keeps_both_ends() -> None:
+def test_shorten_keeps_both_ends() -> None:
     assert text.shorten("abcdefgh", 8) == "abcdefgh"
     assert text.shorten("abcdefghi", 8) == "abcd…ghi"
     assert text.shorten("abc", 2) == "a…"
 
 
-def test_a_command_is_quoted_and_cannot_steer() -> None:
+def test_command_quotes_arguments_and_removes_control_codes() -> None:
     assert text.command("train.py", ["--lr", "0.1", "a b"]) == "train.py --lr 0.1 'a b'"
     assert text.command("-m pkg", []) == "-m pkg"
     assert "\x1b" not in text.command("t.py", ["\x1b[2J", "a\nb"])
 
 
-def test_a_curve_with_values_beyond_all_bounds() -> None:
+def test_sparkline_leaves_gap_for_infinite_value() -> None:
     assert text.sparkline([1.0, float("inf"), 2.0]) == "▁ █"
 
 
@@ -135,6 +135,6 @@ def test_a_curve_with_values_beyond_all_bounds() -> None:
         ("gpuctl updates nothing", "gpuctl updates nothing"),
     ],
 )
-def test_commands_that_are_advised_name_the_cluster(said: str, shown: str) -> None:
+def test_for_cluster_adds_cluster_option_to_advised_commands(said: str, shown: str) -> None:
     assert text.for_cluster(said, "two") == shown
     assert text.for_cluster(said, "default") == said

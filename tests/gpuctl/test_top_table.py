@@ -68,7 +68,7 @@ def drawn(table: RenderableType) -> str:
     return out.getvalue()
 
 
-def test_a_row_a_node_and_a_row_a_gpu_by_rank() -> None:
+def test_top_table_shows_one_row_per_node_and_gpu() -> None:
     assert drawn(top_table([ONE, ZERO], now_s=101.0)) == (
         """\
 rank  node     CPU  load           memory    in/s  out/s  disk free
@@ -82,7 +82,7 @@ rank  node    GPU  name             use           memory  temp  power
     )
 
 
-def test_without_gpus_there_is_no_table_of_them() -> None:
+def test_top_table_without_gpus_omits_gpu_table() -> None:
     assert drawn(top_table([replace(ONE, usage=NOTHING)])) == (
         """\
 rank  node    CPU  load  memory  in/s  out/s  disk free
@@ -91,14 +91,14 @@ rank  node    CPU  load  memory  in/s  out/s  disk free
     )
 
 
-def test_gpus_that_are_not_known_are_not_called_none() -> None:
+def test_top_table_reports_gpus_that_nvidia_smi_does_not_list() -> None:
     text = drawn(top_table([replace(ONE, usage=replace(NOTHING, gpus=None))]))
     assert text.endswith(
         "\nnode-1: nvidia-smi is there, but tells of no GPU; see gpuctl exec -- nvidia-smi\n"
     )
 
 
-def test_a_node_that_is_lost_or_silent_or_not_there_yet() -> None:
+def test_top_table_shows_silent_lost_and_connecting_nodes() -> None:
     lost = Reading(
         node="node-1", rank=1, state="lost", error="node-1: no answer.\n\x1b[2J See `gpuctl status`."
     )
@@ -115,14 +115,14 @@ node-1 is lost: node-1: no answer. See `gpuctl status`.
     )
 
 
-def test_what_a_node_says_cannot_steer_the_terminal() -> None:
+def test_top_table_strips_control_sequences_of_gpu_names() -> None:
     evil = replace(USAGE, gpus=(replace(GPU, name="\x1b]0;title\x07[bold]A\n10"),))
     text = drawn(top_table([replace(ZERO, usage=evil)]))
     assert "\x1b" not in text
     assert "[bold]A10" in text
 
 
-def test_where_there_is_little_room_the_nodes_and_the_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     assert drawn(top_table([ONE, ZERO], now_s=101.0)) == (
         """\

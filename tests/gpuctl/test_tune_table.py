@@ -53,7 +53,7 @@ def drawn(*trials: dict[str, Any]) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_best_is_first_and_printed_as_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_table_puts_best_first_and_prints_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     failed = trial(2, None, status="failed", error="ValueError: no such layer")
     assert drawn(trial(1, 0.981), failed) == [
@@ -68,7 +68,7 @@ def test_the_best_is_first_and_printed_as_a_command(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_where_there_is_little_room_what_was_drawn_and_reached_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     assert drawn(trial(1, 0.981))[:3] == [
         "trial      lr  optimizer  accuracy   time  status",

@@ -19,7 +19,7 @@ def machine(rank: int) -> Machine:
 MACHINES = (machine(0), machine(1), machine(2))
 
 
-def test_new_machines_and_those_of_an_up_that_was_cut_off_may_be_rebooted(tmp_path: Path) -> None:
+def test_never_ready_lists_machines_that_may_be_rebooted(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
     folder.make()
     assert never_ready(folder, MACHINES, created=["gpu-2"]) == {"gpu-0", "gpu-1", "gpu-2"}
@@ -46,7 +46,7 @@ def test_new_machines_and_those_of_an_up_that_was_cut_off_may_be_rebooted(tmp_pa
         ),
     ],
 )
-def test_each_machine_has_a_sentence_and_the_last_one_says_how_to_go_on(
+def test_without_gpus_explains_each_machine_and_next_steps(
     problems: dict[str, str], billed: bool, text: str
 ) -> None:
     inventory = Inventory(cluster="a", provider="oci", hourly_usd=6.0, created_at="", machines=MACHINES)

@@ -58,7 +58,7 @@ def shown(plan: Plan) -> str:
     return out.getvalue()
 
 
-def test_a_plan_in_one_look() -> None:
+def test_plan_shows_resources_image_driver_and_price() -> None:
     assert (
         shown(PLAN)
         == """\
@@ -131,7 +131,7 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )  # fmt: skip
-def test_what_a_plan_says(change: dict[str, object], said: str) -> None:
+def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], said: str) -> None:
     assert said in shown(replace(PLAN, **change))  # type: ignore[arg-type]
 
 
@@ -167,11 +167,11 @@ def test_what_a_plan_says(change: dict[str, object], said: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_question_names_the_whole_cost(change: dict[str, object], question: str) -> None:
+def test_question_names_machines_and_total_cost(change: dict[str, object], question: str) -> None:
     assert up_plan.question(replace(PLAN, **change)) == question  # type: ignore[arg-type]
 
 
-def test_the_document_has_objects_and_totals() -> None:
+def test_document_lists_requests_driver_and_totals() -> None:
     found = plain(up_plan.document(PLAN))
     assert isinstance(found, dict)
     assert json.loads(json.dumps(found)) == found
@@ -186,13 +186,13 @@ def test_the_document_has_objects_and_totals() -> None:
     assert (unknown["hourly_usd"], unknown["total_usd"]) == (None, None)
 
 
-def test_a_driver_that_is_not_known_is_shown_as_such() -> None:
+def test_plan_shows_unknown_driver() -> None:
     plan = replace(PLAN, driver=None)
     assert "driver  not known without the account\n" in shown(plan)
     assert up_plan.document(plan, asked=False)["driver"] is None
 
 
-def test_requests_are_shown_one_a_line() -> None:
+def test_requests_text_shows_one_request_per_line() -> None:
     assert up_plan.requests_text(PLAN) == '\n1 request\nLaunchInstance {"displayName": "a10-0"}'
 
 
@@ -200,5 +200,5 @@ def test_requests_are_shown_one_a_line() -> None:
     ("seconds", "said"),
     [(30, "30 s"), (5400, "90 min"), (14400, "4 h"), (12600, "3 h 30 min"), (86400, "24 h"), (180000, "2 d 2 h")],
 )  # fmt: skip
-def test_a_span_of_time_as_people_write_it(seconds: float, said: str) -> None:
+def test_span_formats_seconds(seconds: float, said: str) -> None:
     assert up_plan.span(seconds) == said

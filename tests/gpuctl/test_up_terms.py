@@ -80,7 +80,7 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         (None, True, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
     ],
 )
-def test_who_accepts_terms(
+def test_up_accepts_image_terms_by_typed_yes_or_option_only(
     fake: FakeCloud,
     typed: str | None,
     yes: bool,
@@ -96,7 +96,7 @@ def test_who_accepts_terms(
     assert [words for words in said if words not in command.said.getvalue()] == []
 
 
-def test_without_a_yes_nothing_is_accepted_or_made(fake: FakeCloud) -> None:
+def test_up_without_consent_accepts_and_creates_nothing(fake: FakeCloud) -> None:
     with pytest.raises(Declined):
         Command(fake, typed="no")()
     with pytest.raises(Usage, match="--yes"):
@@ -106,7 +106,7 @@ def test_without_a_yes_nothing_is_accepted_or_made(fake: FakeCloud) -> None:
     assert fake.calls(mutating=True) == []
 
 
-def test_a_dry_run_shows_what_the_same_command_would_do_here(fake: FakeCloud) -> None:
+def test_up_dry_run_shows_image_and_terms_without_creating(fake: FakeCloud) -> None:
     on_terminal = Command(fake, typed="")(dry_run=True)
     assert on_terminal["image"] == VMI
     assert on_terminal["terms"].links[0] == TERMS
@@ -119,7 +119,7 @@ def test_a_dry_run_shows_what_the_same_command_would_do_here(fake: FakeCloud) ->
     assert fake.calls(mutating=True) == []
 
 
-def test_the_next_image_is_taken_where_the_account_may_not_accept_the_terms(fake: FakeCloud) -> None:
+def test_up_takes_next_image_if_account_may_not_accept_terms(fake: FakeCloud) -> None:
     fake.settings(refused_by_policy=[SUBSCRIBE])
     command = Command(fake, typed=None, yes=True)
     document = command(accept_terms=True)
@@ -131,7 +131,7 @@ def test_the_next_image_is_taken_where_the_account_may_not_accept_the_terms(fake
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
-def test_an_up_that_is_killed_while_it_accepts_terms_goes_on(fake: FakeCloud, phase: str) -> None:
+def test_up_killed_while_accepting_terms_completes_when_rerun(fake: FakeCloud, phase: str) -> None:
     fake.fault(operation=SUBSCRIBE, kind=phase)
     words = [
         "up",

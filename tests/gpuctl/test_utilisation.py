@@ -33,7 +33,7 @@ def gpu(index: Any, use: Any, memory: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_means_are_weighted_by_time_and_peaks_are_kept() -> None:
+def test_use_of_node_weights_means_by_time_and_keeps_peaks() -> None:
     lines = [
         line(1.0, 0.2, 5_000_000_000, gpu(0, 0.5, 21_300_000_000), gpu(1, None, None)),
         line(3.0, 0.6, 3_000_000_000, gpu(0, 0.9, 2_000_000_000)),
@@ -68,7 +68,7 @@ def test_means_are_weighted_by_time_and_peaks_are_kept() -> None:
 
 
 @pytest.mark.parametrize("lines", [[], [{}], [line(0, 0.5, 1)], [line("1", 0.5, 1)], [line(-1.0, 0.5, 1)]])
-def test_lines_that_tell_nothing(lines: list[dict[str, Any]]) -> None:
+def test_use_of_node_is_none_without_valid_lines(lines: list[dict[str, Any]]) -> None:
     assert use_of_node("n-0", lines) is None
 
 
@@ -84,7 +84,7 @@ ANYTHING = st.recursive(
         st.builds(line, ANYTHING, ANYTHING, ANYTHING, ANYTHING | st.builds(gpu, ANYTHING, ANYTHING, ANYTHING))
     )
 )
-def test_whatever_a_node_wrote_raises_nothing(lines: list[dict[str, Any]]) -> None:
+def test_use_of_node_accepts_any_line(lines: list[dict[str, Any]]) -> None:
     if use := use_of_node("n-0", lines):
         use_lines(RunUse(gpu_utilization=None, cpu_utilization=None, nodes=(use,)))
 
@@ -103,7 +103,7 @@ def shown(count: int, lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return use_lines(use)
 
 
-def test_the_lines_of_a_result() -> None:
+def test_use_lines_show_gpu_and_cpu_use_per_node() -> None:
     lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000), gpu(1, 0.13, 100))]
     assert shown(1, lines) == [
         ("GPU use", "87 % 13 % (peak memory 21.3 of 24.1 GB)"),
@@ -120,7 +120,7 @@ def test_the_lines_of_a_result() -> None:
     assert many[8] == ("", "and 2 more nodes: gpuctl results --json; the mean of all nodes is 50 %")
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_use_lines_omit_unknown_values() -> None:
     assert shown(1, [line(2.0, None, None)]) == []
     assert shown(1, [line(2.0, 0.5, None, gpu(0, None, None))]) == [("GPU use", "-"), ("CPU use", "50 %")]
     assert use_of_run(run_of(2), {"n-0": [], "n-9": [line(1.0, 0.5, 1)]}) is None
@@ -130,7 +130,7 @@ def result_of(use: RunUse | None) -> Result:
     return summarise(run_of(1), {}, [], {}, {}, Seconds(), None, Path("/nowhere"), use)
 
 
-def test_a_result_keeps_it_and_shows_it() -> None:
+def test_result_stores_shows_and_exports_usage() -> None:
     lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000))]
     result = result_of(use_of_run(run_of(1), {"n-0": lines}))
     assert codec.load(Result, codec.dump(result), "result.json") == result
@@ -143,7 +143,7 @@ def test_a_result_keeps_it_and_shows_it() -> None:
     assert not {"usage", "usage.nodes"} & set(rows[0])
 
 
-def test_a_result_of_before_has_none() -> None:
+def test_result_without_usage_field_is_read() -> None:
     document = codec.to_json(result_of(None))
     del document["usage"]
     assert codec.from_json(Result, document, "result.json").usage is None

@@ -54,7 +54,7 @@ def lines(seen: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen).replace("\r", "\n").splitlines()
 
 
-def test_live_on_a_terminal() -> None:
+def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
     with Terminal(WORK, "--logs") as terminal:
         assert terminal.wait() == 0
     seen = lines(terminal.seen)
@@ -72,28 +72,28 @@ def test_live_on_a_terminal() -> None:
     assert terminal.seen.index(HIDE) < terminal.seen.rindex(SHOW) < terminal.seen.index("after it")
 
 
-def test_logs_only_where_they_are_asked_for() -> None:
+def test_view_shows_logs_only_on_request() -> None:
     with Terminal(WORK) as terminal:
         assert terminal.wait() == 0
     assert "a line" not in terminal.seen
     assert "a note" in terminal.seen
 
 
-def test_the_launchers_log_is_for_the_curious() -> None:
+def test_view_shows_launcher_log_only_with_verbose() -> None:
     assert "node-1 │ the launcher's line\n" in python(WORK, "--logs", "--verbose").stderr
     with Terminal(WORK, "--logs", "--verbose") as terminal:
         assert terminal.wait() == 0
     assert "node-1 │ the launcher's line" in lines(terminal.seen)
 
 
-def test_no_colour_is_still_live() -> None:
+def test_live_view_works_without_colour() -> None:
     with Terminal(WORK, "--no-color") as terminal:
         assert terminal.wait() == 0
     assert "LiveView" in terminal.seen
     assert not re.search(r"\x1b\[[0-9;]*m", terminal.seen)
 
 
-def test_an_error_inside_leaves_the_terminal_as_it_was() -> None:
+def test_live_view_restores_terminal_after_error() -> None:
     with Terminal(WORK, "--fail") as terminal:
         assert terminal.wait() == 7
     assert any(line.startswith("✗ train") for line in lines(terminal.seen))
@@ -102,14 +102,14 @@ def test_an_error_inside_leaves_the_terminal_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
-def test_a_simple_terminal_gets_plain_lines(environment: dict[str, str]) -> None:
+def test_simple_terminal_gets_plain_view(environment: dict[str, str]) -> None:
     with Terminal(WORK, "--logs", **environment) as terminal:
         assert terminal.wait() == 0
     assert "PlainView" in terminal.seen
     assert HIDE not in terminal.seen
 
 
-def test_plain_elsewhere_and_on_stderr() -> None:
+def test_plain_view_writes_to_stderr_without_terminal() -> None:
     done = python(WORK, "--logs")
     assert done.stdout == "PlainView\n"
     assert re.sub(r"0\.\d s$", "N s", done.stderr, flags=re.MULTILINE).splitlines() == [
@@ -126,7 +126,7 @@ def test_plain_elsewhere_and_on_stderr() -> None:
     ]
 
 
-def test_threads_may_tell_at_once() -> None:
+def test_live_view_accepts_updates_from_many_threads() -> None:
     code = (
         HEAD
         + """
@@ -156,7 +156,7 @@ print("END")
     assert seen[-1] == "END"
 
 
-def test_closing_while_others_still_tell() -> None:
+def test_live_view_closes_while_threads_still_log() -> None:
     code = (
         HEAD
         + """
@@ -180,7 +180,7 @@ thread.join(10)
     assert terminal.seen.endswith("CLOSED\n")
 
 
-def test_a_cluster_of_many_nodes_does_not_fill_the_terminal() -> None:
+def test_live_view_limits_number_of_node_lines() -> None:
     code = (
         HEAD
         + """
@@ -203,7 +203,7 @@ def plain(*, logs: bool = False) -> tuple[PlainView, io.StringIO]:
     return PlainView(Output(Options(), stderr=err), logs=logs), err
 
 
-def test_plain_progress_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_view_prints_progress_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
     view, err = plain()
@@ -214,7 +214,7 @@ def test_plain_progress_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     assert err.getvalue().splitlines() == [f"step {n}" for n in range(1, 100, 10)]
 
 
-def test_plain_tells_of_each_epoch_but_not_of_many_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_view_limits_rate_of_epoch_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
     view, err = plain()
@@ -227,7 +227,7 @@ def test_plain_tells_of_each_epoch_but_not_of_many_a_second(monkeypatch: pytest.
     assert told == ["step 3", "step 5", "step 7"]
 
 
-def test_lines_of_threads_are_whole() -> None:
+def test_plain_view_keeps_lines_of_threads_whole() -> None:
     view, err = plain(logs=True)
     with view:
         threads = [
@@ -242,5 +242,5 @@ def test_lines_of_threads_are_whole() -> None:
     assert len(err.getvalue().splitlines()) == 200
 
 
-def test_which_view() -> None:
+def test_open_view_returns_plain_view_without_terminal() -> None:
     assert isinstance(open_view(Output(Options(), stderr=io.StringIO()), logs=False), PlainView)

@@ -50,12 +50,14 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
         (("up", "--cuont", "2"), ("--cuont", "--count")),
     ],
 )
-def test_refused_without_a_cluster(gpuctl: Gpuctl, words: tuple[str, ...], said: tuple[str, ...]) -> None:
+def test_commands_without_cluster_refuse_bad_options(
+    gpuctl: Gpuctl, words: tuple[str, ...], said: tuple[str, ...]
+) -> None:
     refused(gpuctl, *words, said=said)
     assert not (gpuctl.home / "clusters").exists() or not list((gpuctl.home / "clusters").iterdir())
 
 
-def test_refused_with_a_cluster(cluster: Gpuctl, tmp_path: Path) -> None:
+def test_commands_with_cluster_refuse_bad_options(cluster: Gpuctl, tmp_path: Path) -> None:
     cluster.script("my.py", "")
     refused(cluster, "train", "mine.py", said=("mine.py",))
     outside = tmp_path.parent / f"{tmp_path.name}-outside.py"
@@ -71,33 +73,33 @@ def test_refused_with_a_cluster(cluster: Gpuctl, tmp_path: Path) -> None:
     refused(cluster, "pull", "sets", "file", said=("Nothing can be brought to 'file': File exists.",))
 
 
-def test_options_of_the_built_in_job_are_looked_at_before_anything_is_launched(cluster: Gpuctl) -> None:
+def test_train_checks_built_in_options_before_launching(cluster: Gpuctl) -> None:
     before = cluster.ok("runs", "--json").json["runs"]
     refused(cluster, "train", "--", "--epohcs", "2", said=("--epochs?", "gpuctl train -- --help"))
     refused(cluster, "train", "--dry-run", "--", "--epochs", "x", said=("--epochs: 'x' can't be used",))
     assert cluster.ok("runs", "--json").json["runs"] == before
 
 
-def test_what_only_the_ranks_can_find_wrong_has_the_status_of_wrong_input(cluster: Gpuctl) -> None:
+def test_train_exits_2_when_ranks_reject_an_option(cluster: Gpuctl) -> None:
     done = cluster("train", "--json", "--nnodes", "1", "--", "--model", "resnet19")
     assert (done.status, done.json["status"], done.json["exit_code"]) == (2, "failed", 2)
     assert "resnet19" in done.json["first_error"]["message"]
 
 
-def test_a_name_that_no_cluster_has_is_told_beside_those_that_are_there(cluster: Gpuctl) -> None:
+def test_down_of_unknown_cluster_names_existing_clusters(cluster: Gpuctl) -> None:
     done = cluster.ok("down", "--cluster", "defautl")
     assert "There is no cluster defautl in the files here" in done.err
     assert "these clusters are there: default" in done.err
 
 
-def test_another_providers_account_is_checked_beside_a_cluster(cluster: Gpuctl) -> None:
+def test_doctor_checks_other_provider_beside_local_cluster(cluster: Gpuctl) -> None:
     done = cluster("doctor", "--shape", "VM.GPU.A10.2", "--json")
     found = {one["what"]: one for one in done.json["findings"]}
     assert "cloud" not in found, "not taken for a cluster of OCI's that lost its files"
     assert "OCI SDK" in found
 
 
-def test_specs_and_inventories(gpuctl: Gpuctl) -> None:
+def test_up_refuses_bad_specs_and_inventories_with_line(gpuctl: Gpuctl) -> None:
     gpuctl.script("twice.yaml", "provider: local\ncount: 2\ncount: 3\n")
     refused(gpuctl, "up", "-f", "twice.yaml", said=("twice.yaml:3", "count"))
     gpuctl.script("typo.yaml", "provider: local\ncuont: 2\n")
@@ -111,7 +113,7 @@ def test_specs_and_inventories(gpuctl: Gpuctl) -> None:
     refused(gpuctl, "up", "--hosts", "hosts.yaml", said=("hosts.yaml:5", "a"))
 
 
-def test_a_results_file_that_was_cut_off(cluster: Gpuctl) -> None:
+def test_results_refuses_cut_off_result_file(cluster: Gpuctl) -> None:
     cluster.script("my.py", "print('ran')")
     run = cluster.ok("train", "--nnodes", "1", "--json", "my.py").json["run"]
     path = cluster.run_folder(run) / "result.json"
@@ -121,7 +123,7 @@ def test_a_results_file_that_was_cut_off(cluster: Gpuctl) -> None:
     path.write_bytes(whole)
 
 
-def test_a_large_folder_is_not_sent_without_asking(cluster: Gpuctl) -> None:
+def test_train_refuses_to_send_large_folder_without_yes(cluster: Gpuctl) -> None:
     cluster.script("my.py", "print('ran')")
     with (cluster.cwd / "weights.bin").open("wb") as file:
         file.truncate(600 * 1000 * 1000)

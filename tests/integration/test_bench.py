@@ -20,7 +20,7 @@ FORECAST = {
 }  # fmt: skip
 
 
-def test_every_layout_is_measured_and_another_is_foretold(cluster: Gpuctl) -> None:
+def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> None:
     words = (
         "--layouts",
         "1x1,2x1",
@@ -76,7 +76,7 @@ def test_every_layout_is_measured_and_another_is_foretold(cluster: Gpuctl) -> No
     assert done.err.count("preflight: done") == 1, "the nodes are prepared once"
 
 
-def test_an_interrupt_shows_what_was_measured(cluster: Gpuctl) -> None:
+def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
     process = cluster.start("bench", "--layouts", "1x1,2x1", "--", *JOB)
     assert process.stderr is not None
     for line in process.stderr:
@@ -101,7 +101,7 @@ def test_an_interrupt_shows_what_was_measured(cluster: Gpuctl) -> None:
         (["--", "--help"], 0, ""),
     ],
 )
-def test_what_cannot_be_measured_is_one_sentence(
+def test_bench_wrong_options_exit_2_with_one_sentence(
     cluster: Gpuctl, words: list[str], status: int, said: str
 ) -> None:
     done = cluster("bench", *words)

@@ -140,7 +140,7 @@ def up(*more: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_each_stage_is_named_with_the_end_of_the_console(kind: Kind, tmp_path: Path) -> None:
+def test_up_names_failed_boot_stage_with_console_output(kind: Kind, tmp_path: Path) -> None:
     with launched(kind, tmp_path, count=5) as (gpuctl, machines):
         closed, silent, mute, refusing, good = machines
         with host_file(gpuctl, closed, "server.log").open("a") as log:
@@ -195,7 +195,7 @@ def test_each_stage_is_named_with_the_end_of_the_console(kind: Kind, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_console_that_can_not_be_had_hides_nothing(kind: Kind, tmp_path: Path) -> None:
+def test_up_reports_boot_failure_without_console_access(kind: Kind, tmp_path: Path) -> None:
     with launched(kind, tmp_path, count=1) as (gpuctl, _):
         refusal = {"oci": (404, "NotAuthorizedOrNotFound"), "aws": (403, "UnauthorizedOperation")}
         status, code = refusal[kind.provider]
@@ -214,7 +214,7 @@ def test_a_console_that_can_not_be_had_hides_nothing(kind: Kind, tmp_path: Path)
         assert not list((gpuctl.home / "clusters" / "default").glob("console-*"))
 
 
-def test_another_host_key_is_no_matter_of_the_console(tmp_path: Path) -> None:
+def test_up_with_changed_host_key_reads_no_console(tmp_path: Path) -> None:
     with launched(KINDS["aws"], tmp_path, count=1) as (gpuctl, (machine,)):
         path = tmp_path / "another_key"
         path.touch(mode=0o600)
@@ -227,7 +227,7 @@ def test_another_host_key_is_no_matter_of_the_console(tmp_path: Path) -> None:
         assert gpuctl.cloud.calls("GetConsoleOutput") == []
 
 
-def test_a_timeout_is_for_rented_machines(tmp_path: Path) -> None:
+def test_up_refuses_invalid_uses_of_boot_timeout(tmp_path: Path) -> None:
     with cloud_gpuctl(KINDS["oci"], tmp_path) as gpuctl:
         refused = gpuctl("up", "--provider", "local", "--boot-timeout", "10m")
         assert refused.status == 2
@@ -289,7 +289,7 @@ SLOW_CLOUD_INIT = '[ "$*" = "status --wait" ] || exit 9\nuntil [ -e /run/finishe
 ASKED = "/var/reboot-asked"
 
 
-def test_cloud_init_is_waited_for_and_what_it_complains_of_is_told(net: Net, node: Node) -> None:
+def test_wait_for_cloud_init_waits_and_returns_errors(net: Net, node: Node) -> None:
     (host,) = net.hosts
     place(host, "cloud-init", f"{SLOW_CLOUD_INIT}\nexit 2")
     with ThreadPoolExecutor(1) as pool:
@@ -311,7 +311,9 @@ def test_cloud_init_is_waited_for_and_what_it_complains_of_is_told(net: Net, nod
         ("exit 1", r"^gpu-0: cloud-init failed\. `gpuctl exec"),
     ],
 )
-def test_cloud_init_that_fails_or_does_not_end(net: Net, node: Node, program: str, sentence: str) -> None:
+def test_wait_for_cloud_init_raises_on_failure_or_timeout(
+    net: Net, node: Node, program: str, sentence: str
+) -> None:
     place(net.hosts[0], "cloud-init", program)
     with pytest.raises(NotReady, match=sentence):
         readiness.wait_for_cloud_init(node, deadline_s=2, say=lambda _: None)
@@ -321,7 +323,7 @@ def logins(host: Host) -> int:
     return host.root("cat /var/log/auth.log").stdout.count("Accepted publickey")
 
 
-def test_only_another_boot_id_is_another_boot(
+def test_facts_after_reboot_waits_for_new_boot_id(
     net: Net, machine: Machine, folder: ClusterFolder, node: Node
 ) -> None:
     (host,) = net.hosts
@@ -350,7 +352,7 @@ def test_only_another_boot_id_is_another_boot(
     assert after.boot_id == host.boot_id != before.boot_id
 
 
-def test_a_machine_that_does_not_boot_again_is_told(
+def test_facts_after_reboot_raises_without_reboot_in_time(
     net: Net, machine: Machine, folder: ClusterFolder
 ) -> None:
     with pytest.raises(NotReady, match=r"^gpu-0: it was told to boot again 3 s ago and has not\."):
@@ -375,7 +377,7 @@ mount -t tmpfs none /sys/bus/pci/devices && mkdir /sys/bus/pci/devices/0000:00:0
 cd /sys/bus/pci/devices/0000:00:04.0 && echo 0x10de > vendor && echo 0x030200 > class"""
 
 
-def test_all_stages_of_a_rented_machine(
+def test_reach_waits_for_cloud_init_and_reboots_once_for_driver(
     net: Net, machine: Machine, folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """cloud-init updates the driver, the module is the old one until the machine has booted again."""
@@ -415,7 +417,7 @@ chown -R ubuntu /home/ubuntu/.gpuctl-node"""
 
 
 @pytest.mark.parametrize("at_work", [True, False])
-def test_a_machine_that_may_be_at_work_is_not_rebooted(
+def test_reach_does_not_reboot_machine_that_may_run_a_job(
     net: Net, machine: Machine, folder: ClusterFolder, capsys: pytest.CaptureFixture[str], at_work: bool
 ) -> None:
     (host,) = net.hosts
@@ -456,9 +458,7 @@ ip link add rdma0 type veth peer name rdma1"""
 """An OCI machine with RDMA devices that have no addresses, but for the one of its VCN."""
 
 
-def test_the_addresses_of_rdma_devices_are_waited_for(
-    net: Net, machine: Machine, folder: ClusterFolder
-) -> None:
+def test_reach_waits_for_addresses_of_rdma_devices(net: Net, machine: Machine, folder: ClusterFolder) -> None:
     (host,) = net.hosts
     place(host, "nvidia-smi", H100)
     host.root(CLUSTER_NETWORK)
@@ -474,7 +474,7 @@ def test_the_addresses_of_rdma_devices_are_waited_for(
         assert [one.gpus for one in reached.result(timeout=60).machines] == [1, 1]
 
 
-def test_addresses_of_rdma_devices_that_do_not_come(net: Net, node: Node) -> None:
+def test_wait_for_cluster_network_notes_missing_rdma_addresses(net: Net, node: Node) -> None:
     (host,) = net.hosts
     place(host, "nvidia-smi", H100)
     host.root(CLUSTER_NETWORK)
@@ -492,7 +492,7 @@ def test_addresses_of_rdma_devices_that_do_not_come(net: Net, node: Node) -> Non
     assert len(said) == 1, "one machine needs no network"
 
 
-def test_a_machine_that_boots_once_more_by_itself(net: Net, machine: Machine, folder: ClusterFolder) -> None:
+def test_reach_tolerates_reboot_during_cloud_init(net: Net, machine: Machine, folder: ClusterFolder) -> None:
     (host,) = net.hosts
     place(host, "cloud-init", f"[ -e /var/booted-again ] && exit 0\n{SLOW_CLOUD_INIT}")
     boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=frozenset())

@@ -27,7 +27,7 @@ def removable(document: dict[str, Any]) -> set[tuple[str, str, str]]:
     return {(one["where"], one["kind"], one["name"]) for one in document["items"] if one["removes"]}
 
 
-def test_disks_fill_up_and_are_cleaned(two_hosts: Gpuctl) -> None:
+def test_clean_frees_disks_and_refuses_during_a_run(two_hosts: Gpuctl) -> None:
     gpuctl = two_hosts
     gpuctl.script("short.py", SCRIPT)
     first, second = (gpuctl.ok("train", "--json", "short.py").json["run"] for _ in range(2))
@@ -79,7 +79,7 @@ def test_disks_fill_up_and_are_cleaned(two_hosts: Gpuctl) -> None:
     gpuctl.ok("stop", run)
 
 
-def test_down_of_machines_that_stay_tells_what_it_leaves(two_hosts: Gpuctl) -> None:
+def test_down_of_kept_machines_reports_leftover_bytes(two_hosts: Gpuctl) -> None:
     gpuctl = two_hosts
     known = gpuctl.home / "clusters/default"
     gpuctl.script("short.py", SCRIPT)

@@ -198,7 +198,7 @@ def account(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     phases=[Phase.generate],  # a smaller example is not worth the minutes
 )
 @given(steps=st.integers(0, 2**32 - 1).map(sequence))
-def test_whatever_happens(account: Account, steps: tuple[Step, ...]) -> None:
+def test_random_command_sequences_keep_cloud_invariants(account: Account, steps: tuple[Step, ...]) -> None:
     world = World(account)
     for step in steps:
         do(world, step)

@@ -41,7 +41,7 @@ def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
 
 
 @pytest.mark.whole
-def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
+def test_up_train_and_down_complete_on_fake_cloud(kind: Kind, tmp_path: Path) -> None:
     with cloud_gpuctl(kind, tmp_path, hosts=True) as gpuctl:
         spec = {
             "shape": kind.shape,
@@ -77,7 +77,7 @@ def test_the_main_job_whole(kind: Kind, tmp_path: Path) -> None:
         assert gpuctl.ok("down").status == 0
 
 
-def test_up_again_makes_what_is_missing_and_refuses_what_it_can_not_do(gpuctl: CloudGpuctl) -> None:
+def test_up_adds_missing_machines_and_refuses_other_changes(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     made = len(gpuctl.cloud.calls(mutating=True))
     again = gpuctl.ok(*gpuctl.up_words)
@@ -98,7 +98,7 @@ def test_up_again_makes_what_is_missing_and_refuses_what_it_can_not_do(gpuctl: C
     assert len(gpuctl.cloud.live_instances()) == 3
 
 
-def test_a_machine_that_was_ended_from_outside_is_replaced(gpuctl: CloudGpuctl) -> None:
+def test_up_replaces_machine_terminated_elsewhere(gpuctl: CloudGpuctl) -> None:
     first = gpuctl.ok(*gpuctl.up_words).json["machines"]
     end_from_outside(gpuctl, first[1]["id"])
     shown = gpuctl.ok("status", "--json").json["machines"]
@@ -109,7 +109,7 @@ def test_a_machine_that_was_ended_from_outside_is_replaced(gpuctl: CloudGpuctl) 
     assert gpuctl.cloud.state()["most_instances"] == COUNT
 
 
-def test_no_capacity_in_the_first_place(gpuctl: CloudGpuctl) -> None:
+def test_up_tries_next_zone_when_first_has_no_capacity(gpuctl: CloudGpuctl) -> None:
     first, second, _ = gpuctl.kind.places
     gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {first: 0}})
     up = gpuctl.ok(*gpuctl.up_words)
@@ -123,7 +123,7 @@ def test_no_capacity_in_the_first_place(gpuctl: CloudGpuctl) -> None:
     assert (first in up.err) == bool(refused)
 
 
-def test_only_some_of_them_are_there(gpuctl: CloudGpuctl) -> None:
+def test_up_removes_all_if_capacity_is_for_some_only(gpuctl: CloudGpuctl) -> None:
     gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {"*": COUNT - 1}})
     up = gpuctl(*gpuctl.up_words)
     assert up.status == 3, up.err
@@ -134,7 +134,7 @@ def test_only_some_of_them_are_there(gpuctl: CloudGpuctl) -> None:
     assert not (gpuctl.home / "clusters" / "default").exists()
 
 
-def test_a_quota_ends_it_at_once(gpuctl: CloudGpuctl) -> None:
+def test_up_stops_after_first_quota_error(gpuctl: CloudGpuctl) -> None:
     gpuctl.cloud.settings(quota={gpuctl.kind.shape: COUNT - 1})
     up = gpuctl(*gpuctl.up_words)
     assert up.status == 3, up.err
@@ -146,7 +146,7 @@ def test_a_quota_ends_it_at_once(gpuctl: CloudGpuctl) -> None:
     assert len(refused) <= 1
 
 
-def test_a_launch_that_fails_late(gpuctl: CloudGpuctl) -> None:
+def test_up_tries_next_zone_after_late_launch_failure(gpuctl: CloudGpuctl) -> None:
     gpuctl.cloud.settings(late_failure={gpuctl.kind.places[0]: LATE_FAILURES[gpuctl.kind.provider]})
     gpuctl.ok(*gpuctl.up_words)
     assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {
@@ -155,7 +155,7 @@ def test_a_launch_that_fails_late(gpuctl: CloudGpuctl) -> None:
 
 
 @pytest.mark.parametrize("fault", ["drop_before", "drop_after", "duplicate"])
-def test_every_reply_is_lost_or_every_request_comes_twice(gpuctl: CloudGpuctl, fault: str) -> None:
+def test_up_survives_lost_replies_and_duplicate_requests(gpuctl: CloudGpuctl, fault: str) -> None:
     """The first try of each call that changes something."""
     gpuctl.cloud.settings(list_lag_s=0.3)
     total = calls_of_a_good_run(gpuctl)
@@ -174,7 +174,7 @@ def calls_of_a_good_run(gpuctl: CloudGpuctl) -> int:
     return total
 
 
-def test_a_storm_of_throttling(gpuctl: CloudGpuctl) -> None:
+def test_up_survives_throttling(gpuctl: CloudGpuctl) -> None:
     throttled = {
         "oci": {"status": 429, "code": "TooManyRequests"},
         "aws": {"status": 503, "code": "RequestLimitExceeded"},
@@ -185,7 +185,7 @@ def test_a_storm_of_throttling(gpuctl: CloudGpuctl) -> None:
     assert len(gpuctl.cloud.live_instances()) == COUNT
 
 
-def test_credentials_that_expire_in_the_middle(gpuctl: CloudGpuctl) -> None:
+def test_down_lists_live_machines_if_credentials_expire(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     expired = {
         "oci": {"status": 401, "code": "NotAuthenticated"},
@@ -198,7 +198,7 @@ def test_credentials_that_expire_in_the_middle(gpuctl: CloudGpuctl) -> None:
         assert instance["id"] in down.err, "what is live is listed"
 
 
-def test_what_is_not_ours_stays(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
+def test_down_and_reap_keep_resources_of_others(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
     """Things that others made, with names like ours, outlive `down` and `reap`."""
     gpuctl.ok(*gpuctl.up_words)
     foreign = make_foreign_network(gpuctl)
@@ -208,7 +208,7 @@ def test_what_is_not_ours_stays(gpuctl: CloudGpuctl, tmp_path: Path) -> None:
     assert foreign in {part["id"] for part in gpuctl.cloud.state()["resources"]}
 
 
-def test_two_clusters_share_the_network_and_the_last_one_takes_it(gpuctl: CloudGpuctl) -> None:
+def test_down_keeps_shared_network_until_last_cluster(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
     networks = [part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]
@@ -238,7 +238,7 @@ def test_reap_lists_and_removes_with_no_local_state(gpuctl: CloudGpuctl) -> None
     assert gpuctl.cloud.owned() == []
 
 
-def test_limits(gpuctl: CloudGpuctl) -> None:
+def test_up_enforces_max_cost_and_records_ttl(gpuctl: CloudGpuctl) -> None:
     refused = gpuctl(*gpuctl.up_words, "--max-cost", "1", "--ttl", "4h")
     assert refused.status == 2
     assert "--max-cost" in refused.err
@@ -252,7 +252,7 @@ def test_limits(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words, "--max-cost", "1000", "--ttl", "4h")
 
 
-def test_a_dry_run_makes_nothing_and_says_everything(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_shows_full_plan_and_creates_nothing(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
     assert len(plan["create"]) == COUNT
     assert plan["requests"][-1]["operation"] in ("RunInstances", "LaunchInstance")
@@ -263,7 +263,7 @@ def test_a_dry_run_makes_nothing_and_says_everything(gpuctl: CloudGpuctl) -> Non
     assert gpuctl.cloud.owned() == []
 
 
-def test_no_private_key_leaves_its_file(gpuctl: CloudGpuctl) -> None:
+def test_up_writes_private_key_to_its_file_only(gpuctl: CloudGpuctl) -> None:
     up = gpuctl.ok(*gpuctl.up_words, "--verbose")
     assert "PRIVATE KEY" not in up.out + up.err
     holders = [
@@ -274,7 +274,7 @@ def test_no_private_key_leaves_its_file(gpuctl: CloudGpuctl) -> None:
     assert holders == [Path("clusters/default/keys/id_ed25519")], "a host's key is forgotten once it is there"
 
 
-def test_the_clouds_own_client_agrees(gpuctl: CloudGpuctl) -> None:
+def test_cloud_client_lists_the_machines_of_up_and_down(gpuctl: CloudGpuctl) -> None:
     client = find_client(gpuctl.kind)
     made = {machine["id"] for machine in gpuctl.ok(*gpuctl.up_words).json["machines"]}
     assert listed_by(client, gpuctl) == made
@@ -282,7 +282,7 @@ def test_the_clouds_own_client_agrees(gpuctl: CloudGpuctl) -> None:
     assert listed_by(client, gpuctl) == set()
 
 
-def test_doctor(gpuctl: CloudGpuctl) -> None:
+def test_doctor_checks_cloud_credentials(gpuctl: CloudGpuctl) -> None:
     found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--json")
     assert found.status == 0, found.err
     document = found.json
@@ -365,7 +365,7 @@ def make_foreign_network(gpuctl: CloudGpuctl) -> str:
     return str(answer["data"]["id"])
 
 
-def test_a_dry_run_needs_no_account(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_works_without_account(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*gpuctl.up_words, "--dry-run", env=no_credentials(gpuctl.kind))
     assert len(plan.json["create"]) == COUNT
     assert "127.0.0.1/32" in json.dumps(plan.json["requests"])
@@ -375,7 +375,7 @@ def test_a_dry_run_needs_no_account(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.calls(mutating=True) == []
 
 
-def test_a_dry_run_needs_no_region_and_no_address(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_works_without_region_and_address(gpuctl: CloudGpuctl) -> None:
     words = ("up", "--shape", gpuctl.kind.shape, "--count", "2", "--dry-run", "--json")
     nothing = {
         **no_credentials(gpuctl.kind),
@@ -387,7 +387,7 @@ def test_a_dry_run_needs_no_region_and_no_address(gpuctl: CloudGpuctl) -> None:
     assert plan["ssh"]["cidrs"] == ["<your address>/32"]
 
 
-def test_up_from_another_address_lets_it_in_and_the_old_one_out(gpuctl: CloudGpuctl) -> None:
+def test_up_replaces_ssh_address_in_firewall_rules(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     words = ("up", "--ssh-cidr", "127.0.0.9/32", "--no-wait", "--yes")
     gpuctl.ok(*words)
@@ -403,7 +403,7 @@ def test_up_from_another_address_lets_it_in_and_the_old_one_out(gpuctl: CloudGpu
     assert len(gpuctl.cloud.calls(mutating=True)) == made
 
 
-def test_the_end_of_a_time_limit_is_told(gpuctl: CloudGpuctl) -> None:
+def test_up_reports_what_happens_at_end_of_ttl(gpuctl: CloudGpuctl) -> None:
     up = gpuctl.ok(*gpuctl.up_words, "--ttl", "90m")
     assert {"oci": "power off", "aws": "terminates them"}[gpuctl.kind.provider] in up.err
     again = gpuctl("up", "--ttl", "5h", "--ssh-cidr", "127.0.0.1/32", "--yes")
@@ -456,7 +456,7 @@ def kinds_of(gpuctl: CloudGpuctl) -> set[str]:
     return {part.get("kind", "instance") for part in gpuctl.cloud.owned()}
 
 
-def test_a_private_cluster(gpuctl: CloudGpuctl) -> None:
+def test_private_cluster_is_created_once_and_removed(gpuctl: CloudGpuctl) -> None:
     up = gpuctl.ok(*private_words(gpuctl))
     machines = up.json["machines"]
     assert [machine["host"] for machine in machines] == [machine["private_ip"] for machine in machines]
@@ -495,7 +495,7 @@ def gateways(gpuctl: CloudGpuctl) -> list[str]:
     return [gateway["NatGatewayId"] for gateway in found if gateway["State"] == "available"]
 
 
-def test_a_way_out_that_is_gone_is_made_anew(aws: CloudGpuctl) -> None:
+def test_up_recreates_deleted_nat_gateway(aws: CloudGpuctl) -> None:
     aws.ok(*private_words(aws))
     (old,) = gateways(aws)
     ec2(aws).delete_nat_gateway(NatGatewayId=old)
@@ -510,7 +510,7 @@ def test_a_way_out_that_is_gone_is_made_anew(aws: CloudGpuctl) -> None:
     assert [route for route in routes if route.get("NatGatewayId") == old] == []
 
 
-def test_a_private_network_without_machines_is_told_of(aws: CloudGpuctl) -> None:
+def test_up_reports_billed_private_network_without_machines(aws: CloudGpuctl) -> None:
     aws.ok(*private_words(aws))
     ec2(aws).terminate_instances(InstanceIds=[machine["id"] for machine in aws.cloud.live_instances()])
     aws.cloud.fault(operation="RunInstances", status=400, code="InsufficientInstanceCapacity", times=99)
@@ -528,7 +528,7 @@ def test_a_private_network_without_machines_is_told_of(aws: CloudGpuctl) -> None
     assert gateways(aws) == []
 
 
-def test_the_network_of_a_private_cluster_counts_towards_its_limit(aws: CloudGpuctl) -> None:
+def test_max_cost_includes_nat_gateway_of_private_cluster(aws: CloudGpuctl) -> None:
     plain = aws.ok(*aws.up_words, "--dry-run").json["hourly_usd"]
     limit = ("--ttl", "1h", "--max-cost", f"{plain + 0.02:.4f}")
     aws.ok(*aws.up_words, *limit, "--dry-run")
@@ -552,7 +552,7 @@ def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> N
     assert gpuctl.cloud.owned() == []
 
 
-def test_a_dry_run_of_a_private_cluster(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_of_private_cluster_lists_nat_gateway_cost(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*private_words(gpuctl), "--dry-run").json
     assert "CreateNatGateway" in [request["operation"] for request in plan["requests"]]
     billed = sum(one["hourly_usd"] for one in plan["resources"])
@@ -582,7 +582,7 @@ def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None
 
 
 @pytest.mark.parametrize("phase", ["hold_before", "hold_after"])
-def test_private_commands_that_are_killed(gpuctl: CloudGpuctl, phase: str) -> None:
+def test_private_up_and_down_killed_at_calls_resume(gpuctl: CloudGpuctl, phase: str) -> None:
     """Each command goes on where the one before was killed; in the end all is there once, and then nothing."""
     provider = gpuctl.kind.provider
     if provider == "aws":

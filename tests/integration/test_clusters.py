@@ -25,7 +25,7 @@ def gpuctl(request: pytest.FixtureRequest, clouds: Clouds, tmp_path: Path) -> It
     assert command.cloud.owned() == []
 
 
-def test_rented_clusters_are_told_with_what_they_cost_and_what_ends_them(gpuctl: CloudGpuctl) -> None:
+def test_clusters_lists_cost_and_end_time_of_rented_machines(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     gpuctl.ok(*gpuctl.up_words, "--cluster", "timed", "--ttl", "4h")
     gpuctl.ok("up", "--provider", "local", "--count", "1", "--cluster", "mine")

@@ -71,7 +71,7 @@ AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
 
 
 @pytest.mark.whole
-def test_an_up_that_was_killed_at_some_calls_converges(
+def test_up_rerun_after_kill_at_sampled_calls_converges(
     clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(KINDS["oci"], clouds, tmp_path, capsys, "up, then up", converge, prepare=None, apart=SAMPLE_APART)
@@ -79,7 +79,7 @@ def test_an_up_that_was_killed_at_some_calls_converges(
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_up_is_killed_at_each_call(
+def test_up_killed_at_each_call_can_be_rerun_or_removed(
     kind: Kind, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(kind, clouds, tmp_path, capsys, f"up, then {afterwards}", AFTERWARDS[afterwards], prepare=None)
@@ -87,7 +87,7 @@ def test_up_is_killed_at_each_call(
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_down_is_killed_at_each_call(
+def test_down_killed_at_each_call_can_be_completed(
     kind: Kind, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(
@@ -102,7 +102,7 @@ def test_down_is_killed_at_each_call(
 
 
 @pytest.mark.parametrize(("killed", "afterwards"), [("up", "up"), ("up", "reap"), ("down", "down")])
-def test_a_private_cluster_with_a_nat_gateway(
+def test_private_cluster_commands_killed_at_each_call_recover(
     killed: str, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """AWS's has parts that cost money by the hour, and that public clusters lack; lists tell of them late."""

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 SLEEPS = "import time\nprint('begins', flush=True)\ntime.sleep(120)\n"
 
 
-def test_a_healthy_cluster_is_measured_and_left_as_it_was(cluster: Gpuctl) -> None:
+def test_doctor_measures_healthy_cluster_without_recording_a_run(cluster: Gpuctl) -> None:
     runs = cluster.ok("runs", "--json").json
     document = cluster.ok("doctor", "--cluster", "--json").json
     assert document["ok"]
@@ -30,7 +30,7 @@ def test_a_healthy_cluster_is_measured_and_left_as_it_was(cluster: Gpuctl) -> No
     assert cluster.ok("runs", "--json").json == runs, "a check is no run"
 
 
-def test_a_run_that_is_going_on_is_left_alone(two_hosts: Gpuctl) -> None:
+def test_doctor_does_not_measure_during_a_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("sleeps.py", SLEEPS)
     run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
     done = two_hosts("doctor", "--cluster", "default")
@@ -41,7 +41,7 @@ def test_a_run_that_is_going_on_is_left_alone(two_hosts: Gpuctl) -> None:
     two_hosts.ok("stop", run)
 
 
-def test_what_a_killed_runner_has_left_is_named(two_hosts: Gpuctl) -> None:
+def test_doctor_names_processes_left_by_killed_runner(two_hosts: Gpuctl) -> None:
     two_hosts.script("sleeps.py", SLEEPS)
     run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
 
@@ -68,7 +68,7 @@ def test_what_a_killed_runner_has_left_is_named(two_hosts: Gpuctl) -> None:
     )
 
 
-def test_a_node_that_is_gone_is_named_and_the_others_are_looked_at(two_hosts: Gpuctl) -> None:
+def test_doctor_names_lost_node_and_checks_the_others(two_hosts: Gpuctl) -> None:
     server = next((two_hosts.home / "clusters").glob("*/local/default-1/server.json"))
     for pid in processes_with(str(server)):
         os.kill(pid, signal.SIGKILL)
@@ -82,9 +82,7 @@ def test_a_node_that_is_gone_is_named_and_the_others_are_looked_at(two_hosts: Gp
 
 
 @pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
-def test_a_node_that_does_not_tell_its_environments_is_not_one_without(
-    gpuctl: Gpuctl, tmp_path: Path
-) -> None:
+def test_doctor_reports_node_with_unreadable_environments(gpuctl: Gpuctl, tmp_path: Path) -> None:
     envs = "/home/ubuntu/.gpuctl-node/envs"
     with vms(tmp_path, count=2) as net:
         hosts_file, known_hosts = net.inventory()
@@ -105,7 +103,7 @@ def test_a_node_that_does_not_tell_its_environments_is_not_one_without(
     assert "torch" not in rows
 
 
-def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:
+def test_doctor_interrupted_leaves_no_process(two_hosts: Gpuctl) -> None:
     process = two_hosts.start("doctor", "--cluster")
     wait_for(lambda: processes_with("train.allreduce", str(two_hosts.home)), what="the all-reduce")
     interrupt(process)
@@ -128,7 +126,7 @@ def test_an_interrupt_leaves_nothing_at_work(two_hosts: Gpuctl) -> None:
         (["doctor"], 0, "Python:"),
     ],
 )
-def test_the_clusters_name_is_optional_here_alone(
+def test_doctor_accepts_cluster_option_without_name(
     gpuctl: Gpuctl, words: list[str], status: int, said: str
 ) -> None:
     done = gpuctl(*words)

@@ -117,7 +117,7 @@ HOLD = (
 )
 
 
-def test_the_driver_is_installed_where_it_can_be_and_each_other_machine_says_why_not(
+def test_reach_installs_driver_or_explains_why_not_per_machine(
     tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buses = ((A10, A10), (V100,), (H100, SWITCH), *[(A10,)] * 6)
@@ -191,7 +191,7 @@ echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"""
 SMI_OF_ONE = "echo '0, GPU-5a1f0b7c, NVIDIA A10, 23028, 580.65.06'"
 
 
-def test_the_driver_of_an_image_is_waited_for_and_what_does_not_come_is_told(tmp_path: Path) -> None:
+def test_reach_waits_for_image_driver_and_reports_missing_gpus(tmp_path: Path) -> None:
     with hosts(tmp_path, (A10,), (A10,), (A10,), (A10, A10), (A10,)) as net:
         late, waiting, without, partial, fewer = net.hosts
         place(late, "nvidia-smi", SMI_LATER)
@@ -213,9 +213,7 @@ def test_the_driver_of_an_image_is_waited_for_and_what_does_not_come_is_told(tmp
     assert "nvidia-smi lists 1 of the 2 NVIDIA GPUs that its shape has" in problems[fewer.name]
 
 
-def test_up_of_machines_you_have_installs_the_driver_whatever_breaks_off_on_the_way(
-    gpuctl: Gpuctl, tmp_path: Path
-) -> None:
+def test_up_installs_driver_despite_kills_and_reboot(gpuctl: Gpuctl, tmp_path: Path) -> None:
     slow = apt_mirror.build(tmp_path / "mirror", apt_mirror.packages(after=apt_mirror.SLOW))
     with hosts(tmp_path, (A10,)) as net, apt_mirror.serve(slow, net.laptop) as url:
         (host,) = net.hosts

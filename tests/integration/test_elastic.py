@@ -74,7 +74,7 @@ def run_on(
 
 
 @pytest.mark.parametrize("mode", ["torchrun", "ray"])
-def test_the_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
+def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
     process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *BUILT_IN)
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=120)
     two_hosts.ok("up", "--provider", "local", "--count", "3")
@@ -117,7 +117,7 @@ def metrics(gpuctl: Gpuctl, run: str) -> Path:
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_of_ray_gets_the_machines_that_come(two_hosts: Gpuctl, tmp_path: Path) -> None:
+def test_elastic_ray_driver_uses_machines_added_later(two_hosts: Gpuctl, tmp_path: Path) -> None:
     """Ray's own elastic training, ScalingConfig(num_workers=(1, 3)), on our nodes."""
     two_hosts.script("drive.py", DRIVER)
     storage = tmp_path / "storage"
@@ -162,7 +162,7 @@ def test_a_driver_of_ray_gets_the_machines_that_come(two_hosts: Gpuctl, tmp_path
     assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
 
 
-def test_it_begins_with_those_that_answer_and_passes_over_what_can_not_take_part(two_hosts: Gpuctl) -> None:
+def test_elastic_run_starts_on_reachable_nodes_and_skips_others(two_hosts: Gpuctl) -> None:
     folder = ClusterFolder(two_hosts.home / "clusters" / "default")
     two_hosts.kill_host("default-1")
     two_hosts.script("slow.py", "import time; time.sleep(12)\n")
@@ -192,13 +192,13 @@ def test_it_begins_with_those_that_answer_and_passes_over_what_can_not_take_part
 
 
 @pytest.mark.parametrize("nnodes", ["0", "0:2", "3:2", "a", "1:", ":2", "-1", "1:2:3"])
-def test_what_is_no_number_of_nodes(cluster: Gpuctl, nnodes: str) -> None:
+def test_train_refuses_malformed_nnodes(cluster: Gpuctl, nnodes: str) -> None:
     refused = cluster("train", "--nnodes", nnodes, "my.py")
     assert refused.status == 2
     assert f"--nnodes {nnodes} is not possible" in refused.err
 
 
-def test_what_can_not_be_elastic(cluster: Gpuctl) -> None:
+def test_train_refuses_nnodes_range_beyond_cluster_or_detached(cluster: Gpuctl) -> None:
     more = cluster("train", "--nnodes", "3:4")
     assert more.status == 2
     assert "--nnodes 3:4 is not possible: the cluster default has 2 nodes" in more.err

@@ -51,7 +51,7 @@ def bare(gpuctl: Gpuctl, tmp_path: Path) -> Iterator[Net]:
 
 
 @pytest.mark.usefixtures("bare")
-def test_the_job_brings_what_it_needs(gpuctl: Gpuctl, wheels: Path) -> None:
+def test_train_builds_environment_of_built_in_job_from_wheels(gpuctl: Gpuctl, wheels: Path) -> None:
     without = gpuctl("train")
     assert without.status == 1
     assert "--wheels DIR" in without.err
@@ -70,7 +70,7 @@ def test_the_job_brings_what_it_needs(gpuctl: Gpuctl, wheels: Path) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_what_is_named_goes_into_an_environment_of_its_own(gpuctl: Gpuctl, wheels: Path) -> None:
+def test_train_builds_environment_for_requirements_and_pip(gpuctl: Gpuctl, wheels: Path) -> None:
     gpuctl.script("requirements.txt", "torch\n")
     gpuctl.script("where.py", "import sys, torch\nprint('python', sys.prefix, torch.__version__)\n")
     done = gpuctl.ok("train", "--json", "--wheels", str(wheels), "where.py", timeout_s=300)

@@ -39,7 +39,7 @@ def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], 
     return process, wait_for(at_work, what="both ranks at work", deadline_s=40)
 
 
-def test_a_rank_that_fails_stops_the_gang_and_is_shown_first(two_hosts: Gpuctl) -> None:
+def test_train_stops_all_ranks_and_shows_first_failed_rank(two_hosts: Gpuctl) -> None:
     text = (
         STEPS
         + "    if rank == 1 and step == 5:\n        print('the last words of rank 1')\n        sys.exit(3)\n"
@@ -61,7 +61,7 @@ def test_a_rank_that_fails_stops_the_gang_and_is_shown_first(two_hosts: Gpuctl) 
     assert not processes_with("fails.py", str(two_hosts.home))
 
 
-def test_an_exception_shows_its_own_traceback(two_hosts: Gpuctl) -> None:
+def test_train_reports_exception_of_failed_rank(two_hosts: Gpuctl) -> None:
     two_hosts.script(
         "raises.py", "import os\nif os.environ['RANK'] == '0':\n    raise ValueError('no such layer: 17')\n"
     )
@@ -71,7 +71,7 @@ def test_an_exception_shows_its_own_traceback(two_hosts: Gpuctl) -> None:
     assert "ValueError: no such layer: 17" in done.json["first_error"]["message"]
 
 
-def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
+def test_train_reports_rank_killed_by_sigkill(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     # The rank itself, not the watcher around it: the younger of the two processes that name the script.
     record = two_hosts.run_folder(run) / "ranks" / "rank-1.json"
@@ -85,7 +85,7 @@ def test_a_rank_killed_from_outside(two_hosts: Gpuctl) -> None:
     assert not processes_with("steps.py", str(two_hosts.home))
 
 
-def test_a_rank_that_hangs_is_named_not_the_one_that_waited_for_it(two_hosts: Gpuctl) -> None:
+def test_train_blames_hung_rank_not_the_one_that_timed_out(two_hosts: Gpuctl) -> None:
     """Of the built-in job: stopped in the middle, so that the other one's time is over first."""
     words = ("--device", "cpu", "--model", "mlp", "--epochs", "1000", "--timeout-s", "10", "--no-save")
     process = two_hosts.start("train", "--json", "--", *words)
@@ -107,7 +107,7 @@ def test_a_rank_that_hangs_is_named_not_the_one_that_waited_for_it(two_hosts: Gp
     assert not processes_with(str(two_hosts.home / "runs"))
 
 
-def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
+def test_killed_rank_watcher_leaves_no_process(two_hosts: Gpuctl) -> None:
     process, _run = running_train(two_hosts)
     watchers = [
         pid
@@ -124,7 +124,7 @@ def test_a_watcher_killed_from_outside_leaves_no_rank_behind(two_hosts: Gpuctl) 
     assert not processes_with("steps.py", str(two_hosts.home))
 
 
-def test_a_killed_gpuctl_train_leaves_the_run_alone(two_hosts: Gpuctl) -> None:
+def test_killed_train_command_leaves_run_to_be_followed(two_hosts: Gpuctl) -> None:
     two_hosts.script("brief.py", STEPS.replace("600", "40"))
     process = two_hosts.start("train", "brief.py")
     wait_for(
@@ -154,7 +154,7 @@ def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
     assert "Traceback" not in err
 
 
-def test_two_interrupts_at_once_stop_every_node_all_the_same(two_hosts: Gpuctl) -> None:
+def test_two_interrupts_stop_run_on_every_node(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     interrupt(process)
     interrupt(process)
@@ -169,7 +169,7 @@ def test_two_interrupts_at_once_stop_every_node_all_the_same(two_hosts: Gpuctl) 
     assert two_hosts.ok("results", run, "--json").json["runs"][0]["status"] == "stopped"
 
 
-def test_two_runs_at_once_are_one_too_many(two_hosts: Gpuctl) -> None:
+def test_train_refuses_second_simultaneous_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("steps.py", STEPS)
     both = [two_hosts.start("train", "--detach", "--json", "steps.py") for _ in range(2)]
     ends = [(process.communicate(timeout=60), process.returncode) for process in both]
@@ -179,7 +179,7 @@ def test_two_runs_at_once_are_one_too_many(two_hosts: Gpuctl) -> None:
     two_hosts.ok("stop")
 
 
-def test_what_a_script_leaves_in_odd_places_does_no_harm(two_hosts: Gpuctl) -> None:
+def test_train_tolerates_unexpected_files_and_metrics_lines(two_hosts: Gpuctl) -> None:
     text = (
         "import os\n"
         "folder = os.environ['GPUCTL_RUN_DIR']\n"
@@ -192,7 +192,7 @@ def test_what_a_script_leaves_in_odd_places_does_no_harm(two_hosts: Gpuctl) -> N
     assert two_hosts.ok("train", "--json", "odd.py").json["status"] == "succeeded"
 
 
-def test_a_torn_result_keeps_no_machine_alive(two_hosts: Gpuctl) -> None:
+def test_down_works_despite_damaged_run_records(two_hosts: Gpuctl) -> None:
     two_hosts.script("my.py", "print('ran')")
     run = two_hosts.ok("train", "--json", "my.py").json["run"]
     (two_hosts.run_folder(run) / "result.json").write_text('{"format": 1, "run": "')
@@ -216,7 +216,7 @@ def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     assert two_hosts.ok("stop").status == 0, "stopping again is no error"
 
 
-def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
+def test_down_during_a_run_requires_yes(two_hosts: Gpuctl) -> None:
     two_hosts.script("steps.py", STEPS)
     run = two_hosts.ok("train", "--detach", "--json", "steps.py").json["run"]
     refused = two_hosts("down")
@@ -229,7 +229,7 @@ def test_down_asks_while_a_run_is_going_on(two_hosts: Gpuctl) -> None:
     assert two_hosts.ok("results", "--json").json["runs"][0]["status"] == "stopped"
 
 
-def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuctl) -> None:
+def test_train_names_lost_node_and_stops_the_others(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     process, _ = running_train(two_hosts)
     server_of(machines[1]).kill()
@@ -243,7 +243,7 @@ def test_a_node_lost_in_the_middle_is_named_and_the_rest_stopped(two_hosts: Gpuc
     assert len(mine) == 1, "node 0 has its server left, and nothing of the run"
 
 
-def test_a_changed_host_key_is_refused_before_anything_is_sent(two_hosts: Gpuctl) -> None:
+def test_train_refuses_changed_host_key_before_sending(two_hosts: Gpuctl) -> None:
     known_hosts = two_hosts.home / "clusters" / "default" / "known_hosts"
     first, second = known_hosts.read_text().splitlines()
     swapped = [f"{first.split()[0]} {second.split(None, 1)[1]}", second]
@@ -267,7 +267,7 @@ def mount_small_disk(folder: Path, size: str) -> None:
         pytest.skip(f"needs the right to mount a small disk: {mounted.stderr.strip()}")
 
 
-def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
+def test_train_reports_full_disk_before_the_run(two_hosts: Gpuctl) -> None:
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
     mount_small_disk(home, "200k")
     try:
@@ -281,7 +281,7 @@ def test_a_full_disk_is_a_sentence(two_hosts: Gpuctl) -> None:
         subprocess.run(["umount", str(home)], check=True)
 
 
-def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> None:
+def test_train_reports_disk_that_fills_up_during_the_run(two_hosts: Gpuctl) -> None:
     home = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home"
     mount_small_disk(home, "60m")
     try:
@@ -303,7 +303,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_a_sentence(two_hosts: Gpuctl) -> 
         subprocess.run(["umount", str(home)], check=False)
 
 
-def test_a_killed_runner_is_noticed_and_leaves_no_rank_behind(two_hosts: Gpuctl) -> None:
+def test_killed_runner_is_reported_and_leaves_no_process(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     [runner] = (two_hosts.home / "clusters" / "default" / "local" / "default-1" / "home").glob(
         f".gpuctl-node/runs/{run}/default-1/runner.json"
@@ -327,7 +327,7 @@ def server_of(machine: "dict[str, int]") -> psutil.Process:
     return psutil.Process(pid)
 
 
-def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) -> None:
+def test_train_names_silent_node_within_a_minute(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     process, _ = running_train(two_hosts)
     server = server_of(machines[1])
@@ -351,7 +351,7 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(two_hosts: Gpuctl) ->
     assert not processes_with("steps.py", str(two_hosts.home))
 
 
-def test_a_command_that_only_looks_stops_nothing(two_hosts: Gpuctl) -> None:
+def test_logs_does_not_stop_run_of_silent_node(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("steps.py", STEPS)
     two_hosts.ok("train", "--detach", "steps.py")
@@ -367,7 +367,7 @@ def test_a_command_that_only_looks_stops_nothing(two_hosts: Gpuctl) -> None:
     assert result["status"] == "succeeded", "both ranks went on to their end"
 
 
-def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None:
+def test_train_reconnects_after_short_link_loss(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("long.py", STEPS.replace("600", "300"))
     process = two_hosts.start("train", "--json", "long.py")
@@ -393,7 +393,7 @@ def test_a_link_that_comes_back_costs_the_run_nothing(two_hosts: Gpuctl) -> None
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 301)), "nothing lost, nothing twice"
 
 
-def test_a_stop_of_a_script_that_saves_and_leaves_is_no_failure(two_hosts: Gpuctl) -> None:
+def test_stop_of_script_exiting_1_on_sigterm_is_no_failure(two_hosts: Gpuctl) -> None:
     """It exits 1 on SIGTERM, as many do: nothing failed, and nothing is started again."""
     handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"
     two_hosts.script("steps.py", STEPS.replace("\nrank =", f"\n{handler}rank ="))

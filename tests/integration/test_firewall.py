@@ -320,7 +320,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_peers_come_in_and_nobody_else(world: World, kind: Kind) -> None:
+def test_firewall_admits_peers_only_and_is_restored(world: World, kind: Kind) -> None:
     host = world.host
     for path, text in kind.files.items():
         host.sh(f"cat >{path} <<'END'\n{text}END\n" if text.endswith("\n") else f"printf %s '{text}' >{path}")
@@ -351,7 +351,7 @@ def test_peers_come_in_and_nobody_else(world: World, kind: Kind) -> None:
     assert firewall.close_steps(host.do(), owner="a").steps == ()
 
 
-def test_ufw_is_told_again_where_the_kernel_does_not_do_what_it_has_written_down(world: World) -> None:
+def test_ensure_open_repairs_ufw_rules_missing_in_kernel(world: World) -> None:
     host = world.host
     for command in (KINDS["ufw"].first, KINDS["ufw"].boot):
         host.sh(command)
@@ -370,7 +370,7 @@ def test_ufw_is_told_again_where_the_kernel_does_not_do_what_it_has_written_down
         firewall.ensure_open(cast("Node", host), host.do(), owner="a", peers=PEERS)
 
 
-def test_a_host_that_filters_nothing_is_left_alone(world: World) -> None:
+def test_open_steps_are_empty_when_nothing_is_filtered(world: World) -> None:
     world.host.sh("iptables-nft -A INPUT -s 203.0.113.0/24 -p tcp --dport 22 -j DROP; ufw disable")
     plan = firewall.open_steps(world.host.do(), owner="a", peers=PEERS)
     assert (plan.steps, plan.reason) == ((), "nothing filters incoming connections")
@@ -381,7 +381,7 @@ def with_oci_rules(host: Host) -> Host:
     return host
 
 
-def test_a_file_that_changed_meanwhile_is_kept_and_nothing_is_done(world: World) -> None:
+def test_apply_refuses_if_rules_file_changed_meanwhile(world: World) -> None:
     host = with_oci_rules(world.host)
     plan = firewall.open_steps(host.do(), owner="a", peers=PEERS[:1])
     assert len(plan.steps) == 2
@@ -392,7 +392,7 @@ def test_a_file_that_changed_meanwhile_is_kept_and_nothing_is_done(world: World)
     assert host.snapshot() == before
 
 
-def test_a_written_file_keeps_its_mode_owner_and_link(world: World) -> None:
+def test_apply_keeps_mode_owner_and_symlink_of_rules_file(world: World) -> None:
     host = with_oci_rules(world.host)
     host.sh("cd /etc/iptables; mv rules.v4 real; ln -s real rules.v4; chown nobody real; chmod 640 real")
     host.do(firewall.open_steps(host.do(), owner="a", peers=PEERS[:1]))
@@ -402,7 +402,7 @@ def test_a_written_file_keeps_its_mode_owner_and_link(world: World) -> None:
     assert "10.77.0.2" in host.sh("cat /etc/iptables/real")
 
 
-def test_the_printed_commands_do_what_the_steps_do(world: World) -> None:
+def test_printed_shell_commands_open_the_firewall(world: World) -> None:
     host = with_oci_rules(world.host)
     plan = firewall.open_steps(host.do(), owner="a", peers=PEERS[:2])
     host.sh(plan.shell().replace("sudo ", ""))
@@ -411,7 +411,7 @@ def test_the_printed_commands_do_what_the_steps_do(world: World) -> None:
 
 
 @pytest.mark.skipif(shutil.which("sudo") is None, reason="needs sudo")
-def test_a_user_who_may_be_root_is_asked_for_no_password(world: World) -> None:
+def test_ensure_open_uses_passwordless_sudo(world: World) -> None:
     host = with_oci_rules(world.host)
     host.sh("echo 'nobody ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-nobody; chown -R nobody /run/home")
     host.user = ("setpriv", "--reuid=nobody", "--clear-groups")
@@ -419,7 +419,7 @@ def test_a_user_who_may_be_root_is_asked_for_no_password(world: World) -> None:
     assert world.reach("10.77.0.1") == OPEN
 
 
-def test_a_user_who_may_not_be_root_gets_the_commands_for_one_who_may(world: World) -> None:
+def test_apply_without_root_shows_commands_for_an_admin(world: World) -> None:
     host = with_oci_rules(world.host)
     plan = firewall.open_steps(host.do(), owner="a", peers=PEERS[:2])
     host.sh("chown -R nobody /run/home")

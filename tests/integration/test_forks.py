@@ -26,11 +26,11 @@ def gpuctl(imported: Forks, tmp_path: Path) -> CloudGpuctl:
     [("--version",), ("status",), ("status", "--json"), ("down", "--cluster", "/"), ("stattus",)],
     ids=" ".join,
 )
-def test_it_says_what_the_installed_command_says(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> None:
+def test_forked_command_answers_like_installed_one(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> None:
     assert gpuctl(*words) == replace(gpuctl, forks=None)(*words)
 
 
-def test_each_has_its_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
+def test_forked_commands_have_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
     here = gpuctl.cwd / "here"
     here.mkdir()
     (here / "spec.yaml").write_text("no such key: 1\n")
@@ -40,7 +40,7 @@ def test_each_has_its_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
     assert "/elsewhere" not in gpuctl("status", "--json").err
 
 
-def test_one_that_hangs_is_killed(gpuctl: CloudGpuctl) -> None:
+def test_forked_command_that_hangs_can_be_killed(gpuctl: CloudGpuctl) -> None:
     os.mkfifo(gpuctl.cwd / "hosts")
     process = gpuctl.fork("up", "--provider", "hosts", "--hosts", "hosts")
     running = psutil.Process(process.pid)
@@ -53,7 +53,7 @@ def test_one_that_hangs_is_killed(gpuctl: CloudGpuctl) -> None:
     assert not running.is_running()
 
 
-def test_what_forks_ends_with_the_tests() -> None:
+def test_fork_server_ends_with_its_context() -> None:
     before = set(psutil.Process().children())
     with forks_of(env=clean_env()):
         (started,) = set(psutil.Process().children()) - before

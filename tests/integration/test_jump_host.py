@@ -37,7 +37,7 @@ def user(tmp_path: Path, hosts: tuple[Machine, ...]) -> dict[str, str]:
     return {"HOME": str(ssh.parent), "SSH_AUTH_SOCK": ""}
 
 
-def test_a_cluster_behind_a_jump_host(
+def test_cluster_behind_jump_host_is_usable(
     gpuctl: Gpuctl, hosts: tuple[Machine, ...], user: dict[str, str]
 ) -> None:
     inventory = {

@@ -36,7 +36,7 @@ def ours(host: Host) -> list[str]:
     return [line for line in text.splitlines() if "gpuctl" in line]
 
 
-def test_a_host_that_leaves_is_closed_and_let_in_no_more(gpuctl: Gpuctl, net: Net) -> None:
+def test_up_closes_firewall_of_host_that_leaves(gpuctl: Gpuctl, net: Net) -> None:
     a, b, _ = net.hosts
     gpuctl.ok("train", "steps.py", "0")
     assert ours(b)
@@ -52,7 +52,7 @@ def test_a_host_that_leaves_is_closed_and_let_in_no_more(gpuctl: Gpuctl, net: Ne
     assert [ours(host) for host in net.hosts] == [[], [], []]
 
 
-def test_a_host_that_leaves_in_silence_is_closed_by_down(gpuctl: Gpuctl, net: Net) -> None:
+def test_down_closes_firewall_of_host_that_left_while_off(gpuctl: Gpuctl, net: Net) -> None:
     a, b, _ = net.hosts
     gpuctl.ok("train", "steps.py", "0")
     b.power_off()
@@ -67,7 +67,7 @@ def test_a_host_that_leaves_in_silence_is_closed_by_down(gpuctl: Gpuctl, net: Ne
     assert ours(b) == []
 
 
-def test_a_run_that_goes_on_keeps_its_firewalls(gpuctl: Gpuctl, net: Net) -> None:
+def test_up_keeps_firewalls_of_hosts_with_a_running_job(gpuctl: Gpuctl, net: Net) -> None:
     a, b, _ = net.hosts
     process, run = begin(gpuctl, net.hosts[:2], "steps.py", "300")
     before = [ours(host) for host in (a, b)]

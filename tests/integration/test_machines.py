@@ -9,7 +9,7 @@ from support import Gpuctl
 pytestmark = pytest.mark.slow
 
 
-def test_exec_on_all_nodes_and_on_one(cluster: Gpuctl) -> None:
+def test_exec_runs_on_all_nodes_or_the_chosen_one(cluster: Gpuctl) -> None:
     done = cluster("exec", "--", "echo $HOME; echo oops >&2; exit 4")
     assert done.status == 1
     assert "default-0: " in done.out
@@ -25,7 +25,7 @@ def test_exec_on_all_nodes_and_on_one(cluster: Gpuctl) -> None:
     assert "0 (default-0), 1 (default-1)" in unknown.err
 
 
-def test_ssh_by_gpuctl_and_by_a_printed_configuration(cluster: Gpuctl) -> None:
+def test_ssh_works_directly_and_with_printed_ssh_config(cluster: Gpuctl) -> None:
     assert cluster.ok("ssh", "1", "--", "printf", "%s\\n", "a b").out == "a b\n"
     assert cluster("ssh", "0", "exit 7").status == 7
     assert "default-1" in cluster.ok("ssh", "default-1", "pwd").out
@@ -43,7 +43,7 @@ def test_ssh_by_gpuctl_and_by_a_printed_configuration(cluster: Gpuctl) -> None:
     assert "default-1" in plain.stdout
 
 
-def test_push_and_pull(cluster: Gpuctl) -> None:
+def test_push_and_pull_copy_folders_and_files(cluster: Gpuctl) -> None:
     for name in ("a.txt", "deep/er/b.bin"):
         cluster.script(f"data/{name}", name * 100_000)
     sent = cluster.ok("push", "--json", "data", "~/sets").json["nodes"]
@@ -59,7 +59,7 @@ def test_push_and_pull(cluster: Gpuctl) -> None:
     assert "no such file" in missing.err
 
 
-def test_push_says_what_it_did(cluster: Gpuctl) -> None:
+def test_push_reports_sent_and_skipped_files(cluster: Gpuctl) -> None:
     cluster.script("all/.gitignore", "*.bin\n")
     cluster.script("all/ignored.bin", "sent all the same")
     (cluster.cwd / "all" / "out").symlink_to("/etc")
@@ -106,7 +106,7 @@ os.mkfifo(artifacts / "pipe")
     assert not (folder.parent / "x").exists()
 
 
-def test_no_secret_in_any_file_or_argv(cluster: Gpuctl) -> None:
+def test_train_writes_secret_to_no_file_or_command_line(cluster: Gpuctl) -> None:
     secret = "correct-horse-battery"
     cluster.script(
         "secret.py",

@@ -38,7 +38,9 @@ def mirrored(two_hosts: Gpuctl) -> "Iterator[tuple[subprocess.Popen[str], Path]]
     process.communicate(timeout=30)
 
 
-def test_a_lost_first_node(two_hosts: Gpuctl, mirrored: "tuple[subprocess.Popen[str], Path]") -> None:
+def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
+    two_hosts: Gpuctl, mirrored: "tuple[subprocess.Popen[str], Path]"
+) -> None:
     process, folder = mirrored
     two_hosts.kill_host("default-0")
     [newest] = (folder / "checkpoints").glob("step-*.pt")

@@ -94,7 +94,7 @@ def hosts_that_can_hang(gpuctl: Gpuctl) -> Gpuctl:
     return gpuctl
 
 
-def test_a_node_that_answers_and_says_nothing_is_lost_within_a_minute(hosts_that_can_hang: Gpuctl) -> None:
+def test_train_names_unresponsive_node_within_a_minute(hosts_that_can_hang: Gpuctl) -> None:
     gpuctl = hosts_that_can_hang
     gpuctl.script("waits.py", WAITS)
     process = gpuctl.start("train", "--json", "waits.py")
@@ -113,7 +113,7 @@ def test_a_node_that_answers_and_says_nothing_is_lost_within_a_minute(hosts_that
     assert not processes_with("waits.py", str(hosts_that_can_hang.home))
 
 
-def test_who_presses_ctrl_c_three_times_may_leave(hosts_that_can_hang: Gpuctl) -> None:
+def test_train_exits_130_after_third_interrupt(hosts_that_can_hang: Gpuctl) -> None:
     gpuctl = hosts_that_can_hang
     gpuctl.script("waits.py", WAITS)
     process = gpuctl.start("train", "waits.py")
@@ -134,7 +134,7 @@ def test_who_presses_ctrl_c_three_times_may_leave(hosts_that_can_hang: Gpuctl) -
     assert not processes_with("waits.py", str(hosts_that_can_hang.home))
 
 
-def test_a_run_that_does_not_stop_is_not_over(two_hosts: Gpuctl) -> None:
+def test_stop_exits_4_while_run_does_not_stop(two_hosts: Gpuctl) -> None:
     run = detached(two_hosts)
     [path] = home_of(two_hosts, "default-1").glob(f".gpuctl-node/runs/{run}/default-1/runner.json")
     runner = psutil.Process(json.loads(path.read_text())["pid"])
@@ -150,7 +150,7 @@ def test_a_run_that_does_not_stop_is_not_over(two_hosts: Gpuctl) -> None:
     assert not processes_with("waits.py", str(two_hosts.home))
 
 
-def test_a_run_that_ended_unwatched_is_over_for_every_command(two_hosts: Gpuctl) -> None:
+def test_commands_see_end_of_detached_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("short.py", "print('over')\n")
     ended(two_hosts, two_hosts.ok("train", "--detach", "--json", "short.py").json["run"])
     assert [row["status"] for row in two_hosts.ok("runs", "--json").json["runs"]] == ["succeeded"]
@@ -169,7 +169,7 @@ def test_a_run_that_ended_unwatched_is_over_for_every_command(two_hosts: Gpuctl)
     assert result["status"] == "succeeded"
 
 
-def test_a_machine_that_was_replaced_is_not_asked_for_its_predecessors_run(two_hosts: Gpuctl) -> None:
+def test_results_names_machine_replaced_before_end_of_run(two_hosts: Gpuctl) -> None:
     run = detached(two_hosts)
     two_hosts.kill_host("default-1")
     [row] = two_hosts.ok("runs", "--json").json["runs"]
@@ -181,7 +181,7 @@ def test_a_machine_that_was_replaced_is_not_asked_for_its_predecessors_run(two_h
     assert not processes_with("waits.py", str(two_hosts.home))
 
 
-def test_a_run_that_no_node_knows_yet_has_not_failed(two_hosts: Gpuctl) -> None:
+def test_runs_reports_run_unknown_to_nodes_as_running(two_hosts: Gpuctl) -> None:
     """So it is while it is being launched."""
     run = detached(two_hosts)
     two_hosts.ok("stop")
@@ -196,7 +196,7 @@ def test_a_run_that_no_node_knows_yet_has_not_failed(two_hosts: Gpuctl) -> None:
     assert not list(folder.glob("nodes/*"))
 
 
-def test_a_record_that_can_not_be_read_keeps_nothing_from_working(two_hosts: Gpuctl) -> None:
+def test_commands_tolerate_unreadable_run_record(two_hosts: Gpuctl) -> None:
     two_hosts.script("short.py", "print('over')\n")
     first = two_hosts.ok("train", "--json", "short.py").json["run"]
     torn = two_hosts.home / "runs" / "29991231-235959-ffff"
@@ -212,7 +212,7 @@ def test_a_record_that_can_not_be_read_keeps_nothing_from_working(two_hosts: Gpu
     assert f"whether run {torn.name} goes on is not known" in down.err
 
 
-def test_down_needs_no_record_of_a_host(two_hosts: Gpuctl) -> None:
+def test_down_works_with_damaged_host_record(two_hosts: Gpuctl) -> None:
     record = two_hosts.home / "clusters" / "default" / "local" / "default-1" / "host.json"
     record.write_text(record.read_text()[:40])
     assert two_hosts("status").status == 2
@@ -220,9 +220,7 @@ def test_down_needs_no_record_of_a_host(two_hosts: Gpuctl) -> None:
     assert not processes_with(str(two_hosts.home))
 
 
-def test_down_of_machines_that_stay_forgets_no_run_that_may_be_at_work(
-    two_hosts: Gpuctl, gpuctl: Gpuctl
-) -> None:
+def test_down_of_kept_machines_refuses_while_run_may_go_on(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:
     """The hosts of one cluster are another one's machines that exist already."""
     inventory = two_hosts.home / "clusters" / "default" / "inventory.yaml"
     known_hosts = two_hosts.home / "clusters" / "default" / "known_hosts"
@@ -248,7 +246,7 @@ def test_down_of_machines_that_stay_forgets_no_run_that_may_be_at_work(
     assert not processes_with("waits.py", str(two_hosts.home))
 
 
-def test_down_of_machines_that_stay_needs_to_know_them(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:
+def test_down_of_kept_machines_requires_readable_inventory(two_hosts: Gpuctl, gpuctl: Gpuctl) -> None:
     known = two_hosts.home / "clusters" / "default"
     brought = Gpuctl(home=gpuctl.home.parent / "other", cwd=gpuctl.cwd)
     brought.ok("up", "--hosts", str(known / "inventory.yaml"), "--known-hosts", str(known / "known_hosts"))

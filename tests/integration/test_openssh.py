@@ -112,7 +112,7 @@ def node_home(gpuctl: Gpuctl) -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_host_keys_are_never_taken_on_trust_unless_asked(
+def test_up_refuses_unknown_host_key_unless_allowed(
     gpuctl: Gpuctl, server: Server, node_home: object
 ) -> None:
     hosts = str(server.inventory(gpuctl.cwd))
@@ -167,7 +167,7 @@ KNOWN = {
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH's client")
-def test_known_hosts_are_read_as_openssh_reads_them(server: Server, tmp_path: Path) -> None:
+def test_pin_accepts_and_refuses_host_keys_like_openssh(server: Server, tmp_path: Path) -> None:
     """Whom `ssh -o StrictHostKeyChecking=accept-new` logs in to, gpuctl does, and nobody else."""
     host = f"[127.0.0.1]:{server.port}"
     words = {
@@ -220,7 +220,9 @@ def _ssh_logs_in(server: Server, folder: Path, known: str) -> bool:
     return done.returncode == 0
 
 
-def test_a_pinned_key_stays_pinned(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+def test_up_keeps_pinned_host_key_and_refuses_another(
+    gpuctl: Gpuctl, server: Server, node_home: object
+) -> None:
     hosts = str(server.inventory(gpuctl.cwd))
     trusting = ("--known-hosts", "/dev/null", "--accept-new-host-keys")
     first = gpuctl.ok("up", "--hosts", hosts, *trusting).err
@@ -246,7 +248,7 @@ def test_a_pinned_key_stays_pinned(gpuctl: Gpuctl, server: Server, node_home: ob
     assert "is up: 1 machine" in gpuctl.ok("up", "--hosts", hosts, *trusting).err
 
 
-def test_hosts_join_and_none_is_dropped(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+def test_up_adds_hosts_and_refuses_to_drop_any(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
     path = server.inventory(gpuctl.cwd)
     trusting = ("--known-hosts", "/dev/null", "--accept-new-host-keys")
     gpuctl.ok("up", "--hosts", str(path), *trusting)
@@ -261,7 +263,7 @@ def test_hosts_join_and_none_is_dropped(gpuctl: Gpuctl, server: Server, node_hom
     assert len(gpuctl.ok("status", "--json").json["machines"]) == 2
 
 
-def test_a_connection_that_fails_leaves_no_socket(server: Server, tmp_path: Path) -> None:
+def test_failed_connection_leaves_no_socket(server: Server, tmp_path: Path) -> None:
     def connect_with(key: Path, host_key: str) -> None:
         known = tmp_path / "known_hosts"
         known.write_text(f"[127.0.0.1]:{server.port} {host_key}\n")
@@ -284,7 +286,7 @@ def test_a_connection_that_fails_leaves_no_socket(server: Server, tmp_path: Path
 
 
 @pytest.mark.whole
-def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+def test_train_logs_and_copies_work_over_openssh(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
     hosts = str(server.inventory(gpuctl.cwd))
     gpuctl.ok("up", "--hosts", hosts, "--accept-new-host-keys", "--known-hosts", "/dev/null")
     gpuctl.script("my.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
@@ -299,7 +301,7 @@ def test_a_run_behind_openssh(gpuctl: Gpuctl, server: Server, node_home: object)
     assert gpuctl.ok("status", "--json").json["machines"][0]["state"] == "running"
 
 
-def test_a_hand_written_file_needs_host_and_user_only(
+def test_up_with_host_and_user_only_uses_own_ssh_keys(
     gpuctl: Gpuctl, server: Server, node_home: object
 ) -> None:
     """Without a key in the file the user's own are offered; here they have none, which is a sentence."""
@@ -319,7 +321,7 @@ def test_a_hand_written_file_needs_host_and_user_only(
     gpuctl.ok(*words, env=agentless)
 
 
-def test_two_nodes_that_share_a_home(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
+def test_train_works_on_nodes_that_share_a_home(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
     """As on clusters with NFS homes: the run's folders are apart, the code is the same."""
     one = server.inventory(gpuctl.cwd).read_text()
     block = one[one.index("    box:") :]

@@ -69,7 +69,7 @@ def compared(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "gpuctl", [pytest.param("oci", marks=pytest.mark.whole), pytest.param("aws")], indirect=True
 )
-def test_pages_show_the_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
+def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     sample = PAGES[gpuctl.kind.provider]
     # As on a terminal, where a yes accepts an image's terms.
     accepts = ("--accept-terms",) * (gpuctl.kind.provider == "oci")
@@ -103,7 +103,7 @@ def actions(document: Any) -> dict[str, str]:
     return {one["kind"]: one["action"] for one in document["resources"]}
 
 
-def test_what_is_there_is_used_and_not_requested(gpuctl: CloudGpuctl) -> None:
+def test_up_plan_uses_existing_resources(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     shown = gpuctl.ok("status").out
     assert "nothing ends these machines: a day costs $" in shown
@@ -129,7 +129,7 @@ def test_what_is_there_is_used_and_not_requested(gpuctl: CloudGpuctl) -> None:
     assert "nothing ends" not in gpuctl.ok("status", "--cluster", "second").out
 
 
-def test_a_cluster_of_another_provider_does_not_keep_a_plan_from_being_shown(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_works_beside_cluster_of_other_provider(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok("up", "--provider", "local")
     done = gpuctl.ok(*gpuctl.up_words, "--dry-run")
     name = f"default-{gpuctl.kind.provider}"
@@ -140,7 +140,7 @@ def test_a_cluster_of_another_provider_does_not_keep_a_plan_from_being_shown(gpu
     assert "is of provider local" in refused.err
 
 
-def test_requests_are_text_with_verbose(gpuctl: CloudGpuctl) -> None:
+def test_up_dry_run_shows_requests_only_with_verbose(gpuctl: CloudGpuctl) -> None:
     words = ("up", "--shape", gpuctl.kind.shape, "--dry-run", "--ssh-cidr", "203.0.113.7/32")
     plain = gpuctl.ok(*words).out
     assert "nothing ends these machines" in plain
@@ -151,7 +151,7 @@ def test_requests_are_text_with_verbose(gpuctl: CloudGpuctl) -> None:
 
 
 @pytest.mark.parametrize("gpuctl", ["aws"], indirect=True)
-def test_parts_that_can_not_be_listed_are_said_not_to_be_known(gpuctl: CloudGpuctl) -> None:
+def test_up_plan_notes_resources_it_could_not_list(gpuctl: CloudGpuctl) -> None:
     gpuctl.cloud.settings(denied=["DescribeVpcs"])
     try:
         plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
@@ -164,7 +164,7 @@ CODE = "import sys; from gpuctl.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("gpuctl", ["oci"], indirect=True)
-def test_the_plan_is_shown_before_the_question(gpuctl: CloudGpuctl) -> None:
+def test_up_shows_plan_before_asking(gpuctl: CloudGpuctl) -> None:
     words = ("up", "--shape", gpuctl.kind.shape, "--count", "2", "--ssh-cidr", "203.0.113.7/32", "--no-wait")
     with Terminal(CODE, *words, **gpuctl.env) as terminal:
         terminal.wait_for("[y/N] ")

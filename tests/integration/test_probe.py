@@ -29,7 +29,7 @@ def findings(gpuctl: Gpuctl, net: Any) -> list[dict[str, Any]]:
     return [row for row in rows if "can't reach" in row["detail"]]
 
 
-def test_ocis_firewall_is_named_with_its_fix(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_doctor_names_oci_firewall_and_working_fix(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=2, firewall="oci") as net:
         (found,) = findings(gpuctl, net)
         a, b = net.hosts
@@ -45,7 +45,7 @@ def test_ocis_firewall_is_named_with_its_fix(gpuctl: Gpuctl, tmp_path: Path) -> 
         assert findings(gpuctl, net) == []
 
 
-def test_what_a_security_list_drops_is_a_timeout(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_doctor_reports_dropped_packets_as_timeout(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=3, firewall="none") as net:
         net.hosts[1].drop(net.hosts[0])
         (found,) = findings(gpuctl, net)
@@ -53,7 +53,7 @@ def test_what_a_security_list_drops_is_a_timeout(gpuctl: Gpuctl, tmp_path: Path)
         assert found["detail"].endswith("no answer within 4 s, so something drops the packets")
 
 
-def test_a_drop_on_one_node_is_told_of_that_node(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_doctor_blames_the_node_that_drops_packets(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=3, firewall="none") as net:
         a, b, c = net.hosts
         b.root(f"iptables -I INPUT -p tcp --syn -s {a.address} -j DROP")
@@ -64,7 +64,7 @@ def test_a_drop_on_one_node_is_told_of_that_node(gpuctl: Gpuctl, tmp_path: Path)
         assert "sudo iptables -S INPUT" in found["fix"]
 
 
-def test_a_black_hole_for_large_packets_is_found(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_doctor_detects_mtu_black_hole(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=2, firewall="none") as net:
         a, b = net.hosts
         b.root(f"iptables -I INPUT -p tcp -s {a.address} -m length --length 1401:65535 -j DROP")
@@ -90,7 +90,7 @@ def connections(net: Any) -> Iterator[dict[str, Node]]:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_node_that_dies_holds_nobody_up(tmp_path: Path, silent: bool) -> None:
+def test_probe_of_dead_node_does_not_delay_the_others(tmp_path: Path, silent: bool) -> None:
     with vms(tmp_path, count=3, firewall="none") as net, connections(net) as nodes:
         a, b, dead = net.hosts
         if silent:

@@ -130,7 +130,7 @@ def tree_times(root: Path) -> dict[Path, int]:
 
 
 @pytest.mark.whole
-def test_an_environment_is_built_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+def test_environment_is_built_once_and_reused(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
     node, said = nodes[0], Said()
     wish = named("tiny", "torch", wheels=wheels, root=tmp_path)
     made = build(node, wish, said)
@@ -160,7 +160,9 @@ def test_an_environment_is_built_once(nodes: list[Node], wheels: Path, tmp_path:
     assert build(node, wish, said, facts_of_env=facts) == again, "with facts there is nothing to ask"
 
 
-def test_another_wish_is_another_environment(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+def test_changed_requirements_or_wheel_build_new_environment(
+    nodes: list[Node], wheels: Path, tmp_path: Path
+) -> None:
     node = nodes[0]
     (tmp_path / "requirements.txt").write_text("small\n")
     first = wanted(tmp_path, wheels=wheels)
@@ -179,7 +181,7 @@ def test_another_wish_is_another_environment(nodes: list[Node], wheels: Path, tm
     assert shown.strip() == "another, of the same name"
 
 
-def test_environments_that_differ_are_told(two_hosts: Gpuctl, wheels: Path) -> None:
+def test_train_warns_of_environments_that_differ_between_nodes(two_hosts: Gpuctl, wheels: Path) -> None:
     two_hosts.script("script.py", "")
     words = ("train", "--pip", "tiny", "--pip", "torch", "--wheels", str(wheels), "script.py")
     first = two_hosts(*words).err
@@ -197,7 +199,9 @@ def test_environments_that_differ_are_told(two_hosts: Gpuctl, wheels: Path) -> N
     assert "default-1: its environment is not the one of default-0: small 2.1 (2.0 there). Fix: " in again
 
 
-def test_a_project_and_its_lock(nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path) -> None:
+def test_environment_follows_pyproject_or_lock_file(
+    nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path
+) -> None:
     project = tmp_path / "locked"
     project.mkdir()
     toml = '[project]\nname = "mine"\nversion = "0"\nrequires-python = ">=3.10"\ndependencies = ["small"]\n'
@@ -217,7 +221,9 @@ def test_a_project_and_its_lock(nodes: list[Node], wheels: Path, tmp_path: Path,
     )
 
 
-def test_a_wrong_requirement_is_a_sentence(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+def test_unsatisfiable_requirement_is_reported_with_advice(
+    nodes: list[Node], wheels: Path, tmp_path: Path
+) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         build(nodes[1], named("tiny>=7", wheels=wheels, root=tmp_path), Said())
     text = " ".join(str(caught.value).split())
@@ -226,7 +232,7 @@ def test_a_wrong_requirement_is_a_sentence(nodes: list[Node], wheels: Path, tmp_
     assert f"Add what is missing to {wheels}" in text
 
 
-def test_no_way_to_a_uv_is_a_sentence(
+def test_missing_uv_is_reported_with_advice(
     nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path
 ) -> None:
     if env_uv.installed():
@@ -268,7 +274,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("how", ["the connection ends", "the node's part is killed"])
-def test_a_build_that_is_cut_off_leaves_nothing_and_the_next_one_recovers(
+def test_interrupted_build_leaves_no_process_and_next_recovers(
     nodes: list[Node], wheels: Path, tmp_path: Path, how: str
 ) -> None:
     node, other = nodes
@@ -325,7 +331,7 @@ def test_a_build_that_is_cut_off_leaves_nothing_and_the_next_one_recovers(
     assert other.run("true").exit_code == 0
 
 
-def test_a_build_ends_with_its_input(wheels: Path, uv_wheel: Path, tmp_path: Path) -> None:
+def test_environment_build_ends_when_stdin_closes(wheels: Path, uv_wheel: Path, tmp_path: Path) -> None:
     """As behind OpenSSH's server, which sends no signal: it closes the pipes. uv is the user's own here."""
     home = tmp_path / "node"
     env_uv.unpack(uv_wheel, home / ".local" / "bin" / "uv")
@@ -351,7 +357,7 @@ def test_a_build_ends_with_its_input(wheels: Path, uv_wheel: Path, tmp_path: Pat
     )
 
 
-def test_two_at_once_build_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+def test_concurrent_builds_build_environment_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
     """Two commands, and so two connections; or two nodes that share a home."""
     wish = named("tiny", wheels=wheels, root=tmp_path)
     known_hosts = Store(tmp_path / "home").cluster("default").known_hosts_path
@@ -368,7 +374,9 @@ def test_two_at_once_build_once(nodes: list[Node], wheels: Path, tmp_path: Path)
     assert len({one.python for one in made}) == 1
 
 
-def test_one_waits_for_the_other_and_says_so(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
+def test_concurrent_build_reports_waiting_for_the_first(
+    nodes: list[Node], wheels: Path, tmp_path: Path
+) -> None:
     node = nodes[0]
     wish, started, go = slow(tmp_path, wheels)
     said = [Said(), Said()]

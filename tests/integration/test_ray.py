@@ -125,7 +125,7 @@ def rank_pid(gpuctl: Gpuctl, run: str, rank: int) -> int:
     return int(json.loads((gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json").read_text())["pid"])
 
 
-def test_the_seeds_experiment_is_that_of_torchrun(hosts: Gpuctl) -> None:
+def test_ray_run_has_the_losses_of_torchrun(hosts: Gpuctl) -> None:
     """CNN on MNIST's format, two hosts x two workers, lr 0.01, batch 64; the second time on the Ray that is there."""
     data = write_mnist(hosts.cwd / "data", training=512, test=64)
     job = ["--nproc-per-node", "2", "--", "--dataset", "mnist", "--data-dir", str(data), "--model", "cnn"]
@@ -167,7 +167,7 @@ def test_the_seeds_experiment_is_that_of_torchrun(hosts: Gpuctl) -> None:
     assert result["train"]["loss"] == pytest.approx(reference.json["train"]["loss"], rel=1e-5)
 
 
-def test_ray_is_out_of_others_reach(hosts: Gpuctl) -> None:
+def test_ray_token_is_private_and_required(hosts: Gpuctl) -> None:
     train(hosts, "--", "--epochs", "1", "--model", "mlp")
     token_file = hosts.home / "clusters" / "default" / "keys" / "ray_token"
     token = token_file.read_text()
@@ -205,7 +205,7 @@ def test_ray_is_out_of_others_reach(hosts: Gpuctl) -> None:
 
 
 @pytest.mark.whole
-def test_a_script_drives_the_cluster(hosts: Gpuctl) -> None:
+def test_ray_script_runs_tasks_on_the_cluster(hosts: Gpuctl) -> None:
     hosts.script("drive.py", DRIVER)
     hosts.script("squares.py", "def of(number):\n    return number * number\n")
     done = train(hosts, "drive.py", "--lr", "0.1")
@@ -234,7 +234,7 @@ def objective(config):
 """
 
 
-def test_a_search_of_a_script_s_function(hosts: Gpuctl) -> None:
+def test_tune_searches_function_of_a_script(hosts: Gpuctl) -> None:
     hosts.script("search.py", OBJECTIVE)
     words = ["--param", "x=choice(1, 2.5, 4)", "--trials", "6", "--metric", "score", "--seed", "1"]
     done = hosts(
@@ -264,7 +264,7 @@ def test_a_search_of_a_script_s_function(hosts: Gpuctl) -> None:
     assert "KeyError: 'KEY'" in shown.out
 
 
-def test_a_search_for_what_is_not_there(hosts: Gpuctl) -> None:
+def test_tune_refuses_unknown_function_and_metric(hosts: Gpuctl) -> None:
     hosts.script("search.py", OBJECTIVE.replace('["KEY"] == "secret"', ""))
     words = ["--param", "x=choice(1, 2.5)", "--metric", "scor"]
     no_function = hosts("tune", *words, "search.py:objectiv")
@@ -276,7 +276,7 @@ def test_a_search_for_what_is_not_there(hosts: Gpuctl) -> None:
     assert "Traceback" not in no_metric.err
 
 
-def test_a_search_of_the_built_in_job_s_options(hosts: Gpuctl) -> None:
+def test_tune_searches_options_of_built_in_job(hosts: Gpuctl) -> None:
     words = [
         "--param",
         "lr=choice(0.00001,0.01)",
@@ -297,14 +297,14 @@ def test_a_search_of_the_built_in_job_s_options(hosts: Gpuctl) -> None:
     assert "fast" in wrong.err
 
 
-def test_a_wrong_option_is_told_by_a_rank_in_a_sentence(hosts: Gpuctl) -> None:
+def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
     done = train(hosts, "--", "--batch-size", "1000000")
     assert done.status == 2
     assert done.json["exit_code"] == 2
     assert "more than there are" in done.json["first_error"]["message"]
 
 
-def test_a_killed_worker_is_followed_by_a_run_from_its_checkpoint(hosts: Gpuctl) -> None:
+def test_ray_run_restarts_from_checkpoint_after_killed_worker(hosts: Gpuctl) -> None:
     process, run = start_train(hosts, "--max-restarts", "1")
     os.kill(rank_pid(hosts, run, 0), signal.SIGKILL)
 
@@ -326,7 +326,7 @@ def test_a_killed_worker_is_followed_by_a_run_from_its_checkpoint(hosts: Gpuctl)
     assert [node["running"] for node in hosts.ok("ray", "status", "--json").json["nodes"]] == [True, True]
 
 
-def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -> None:
+def test_ray_run_survives_killed_train_and_fails_with_its_head(hosts: Gpuctl) -> None:
     process, run = start_train(hosts)
     process.kill()
     process.communicate()
@@ -342,7 +342,7 @@ def test_a_killed_gpuctl_leaves_the_run_and_a_lost_head_ends_it(hosts: Gpuctl) -
 
 
 @pytest.mark.parametrize(("rank", "daemon"), [(0, "gcs_server"), (1, "raylet")])
-def test_whose_ray_ended_is_named_not_the_rank_that_noticed(hosts: Gpuctl, rank: int, daemon: str) -> None:
+def test_ray_run_blames_node_whose_daemon_was_killed(hosts: Gpuctl, rank: int, daemon: str) -> None:
     process, _ = start_train(hosts)
     (victim,) = (
         child
@@ -359,7 +359,7 @@ def test_whose_ray_ended_is_named_not_the_rank_that_noticed(hosts: Gpuctl, rank:
     assert f"{daemon} [exit code=-9" in error["message"]
 
 
-def test_a_ray_of_somebody_else_is_left_alone(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_ray_stop_leaves_ray_of_others_running(gpuctl: Gpuctl, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     head = subprocess.Popen(

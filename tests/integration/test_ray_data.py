@@ -62,7 +62,7 @@ def losses(gpuctl: Gpuctl, run: str, rank: int) -> list[float]:
     return [line["loss"] for line in map(json.loads, text.splitlines()) if "step" in line]
 
 
-def test_streamed_pictures_have_the_losses_of_those_in_memory(hosts: Gpuctl) -> None:
+def test_ray_data_pipeline_has_the_losses_of_images_in_memory(hosts: Gpuctl) -> None:
     streamed = train(hosts, mode="ray", pipeline="ray")
     assert streamed.status == 0, streamed.err
     whole = train(hosts, mode="torchrun", pipeline="memory")

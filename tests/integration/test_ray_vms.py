@@ -98,7 +98,7 @@ def start_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], st
     return process, runs_of(gpuctl)[-1].name
 
 
-def test_two_hosts_train_out_of_others_reach_and_are_left_as_they_were(gpuctl: Gpuctl, net: Net) -> None:
+def test_ray_run_is_closed_to_others_and_down_restores_hosts(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     up(gpuctl, net)
     done = gpuctl(
@@ -152,7 +152,7 @@ def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> N
     )
 
 
-def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net: Net) -> None:
+def test_ray_run_names_lost_host_and_restarts_without_it(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     worker = net.hosts[1]
     up(gpuctl, net)
@@ -184,7 +184,7 @@ def test_a_lost_host_is_named_and_the_run_goes_on_without_it(gpuctl: Gpuctl, net
         assert_as_before(host, firewall)
 
 
-def test_a_lost_head_is_named_and_the_results_so_far_are_kept(gpuctl: Gpuctl, net: Net) -> None:
+def test_ray_run_names_lost_head_and_keeps_results_so_far(gpuctl: Gpuctl, net: Net) -> None:
     before = [rules(host) for host in net.hosts]
     head, _ = net.hosts
     up(gpuctl, net)

@@ -73,7 +73,7 @@ def client(cloud: FakeCloud) -> Any:
     )
 
 
-def test_a_cloud_that_refuses_is_no_empty_cloud(oci: CloudGpuctl, aws: FakeCloud) -> None:
+def test_reap_reports_cloud_it_could_not_check(oci: CloudGpuctl, aws: FakeCloud) -> None:
     """OCI has two machines, and its credentials have expired; AWS has nothing."""
     oci.ok(*oci.up_words)
     oci.cloud.fault(operation="*", times=0, status=401, code="NotAuthenticated", message="Expired.")
@@ -88,7 +88,7 @@ def test_a_cloud_that_refuses_is_no_empty_cloud(oci: CloudGpuctl, aws: FakeCloud
     assert "aws: " in both.err
 
 
-def test_the_other_cloud_is_done_before(oci: CloudGpuctl, aws: FakeCloud) -> None:
+def test_reap_cleans_one_cloud_if_the_other_is_unusable(oci: CloudGpuctl, aws: FakeCloud) -> None:
     oci.ok("up", "--shape", "g5.12xlarge", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", env=aws.env)
     nowhere = {"OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_CONFIG_FILE": "/nowhere"}
     done = reaped(oci, env=aws.env | nowhere)
@@ -100,7 +100,7 @@ def test_the_other_cloud_is_done_before(oci: CloudGpuctl, aws: FakeCloud) -> Non
     assert not (oci.home / "clusters" / "default").exists()
 
 
-def test_a_cloud_that_nobody_set_up_is_no_error(gpuctl: CloudGpuctl) -> None:
+def test_reap_skips_cloud_without_credentials(gpuctl: CloudGpuctl) -> None:
     other = {"oci": "aws", "aws": "oci"}[gpuctl.kind.provider]
     looked = gpuctl.ok("reap", "--dry-run", "--verbose", env=alone(gpuctl))
     assert f"not looked at: {other}: " in looked.err
@@ -108,7 +108,7 @@ def test_a_cloud_that_nobody_set_up_is_no_error(gpuctl: CloudGpuctl) -> None:
     assert quiet.err == f"no cluster of ours in {gpuctl.kind.provider} {gpuctl.kind.region}\n"
 
 
-def test_one_cloud_that_removes_nothing_keeps_no_other(oci: CloudGpuctl, aws: FakeCloud) -> None:
+def test_reap_continues_if_one_cloud_refuses_removal(oci: CloudGpuctl, aws: FakeCloud) -> None:
     oci.ok(*oci.up_words)
     words = ("--shape", "g5.12xlarge", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", "--cluster", "two")
     oci.ok("up", *words, env=aws.env)
@@ -126,7 +126,7 @@ def test_one_cloud_that_removes_nothing_keeps_no_other(oci: CloudGpuctl, aws: Fa
     assert list((oci.home / "clusters").iterdir()) == []
 
 
-def test_a_cluster_that_somebody_works_on_is_left(gpuctl: CloudGpuctl) -> None:
+def test_reap_leaves_cluster_that_is_in_use(gpuctl: CloudGpuctl) -> None:
     launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
     gpuctl.ok(*gpuctl.up_words, "--cluster", "second")
     gpuctl.cloud.fault(operation=launch, nth=1, kind="hold_after")
@@ -148,7 +148,7 @@ def test_a_cluster_that_somebody_works_on_is_left(gpuctl: CloudGpuctl) -> None:
     assert list((gpuctl.home / "clusters").iterdir()) == []
 
 
-def test_it_waits_for_who_works_on_the_network(gpuctl: CloudGpuctl) -> None:
+def test_reap_waits_for_lock_of_shared_network(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     (path,) = (gpuctl.home / "networks").glob("*.lock")
     with lock.hold(path, subject="the network", command="up"):
@@ -164,7 +164,7 @@ def test_it_waits_for_who_works_on_the_network(gpuctl: CloudGpuctl) -> None:
     assert gpuctl.cloud.owned() == []
 
 
-def test_only_what_was_shown_is_removed(gpuctl: CloudGpuctl) -> None:
+def test_reap_removes_only_clusters_it_listed(gpuctl: CloudGpuctl) -> None:
     """A cluster that comes up between the question and the answer stays, and so does its network."""
     gpuctl.ok(*gpuctl.up_words)
     end = {"oci": "TerminateInstance", "aws": "TerminateInstances"}[gpuctl.kind.provider]
@@ -180,7 +180,7 @@ def test_only_what_was_shown_is_removed(gpuctl: CloudGpuctl) -> None:
     assert len([part for part in gpuctl.cloud.owned() if part.get("kind") in ("vcn", "vpc")]) == 1
 
 
-def test_ctrl_c_leaves_what_is_found_again(gpuctl: CloudGpuctl) -> None:
+def test_reap_interrupted_leaves_cluster_for_down(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     end = {"oci": "TerminateInstance", "aws": "TerminateInstances"}[gpuctl.kind.provider]
     gpuctl.cloud.fault(operation=end, nth=1, kind="hold_after")
@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_what_is_found_again(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok("down", "--yes")
 
 
-def test_tags_that_people_have_made_or_edited(clouds: Clouds, tmp_path: Path) -> None:
+def test_reap_tolerates_foreign_and_edited_tags(clouds: Clouds, tmp_path: Path) -> None:
     gpuctl = clouds.as_new(KINDS["aws"], tmp_path)
     made = gpuctl.ok(*gpuctl.up_words, "--ttl", "1m").json["machines"]
     ec2 = client(gpuctl.cloud)
@@ -213,14 +213,14 @@ def test_tags_that_people_have_made_or_edited(clouds: Clouds, tmp_path: Path) ->
     assert {part["id"] for part in gpuctl.cloud.owned()} == {theirs}, "nothing else has the tag now"
 
 
-def test_spot_machines_have_no_price_that_we_know(gpuctl: CloudGpuctl) -> None:
+def test_reap_lists_spot_machines_without_price(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words, "--spot")
     (found,) = gpuctl.ok("reap", "--dry-run", "--json", env=alone(gpuctl)).json["clusters"]
     assert len(found["machines"]) == COUNT
     assert (found["hourly_usd"], found["cost_usd"]) == (None, None)
 
 
-def test_the_command_for_cron_looks_where_the_cluster_is(oci: CloudGpuctl) -> None:
+def test_up_prints_cron_command_that_finds_the_cluster(oci: CloudGpuctl) -> None:
     up = oci.ok(*oci.up_words, "--ttl", "4h", "--profile", "TOKEN")
     command = up.err.split("`")[-2]
     assert command.split()[:3] == ["gpuctl", "reap", "--expired"]
@@ -237,7 +237,7 @@ def networks_end(gpuctl: CloudGpuctl) -> list[str]:
     return [json.loads(path.read_text().splitlines()[-1])["event"] for path in paths]
 
 
-def test_the_end_of_the_network_is_in_its_journal(gpuctl: CloudGpuctl) -> None:
+def test_network_journal_records_removal_by_reap_and_down(gpuctl: CloudGpuctl) -> None:
     """Who makes it anew has not to wait for what was removed."""
     gpuctl.ok(*gpuctl.up_words)
     assert networks_end(gpuctl) == ["made"]
@@ -248,7 +248,7 @@ def test_the_end_of_the_network_is_in_its_journal(gpuctl: CloudGpuctl) -> None:
     assert networks_end(gpuctl) == ["gone"]
 
 
-def test_a_network_without_a_cluster_goes_with_what_has_expired(clouds: Clouds, tmp_path: Path) -> None:
+def test_reap_expired_removes_network_without_cluster(clouds: Clouds, tmp_path: Path) -> None:
     """`down` was killed after the cluster's own parts: what is left is billed, and has no time limit."""
     gpuctl = clouds.as_new(replace(KINDS["aws"], up_options=PRIVATE), tmp_path)
     gpuctl.ok(*gpuctl.up_words)
@@ -267,14 +267,14 @@ def test_a_network_without_a_cluster_goes_with_what_has_expired(clouds: Clouds, 
     assert gpuctl.cloud.owned() == []
 
 
-def test_the_network_of_a_cluster_that_lives_does_not_go_with_what_has_expired(gpuctl: CloudGpuctl) -> None:
+def test_reap_expired_keeps_network_of_live_cluster(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     before = gpuctl.cloud.owned()
     assert reaped(gpuctl, "--expired", env=alone(gpuctl)).status == 0
     assert gpuctl.cloud.owned() == before
 
 
-def test_a_cluster_in_a_compartment(oci: CloudGpuctl) -> None:
+def test_reap_finds_and_removes_cluster_in_compartment(oci: CloudGpuctl) -> None:
     compartment = inner_compartment(oci.cloud)
     oci.ok(*oci.up_words, "--compartment", compartment)
     (found,) = oci.ok("reap", "--provider", "oci", "--dry-run", "--json").json["clusters"]
@@ -298,7 +298,7 @@ def inner_compartment(cloud: FakeCloud) -> str:
     )
 
 
-def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
+def test_status_counts_cost_from_launch_of_each_machine(gpuctl: CloudGpuctl) -> None:
     made = gpuctl.ok(*gpuctl.up_words).json
     each = made["hourly_usd"] / COUNT
     inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
@@ -315,7 +315,7 @@ def test_a_machine_costs_since_its_own_launch(gpuctl: CloudGpuctl) -> None:
     assert "cost" in down.err
 
 
-def test_a_machine_that_is_not_listed_is_not_known_to_be_gone(gpuctl: CloudGpuctl) -> None:
+def test_status_shows_unlisted_machines_as_unknown(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
     gpuctl.cloud.reset()
     shown = gpuctl.ok("status", "--json").json["machines"]

@@ -113,7 +113,7 @@ def kill_host(machine: "dict[str, int]") -> None:
 
 
 @pytest.mark.whole
-def test_a_run_goes_on_from_an_earlier_one(two_hosts: Gpuctl, tmp_path: Path) -> None:
+def test_resume_starts_run_from_checkpoint_of_earlier_run(two_hosts: Gpuctl, tmp_path: Path) -> None:
     first = stopped_run(two_hosts)
     left = steps_on(two_hosts, "default-0", first)
     assert left
@@ -135,7 +135,7 @@ def test_a_run_goes_on_from_an_earlier_one(two_hosts: Gpuctl, tmp_path: Path) ->
     assert f"from run {first}" in two_hosts.ok("results").out
 
 
-def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl: Gpuctl) -> None:
+def test_resume_moves_checkpoints_and_survives_down(gpuctl: Gpuctl) -> None:
     gpuctl.ok("up", "--provider", "local", "--count", "2")
     first = stopped_run(gpuctl, "--nnodes", "1")
     left = steps_on(gpuctl, "default-0", first)
@@ -154,7 +154,7 @@ def test_checkpoints_move_to_another_first_node_and_outlive_the_machines(gpuctl:
     assert "with what was brought here" in again.err
 
 
-def test_an_older_run_is_taken_only_where_it_is_named(two_hosts: Gpuctl) -> None:
+def test_resume_needs_run_id_if_newer_run_is_unreachable(two_hosts: Gpuctl) -> None:
     old = stopped_run(two_hosts, "--nnodes", "1")
     give_ranks(two_hosts, 1, 0)
     two_hosts.ok("train", "--nnodes", "1", "my.py", "5", "0", "mb=65")
@@ -175,7 +175,7 @@ def test_an_older_run_is_taken_only_where_it_is_named(two_hosts: Gpuctl) -> None
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_interrupt_takes_back_what_was_placed(two_hosts: Gpuctl, elsewhere: bool) -> None:
+def test_resume_interrupted_removes_copied_checkpoints(two_hosts: Gpuctl, elsewhere: bool) -> None:
     two_hosts.script("my.py", SCRIPT)
     first = two_hosts.ok("train", "--nnodes", "1", "--json", "my.py", "3", "0", "mb=300").json["run"]
     if elsewhere:
@@ -197,7 +197,7 @@ def test_an_interrupt_takes_back_what_was_placed(two_hosts: Gpuctl, elsewhere: b
     assert steps_on(two_hosts, "default-0", first) == [1, 2, 3]
 
 
-def test_where_there_is_nothing_to_go_on_from_it_says_so(two_hosts: Gpuctl) -> None:
+def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> None:
     refused = two_hosts("train", "--resume")
     assert refused.status == 2
     assert "has no runs yet" in refused.err
@@ -237,7 +237,7 @@ kept.write_text(left + "," + os.environ["RANK"])
 """
 
 
-def test_every_rank_of_a_script_finds_what_the_first_node_left(two_hosts: Gpuctl) -> None:
+def test_resume_gives_first_nodes_checkpoint_to_every_rank(two_hosts: Gpuctl) -> None:
     two_hosts.script("every.py", EVERY_RANK)
     two_hosts.ok("train", "every.py", "nothing")
     second = two_hosts.ok("train", "--resume", "--json", "every.py", "nothing,0")
@@ -253,7 +253,7 @@ def test_every_rank_of_a_script_finds_what_the_first_node_left(two_hosts: Gpuctl
     assert done.json["resumed_from"] == run
 
 
-def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
+def test_max_restarts_restarts_after_killed_rank(two_hosts: Gpuctl) -> None:
     two_hosts.script("my.py", SCRIPT)
     done = two_hosts("train", "--max-restarts", "3", "--json", "my.py", "12", "0.2", "crash")
     assert done.status == 0, done.err
@@ -272,7 +272,7 @@ def test_a_rank_that_dies_is_followed_by_another_run(two_hosts: Gpuctl) -> None:
     assert not processes_with("my.py", str(two_hosts.home))
 
 
-def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) -> None:
+def test_max_restarts_limits_restarts_and_shows_last_error(two_hosts: Gpuctl) -> None:
     two_hosts.script("fails.py", "import os, sys\nprint('no such layer', os.urandom(4).hex())\nsys.exit(3)\n")
     done = two_hosts("train", "--max-restarts", "2", "--json", "fails.py")
     assert done.status == 1
@@ -293,7 +293,9 @@ def test_restarts_come_to_an_end_and_the_last_error_is_shown(two_hosts: Gpuctl) 
         (3, 2, "failed in the same way, and no newer checkpoint was written since"),
     ],
 )
-def test_a_failure_that_would_be_repeated_is_not(two_hosts: Gpuctl, status: int, runs: int, why: str) -> None:
+def test_max_restarts_does_not_repeat_same_failure(
+    two_hosts: Gpuctl, status: int, runs: int, why: str
+) -> None:
     fails = f"import os, sys, time\nif os.environ['RANK'] == '1': sys.exit({status})\ntime.sleep(60)\n"
     two_hosts.script("fails.py", fails)
     done = two_hosts("train", "--max-restarts", "4", "--json", "fails.py")
@@ -302,14 +304,14 @@ def test_a_failure_that_would_be_repeated_is_not(two_hosts: Gpuctl, status: int,
     assert [line for line in done.err.splitlines() if why in line]
 
 
-def test_of_restarts_that_nobody_asked_for_nothing_is_said(two_hosts: Gpuctl) -> None:
+def test_train_without_max_restarts_does_not_mention_restarts(two_hosts: Gpuctl) -> None:
     two_hosts.script("fails.py", "import sys; sys.exit(2)\n")
     done = two_hosts("train", "--json", "fails.py")
     assert (done.status, done.json["exit_code"]) == (1, 2)
     assert "restarted" not in done.err
 
 
-def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
+def test_max_restarts_continues_without_lost_node(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "1", "--json", "my.py", "30", "0.2")
@@ -324,7 +326,7 @@ def test_a_lost_node_is_left_out(two_hosts: Gpuctl) -> None:
     assert f"of run {first} on 1 node, 1 rank instead of 2" in err
 
 
-def test_a_lost_first_node_is_left_out_too(two_hosts: Gpuctl) -> None:
+def test_max_restarts_starts_over_after_loss_of_first_node(two_hosts: Gpuctl) -> None:
     machines = two_hosts.ok("status", "--json").json["machines"]
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "1", "--json", "my.py", "30", "0.1")
@@ -337,7 +339,7 @@ def test_a_lost_first_node_is_left_out_too(two_hosts: Gpuctl) -> None:
     assert f"run {first} may have left some on default-0, which does not answer" in err
 
 
-def test_a_stopped_run_is_not_followed_by_another(two_hosts: Gpuctl) -> None:
+def test_max_restarts_does_not_restart_stopped_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("my.py", SCRIPT)
     for end in (interrupt, lambda _process: two_hosts.ok("stop")):
         process = two_hosts.start("train", "--max-restarts", "2", "--json", "my.py", "1000", "0.1")
@@ -356,7 +358,7 @@ def kill_rank(gpuctl: Gpuctl, run: str, rank: int) -> None:
     os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
 
 
-def test_an_interrupt_ends_the_run_that_a_restart_began(two_hosts: Gpuctl) -> None:
+def test_interrupt_stops_restarted_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "5", "--json", "my.py", "1000", "0.1")
     kill_rank(two_hosts, at_step(two_hosts, 3), 1)
@@ -368,7 +370,7 @@ def test_an_interrupt_ends_the_run_that_a_restart_began(two_hosts: Gpuctl) -> No
     assert not processes_with("my.py", str(two_hosts.home))
 
 
-def test_an_interrupt_before_a_restart_has_begun_leaves_the_failure(two_hosts: Gpuctl) -> None:
+def test_interrupt_before_restart_reports_the_failure(two_hosts: Gpuctl) -> None:
     two_hosts.script("my.py", SCRIPT)
     process = two_hosts.start("train", "--max-restarts", "5", "--json", "my.py", "1000", "0.1")
     first = at_step(two_hosts, 3)
@@ -397,7 +399,7 @@ def test_an_interrupt_before_a_restart_has_begun_leaves_the_failure(two_hosts: G
     assert len(list((two_hosts.home / "runs").glob("*"))) == 1
 
 
-def test_restarts_need_gpuctl_to_stay(gpuctl: Gpuctl) -> None:
+def test_max_restarts_is_refused_with_detach(gpuctl: Gpuctl) -> None:
     refused = gpuctl("train", "--detach", "--max-restarts", "1", "my.py")
     assert refused.status == 2
     assert "Leave out --detach" in refused.err

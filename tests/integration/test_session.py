@@ -36,7 +36,7 @@ def check_result(result: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.whole
-def test_the_first_session(gpuctl: Gpuctl) -> None:
+def test_up_train_results_and_down_complete_a_session(gpuctl: Gpuctl) -> None:
     up = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json
     assert set(up) == {"cluster", "provider", "region", "machines", "hourly_usd", "seconds"}
     assert [set(machine) for machine in up["machines"]] == [MACHINE, MACHINE]
@@ -69,7 +69,7 @@ def test_the_first_session(gpuctl: Gpuctl) -> None:
     assert gpuctl.ok("down").status == 0, "nothing to remove is success"
 
 
-def test_up_again_converges(gpuctl: Gpuctl) -> None:
+def test_up_again_adds_machines_and_refuses_fewer(gpuctl: Gpuctl) -> None:
     first = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json").json["machines"]
     again = gpuctl.ok("up", "--provider", "local", "--count", "2", "--json")
     assert again.json["machines"] == first
@@ -83,7 +83,7 @@ def test_up_again_converges(gpuctl: Gpuctl) -> None:
     assert len(gpuctl.ok("status", "--json").json["machines"]) == 3
 
 
-def test_a_wrong_interpreter_is_corrected_by_the_next_up(gpuctl: Gpuctl) -> None:
+def test_up_refuses_wrong_interpreter_and_next_up_fixes_it(gpuctl: Gpuctl) -> None:
     for path in ("/nowhere/python", "/bin/true", "/etc/passwd"):
         wrong = gpuctl("up", "--provider", "local", "--python", path)
         assert wrong.status == 1
@@ -99,7 +99,7 @@ def test_a_wrong_interpreter_is_corrected_by_the_next_up(gpuctl: Gpuctl) -> None
     assert "nothing changed" in gpuctl.ok("up").err
 
 
-def test_a_lost_inventory_is_rebuilt_before_the_machines_are_reached(gpuctl: Gpuctl) -> None:
+def test_up_rebuilds_lost_inventory_before_connecting(gpuctl: Gpuctl) -> None:
     before = gpuctl.ok("up", "--provider", "local", "--json").json["machines"]
     inventory = gpuctl.home / "clusters" / "default" / "inventory.yaml"
     inventory.unlink()
@@ -111,7 +111,7 @@ def test_a_lost_inventory_is_rebuilt_before_the_machines_are_reached(gpuctl: Gpu
     assert "nothing changed" not in again.err
 
 
-def test_a_cluster_named_on_the_command_line_wins_over_the_spec(gpuctl: Gpuctl) -> None:
+def test_cluster_option_overrides_cluster_of_spec(gpuctl: Gpuctl) -> None:
     gpuctl.script("spec.yaml", "provider: local\ncluster: other\n")
     for words, name in (
         (("up", "-f", "spec.yaml"), "other"),
@@ -121,7 +121,7 @@ def test_a_cluster_named_on_the_command_line_wins_over_the_spec(gpuctl: Gpuctl) 
         assert gpuctl.ok(*words, "--dry-run", "--json").json["cluster"] == name
 
 
-def test_a_first_up_that_made_nothing_leaves_no_cluster(gpuctl: Gpuctl) -> None:
+def test_failed_first_up_leaves_no_cluster_folder(gpuctl: Gpuctl) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     text = f"all:\n  hosts:\n    box:\n      ansible_host: 127.0.0.1\n      ansible_port: {port}\n"
@@ -149,7 +149,7 @@ def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:
     assert not (gpuctl.home / "clusters").exists()
 
 
-def test_a_host_killed_from_outside_is_shown_and_replaced(two_hosts: Gpuctl) -> None:
+def test_up_replaces_killed_host_that_status_shows_as_gone(two_hosts: Gpuctl) -> None:
     import psutil
 
     machines = two_hosts.ok("status", "--json").json["machines"]

@@ -54,7 +54,7 @@ def sent_bytes(host: Host) -> int:
     return int(host.root(f"cat /sys/class/net/{INTERFACE}/statistics/tx_bytes").stdout)
 
 
-def test_compressed_gradients_are_fewer_bytes_on_the_wire(slow_link: tuple[Gpuctl, Net]) -> None:
+def test_gradient_compression_reduces_bytes_sent(slow_link: tuple[Gpuctl, Net]) -> None:
     gpuctl, net = slow_link
     # Rank 0 sends its parameters first, rank 1 nothing but gradients; a ring of two sends each byte of them once.
     sender = net.hosts[1]
@@ -71,7 +71,7 @@ def test_compressed_gradients_are_fewer_bytes_on_the_wire(slow_link: tuple[Gpuct
     assert sent("--compression", "powersgd") == pytest.approx(whole * RESNET_BYTES, rel=0.2)
 
 
-def test_the_forecast_counts_with_no_more_than_the_link_gives(slow_link: tuple[Gpuctl, Net]) -> None:
+def test_forecast_bandwidth_does_not_exceed_the_link(slow_link: tuple[Gpuctl, Net]) -> None:
     gpuctl, _ = slow_link
     words = ("--layouts", "1x1,2x1", "--repeats", "3", "--forecast", "2x1", "--json")
     document = gpuctl.ok("bench", *words, "--", *MLP, *QUIET, "--epochs", "1", timeout_s=400).json

@@ -96,7 +96,7 @@ def tree_of(project: Path) -> Tree:
 
 
 @needs_rsync
-def test_rsync_brings_what_is_much(node: Node, folder: Path, project: Path, there: Path) -> None:
+def test_sync_sends_large_files_by_rsync(node: Node, folder: Path, project: Path, there: Path) -> None:
     config = folder / "ssh_config"
     first = syncing.sync(node, tree_of(project), str(there), ssh_config=config)
     assert (first.files, first.rsync_files) == (FILES, len(LARGE))
@@ -118,7 +118,7 @@ def test_rsync_brings_what_is_much(node: Node, folder: Path, project: Path, ther
 
 
 @needs_rsync
-def test_a_push_by_rsync_follows_linked_folders(
+def test_push_by_rsync_follows_links_to_folders_only(
     node: Node, folder: Path, project: Path, there: Path, tmp_path: Path
 ) -> None:
     real = tmp_path / "real"
@@ -139,7 +139,7 @@ def test_a_push_by_rsync_follows_linked_folders(
 
 
 @needs_rsync
-def test_an_rsync_that_fails_is_no_error(node: Node, folder: Path, project: Path, there: Path) -> None:
+def test_sync_falls_back_when_rsync_fails(node: Node, folder: Path, project: Path, there: Path) -> None:
     config = there.parent / "wrong"
     config.write_text((folder / "ssh_config").read_text().replace("Port ", "Port 1 #"))
     said: list[str] = []
@@ -149,14 +149,14 @@ def test_an_rsync_that_fails_is_no_error(node: Node, folder: Path, project: Path
     check(project, there)
 
 
-def test_without_rsync_it_goes_over_the_connection(node: Node, project: Path, there: Path) -> None:
+def test_sync_without_rsync_uses_ssh_connection(node: Node, project: Path, there: Path) -> None:
     done = syncing.sync(node, tree_of(project), str(there))
     assert (done.files, done.rsync_files, done.removed) == (FILES, 0, 0)
     check(project, there)
 
 
 @pytest.mark.parametrize("way", ["stream", pytest.param("rsync", marks=needs_rsync)])
-def test_killed_here_in_the_middle(
+def test_sync_completes_after_killed_client(
     node: Node, folder: Path, project: Path, there: Path, cluster: Gpuctl, way: str
 ) -> None:
     """The next sync completes; neither folders nor processes are left."""
@@ -173,7 +173,7 @@ def test_killed_here_in_the_middle(
 
 
 @needs_rsync
-def test_a_killed_rsync_is_made_up_for(node: Node, folder: Path, project: Path, there: Path) -> None:
+def test_sync_completes_after_killed_rsync(node: Node, folder: Path, project: Path, there: Path) -> None:
     enlarge(project)
     client = start(folder, project, there, "rsync")
     wait_for(lambda: is_growing(there), what="a file on its way", deadline_s=30)
@@ -185,7 +185,7 @@ def test_a_killed_rsync_is_made_up_for(node: Node, folder: Path, project: Path, 
     check(project, there)
 
 
-def test_the_node_s_part_killed_in_the_middle(node: Node, project: Path, there: Path) -> None:
+def test_sync_completes_after_kill_of_its_process_on_the_node(node: Node, project: Path, there: Path) -> None:
     """What it could not tidy up, the next sync does; a folder that is in use is not touched."""
     enlarge(project)
     failed: list[RemoteError] = []
@@ -208,7 +208,9 @@ def test_the_node_s_part_killed_in_the_middle(node: Node, project: Path, there: 
     check(project, there)
 
 
-def test_two_at_once_into_one_folder(node: Node, folder: Path, project: Path, there: Path) -> None:
+def test_concurrent_syncs_into_one_folder_succeed(
+    node: Node, folder: Path, project: Path, there: Path
+) -> None:
     """As nodes with one home do."""
     clients = [start(folder, project, there, "stream") for _ in range(2)]
     ends = [client.communicate(timeout=60)[1] for client in clients]
@@ -217,7 +219,7 @@ def test_two_at_once_into_one_folder(node: Node, folder: Path, project: Path, th
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory in /proc")
-def test_memory_is_not_that_of_the_files(folder: Path, project: Path, there: Path) -> None:
+def test_sync_of_large_file_uses_little_memory(folder: Path, project: Path, there: Path) -> None:
     with (project / "big.bin").open("wb") as file:
         file.truncate(200_000_000)
     client = start(folder, project, there, "stream")

@@ -45,7 +45,7 @@ def server_of(gpuctl: Gpuctl, rank: int) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def test_one_sample_as_a_document(cluster: Gpuctl) -> None:
+def test_top_json_has_one_sample_per_node(cluster: Gpuctl) -> None:
     document = cluster.ok("top", "--json").json
     assert set(document) == {"cluster", "nodes"}
     assert [(node["node"], node["rank"], node["state"], node["error"]) for node in document["nodes"]] == [
@@ -65,7 +65,7 @@ def test_one_sample_as_a_document(cluster: Gpuctl) -> None:
     assert not samplers(cluster, "default-0")
 
 
-def test_one_node_and_no_terminal(cluster: Gpuctl) -> None:
+def test_top_rank_option_prints_one_node_as_text(cluster: Gpuctl) -> None:
     text = cluster.ok("top", "--rank", "1").out
     assert "default-1" in text
     assert "default-0" not in text
@@ -74,7 +74,7 @@ def test_one_node_and_no_terminal(cluster: Gpuctl) -> None:
     assert (unknown.status, "no machine of rank or name" in unknown.err) == (2, True)
 
 
-def test_a_live_table_until_ctrl_c(cluster: Gpuctl) -> None:
+def test_top_updates_live_table_until_interrupt(cluster: Gpuctl) -> None:
     with Terminal(LIVE, "--every", "0.2", GPUCTL_HOME=str(cluster.home)) as terminal:
         terminal.wait_for("GB")
         [sampler] = wait_for(lambda: samplers(cluster, "default-1"), what="one conversation", deadline_s=10)
@@ -89,7 +89,7 @@ def test_a_live_table_until_ctrl_c(cluster: Gpuctl) -> None:
     wait_for(lambda: not samplers(cluster, "default-1"), what="the end of the sampler", deadline_s=10)
 
 
-def test_a_sampler_that_dies_is_started_again(cluster: Gpuctl) -> None:
+def test_top_restarts_killed_sampler(cluster: Gpuctl) -> None:
     with Terminal(LIVE, "--every", "0.2", GPUCTL_HOME=str(cluster.home)) as terminal:
         [sampler] = wait_for(lambda: samplers(cluster, "default-1"), what="a conversation", deadline_s=10)
         terminal.wait_for("GB")
@@ -104,7 +104,7 @@ def test_a_sampler_that_dies_is_started_again(cluster: Gpuctl) -> None:
         assert terminal.wait() == 0
 
 
-def test_a_host_that_is_killed_is_marked_and_the_other_goes_on(two_hosts: Gpuctl) -> None:
+def test_top_marks_lost_host_and_keeps_the_other(two_hosts: Gpuctl) -> None:
     with Terminal(LIVE, "--every", "0.2", GPUCTL_HOME=str(two_hosts.home)) as terminal:
         terminal.wait_for("GB")
         server_of(two_hosts, 1).kill()
@@ -125,7 +125,7 @@ def test_a_host_that_is_killed_is_marked_and_the_other_goes_on(two_hosts: Gpuctl
     assert one["error"] in done.err
 
 
-def test_gpus_in_top_and_in_the_results_of_a_run(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_top_and_results_show_gpu_use(gpuctl: Gpuctl, tmp_path: Path) -> None:
     folder = nvidia_smi.install(tmp_path / "smi")
     path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     gpuctl.ok("up", "--provider", "local", "--count", "2", env=path)

@@ -122,7 +122,7 @@ def wrapped_python(net: Net) -> str:
 
 
 @needs_clock
-def test_a_clock_that_is_off_is_noted_and_made_up_for(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_notes_and_corrects_clock_offset_of_node(gpuctl: Gpuctl, tmp_path: Path) -> None:
     gpuctl.script("ends_late.py", ENDS_LATE)
     with cluster(gpuctl, tmp_path, count=2, each={1: {"clock_skew_s": SKEW_S}}) as net:
         with_relative_sleeps(net.hosts[1])
@@ -144,7 +144,7 @@ def test_a_clock_that_is_off_is_noted_and_made_up_for(gpuctl: Gpuctl, tmp_path: 
         assert failed.json["seconds"]["total"] < SKEW_S / 2
 
 
-def test_ports_that_are_taken(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_names_process_that_took_rendezvous_port(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2, python=None) as net:
         python = wrapped_python(net)
         with_python_that_hogs(net.hosts[0])
@@ -169,7 +169,7 @@ def end_hog(host: Host, pid: str) -> None:
     wait_for(lambda: not host.root(f"ps -p {pid} -o pid=", check=False).stdout, what="the end of the hog")
 
 
-def test_ranks_that_an_earlier_run_left(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_warns_of_ranks_left_by_earlier_run(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2) as net:
         gpuctl.ok("train", "--detach", "steps.py", "600")
         run = wait_for_ranks(gpuctl, net.hosts)
@@ -187,7 +187,7 @@ def test_ranks_that_an_earlier_run_left(gpuctl: Gpuctl, tmp_path: Path) -> None:
         assert "is left" not in gpuctl.ok("train", "hello.py").err
 
 
-def test_another_version_of_torch(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_refuses_different_torch_versions(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2) as net:
         with_other_torch(net.hosts[1])
         said = refused(gpuctl, "hello.py")
@@ -214,7 +214,7 @@ def with_own_torch(host: Host) -> None:
     host.root(f"cd {PACKAGES} && rmdir torch-2.1.0+other.dist-info && mv /srv/torch/{TORCH} .")
 
 
-def test_a_full_disk(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_reports_full_disk_before_and_during_a_run(gpuctl: Gpuctl, tmp_path: Path) -> None:
     gpuctl.script("fills.py", FILLS)
     with cluster(gpuctl, tmp_path, count=2, each={1: {"home_mb": 80}}) as net:
         fill_home(net.hosts[1])
@@ -235,7 +235,7 @@ def fill_home(host: Host) -> None:
     host.root(f"head -c 1G /dev/zero > /home/{host.user}/full", check=False)
 
 
-def test_a_firewall_and_no_sudo(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_prints_firewall_command_for_user_without_sudo(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2, firewall="oci", each={1: {"sudo": False}}) as net:
         said = refused(gpuctl, "allreduce.py")
         assert "gpu-0: firewall: 1 peer let in (" in said
@@ -254,12 +254,12 @@ def do_as_administrator(host: Host, said: str) -> None:
     host.root(commands[0])
 
 
-def test_no_firewall_and_no_sudo(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_works_without_sudo_if_nothing_is_filtered(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2, sudo=False):
         assert gpuctl.ok("train", "--json", "hello.py").json["status"] == "succeeded"
 
 
-def test_a_crowd_at_one_server(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_exec_succeeds_despite_ssh_server_limits(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=1, sshd=("MaxStartups 10:30:100", "MaxSessions 2")) as net:
         (host,) = net.hosts
         with ExitStack() as strangers:  # so many that have not logged in that others are hung up on
@@ -271,7 +271,7 @@ def test_a_crowd_at_one_server(gpuctl: Gpuctl, tmp_path: Path) -> None:
         assert "MaxStartups" in host.root("cat /var/log/auth.log").stdout, "nobody was hung up on"
 
 
-def test_packets_to_a_node_that_vanish(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_logs_reports_lost_node_and_run_completes(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2) as net:
         gpuctl.ok("train", "--detach", "steps.py", "45")
         run = wait_for_ranks(gpuctl, net.hosts)
@@ -294,7 +294,7 @@ def test_packets_to_a_node_that_vanish(gpuctl: Gpuctl, tmp_path: Path) -> None:
         assert gpuctl.ok("results", run, "--json").json["runs"][0]["status"] == "succeeded"
 
 
-def test_packets_between_nodes_that_vanish(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_reports_packets_dropped_between_nodes(gpuctl: Gpuctl, tmp_path: Path) -> None:
     gpuctl.script("collectives.py", COLLECTIVES)
     with cluster(gpuctl, tmp_path, count=2) as net:
         # torch waits as long as the script lets it, by default half an hour; a person need not.
@@ -310,7 +310,7 @@ def test_packets_between_nodes_that_vanish(gpuctl: Gpuctl, tmp_path: Path) -> No
         ), said
 
 
-def test_packets_that_are_too_large(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_reports_lost_large_packets_and_mtu_mismatch(gpuctl: Gpuctl, tmp_path: Path) -> None:
     """Host 1's interface takes 9000 bytes at once, what it is plugged into 1500; so do all others."""
     with cluster(gpuctl, tmp_path, count=2, each={0: {"mtu": 9000}}) as net:
         other = net.hosts[1]
@@ -331,7 +331,7 @@ def test_packets_that_are_too_large(gpuctl: Gpuctl, tmp_path: Path) -> None:
         assert "gpu-1: the MTU is 1500 here, and 9000 on gpu-0. Fix: set the same on all nodes" in done.err
 
 
-def test_a_node_that_reboots(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_names_node_that_rebooted_during_the_run(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2) as net:
         process, _ = begin(gpuctl, net.hosts, "steps.py", "60")
         net.hosts[1].reboot()
@@ -372,7 +372,7 @@ def locked_dpkg(host: Host) -> Iterator[None]:
         assert holding.returncode == 0
 
 
-def test_a_machine_that_updates_itself(gpuctl: Gpuctl, tmp_path: Path, uv_wheel: Path) -> None:  # noqa: F811
+def test_train_works_while_dpkg_is_locked(gpuctl: Gpuctl, tmp_path: Path, uv_wheel: Path) -> None:  # noqa: F811
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     os.link(uv_wheel, wheels / uv_wheel.name)
@@ -387,7 +387,7 @@ def test_a_machine_that_updates_itself(gpuctl: Gpuctl, tmp_path: Path, uv_wheel:
 
 
 @needs_clock
-def test_all_at_once(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_reports_all_problems_at_once(gpuctl: Gpuctl, tmp_path: Path) -> None:
     each = {
         0: {"home_mb": 120},
         1: {"firewall": "oci", "sudo": False, "clock_skew_s": SKEW_S, "mtu": 1400},

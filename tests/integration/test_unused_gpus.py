@@ -34,7 +34,7 @@ def untouched(host: Host) -> bool:
 
 
 @pytest.mark.whole
-def test_a_run_does_not_fall_back_to_cpus(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_train_refuses_cpu_fallback_on_gpus_without_driver(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=1) as net:
         (host,) = net.hosts
         gpuctl.script("seen.py", SEEN)
@@ -57,7 +57,7 @@ def test_a_run_does_not_fall_back_to_cpus(gpuctl: Gpuctl, tmp_path: Path) -> Non
         assert "sees '' 1" in log_of(gpuctl, on_cpu["run"], 0)
 
 
-def test_every_way_to_start_ranks_refuses_gpus_that_nothing_can_use(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_all_run_commands_refuse_unusable_gpus(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=1) as net:
         (host,) = net.hosts
         gpuctl.script("seen.py", SEEN)

@@ -71,7 +71,7 @@ print(190 / (ended - began))
 """Tells no times; prints its own speed, without the two seconds of its start."""
 
 
-def test_the_speed_of_a_script_is_without_its_start(cluster: Gpuctl) -> None:
+def test_script_speed_excludes_start_time(cluster: Gpuctl) -> None:
     cluster.script("counts.py", COUNTS)
     done = cluster.ok("train", "--json", "counts.py").json
     logs = cluster.run_folder(done["run"]) / "logs"
@@ -79,7 +79,7 @@ def test_the_speed_of_a_script_is_without_its_start(cluster: Gpuctl) -> None:
     assert done["train"]["samples_per_s"] == pytest.approx(sum(speeds), rel=0.3)
 
 
-def test_what_nccl_chose_is_in_the_log_and_in_the_result(cluster: Gpuctl) -> None:
+def test_nccl_transport_is_in_log_and_result(cluster: Gpuctl) -> None:
     cluster.script("speaks.py", NCCL_SPEAKS)
     done = cluster.ok("train", "--json", "speaks.py", "INFO").json
     assert [rank["transports"] for rank in done["ranks"]] == [["NET/Socket"]] * 2
@@ -88,7 +88,7 @@ def test_what_nccl_chose_is_in_the_log_and_in_the_result(cluster: Gpuctl) -> Non
     assert "network     NET/Socket" in cluster.ok("results", done["run"]).out
 
 
-def test_nccl_speaks_in_the_log_itself_where_that_was_asked_for(cluster: Gpuctl) -> None:
+def test_nccl_debug_variable_puts_nccl_lines_in_the_log(cluster: Gpuctl) -> None:
     cluster.script("speaks.py", NCCL_SPEAKS)
     done = cluster.ok("train", "--json", "--env", "NCCL_DEBUG=WARN", "speaks.py", "WARN").json
     assert "via NET/Socket/0" in (cluster.run_folder(done["run"]) / "logs" / "rank-1.log").read_text()
@@ -146,7 +146,7 @@ def test_a_tutorial_style_script_runs_unmodified(cluster: Gpuctl) -> None:
     assert (result["status"], error) == ("succeeded", None)
 
 
-def test_a_module_of_a_package(cluster: Gpuctl) -> None:
+def test_train_runs_module_of_a_package(cluster: Gpuctl) -> None:
     cluster.script("pkg/__init__.py", "")
     cluster.script("pkg/helper.py", "WORD = 'imported'")
     cluster.script("pkg/mod.py", "import sys\nfrom pkg.helper import WORD\nprint(WORD, sys.argv[1:])")
@@ -155,7 +155,7 @@ def test_a_module_of_a_package(cluster: Gpuctl) -> None:
     assert "imported ['--lr', '0.1', '-m', 'x']" in cluster.ok("logs").out
 
 
-def test_a_folder_full_of_names_that_collide(cluster: Gpuctl) -> None:
+def test_train_is_safe_from_colliding_module_names(cluster: Gpuctl) -> None:
     """A user's train.py, remote.py, provision/ never meet ours; a module named like a standard one is theirs."""
     bomb = "raise SystemExit('a module of the user was imported by gpuctl')"
     for name in (
@@ -178,7 +178,7 @@ def test_a_folder_full_of_names_that_collide(cluster: Gpuctl) -> None:
     assert "my own colorsys ['1']" in cluster.ok("logs").out
 
 
-def test_the_code_follows_what_git_would_track(cluster: Gpuctl) -> None:
+def test_train_sends_only_changed_files_git_would_track(cluster: Gpuctl) -> None:
     listing = (
         "import os\n"
         "for folder, _, names in sorted(os.walk('.')):\n"
@@ -227,7 +227,7 @@ def test_dry_run_shows_what_a_run_executes(cluster: Gpuctl) -> None:
             assert found[name] == value.replace("RUN", run).replace("-RANK.", f"-{rank}."), name
 
 
-def test_a_module_that_the_project_lists_and_nobody_installed_is_told_last(cluster: Gpuctl) -> None:
+def test_train_ends_with_hint_for_listed_but_missing_package(cluster: Gpuctl) -> None:
     cluster.script("needs.py", "import no_such_module_here\n")
     plain = cluster("train", "--nnodes", "1", "needs.py")
     assert plain.status == 1
@@ -241,7 +241,7 @@ def test_a_module_that_the_project_lists_and_nobody_installed_is_told_last(clust
     assert "`--requirements requirements.txt` builds an environment" in said[-1]
 
 
-def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
+def test_logs_follows_detached_run_to_its_end(cluster: Gpuctl) -> None:
     cluster.script("slow.py", "import time\nfor i in range(30):\n    print('tick', i)\n    time.sleep(0.1)\n")
     began = cluster.ok("train", "--detach", "--json", "slow.py").json
     assert began["status"] == "running"
@@ -254,7 +254,7 @@ def test_a_detached_run_is_followed_later(cluster: Gpuctl) -> None:
     assert [row["run"] for row in cluster.ok("runs", "--json").json["runs"]][-1] == began["run"]
 
 
-def test_a_line_that_is_followed_from_its_middle_is_one(cluster: Gpuctl) -> None:
+def test_logs_joins_line_followed_from_its_middle(cluster: Gpuctl) -> None:
     script = (
         "import os, sys, time\n"
         "os.write(1, 'caf\u00e9'.encode()[:-1])\n"
@@ -269,7 +269,7 @@ def test_a_line_that_is_followed_from_its_middle_is_one(cluster: Gpuctl) -> None
     assert cluster.ok("logs", "-f", "--rank", "0").out == "café au lait\n"
 
 
-def test_the_example_tells_its_metrics_and_goes_on_from_its_checkpoint(cluster: Gpuctl) -> None:
+def test_docs_example_writes_metrics_and_resumes(cluster: Gpuctl) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "line.py"
     cluster.script("line.py", example.read_text())
     first = cluster.ok("train", "--json", "line.py", "--epochs", "2").json

@@ -93,7 +93,7 @@ def closed_ports(net: Net, host: Host) -> list[int]:
             listening.kill()
 
 
-def test_the_job_runs_where_torchrun_by_hand_does_not(gpuctl: Gpuctl, oci: Net) -> None:
+def test_train_works_behind_firewall_that_blocks_torchrun(gpuctl: Gpuctl, oci: Net) -> None:
     before = [host.root("iptables-save").stdout for host in oci.hosts]
     saved = [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts]
     by_hand = torchrun_by_hand(oci, deadline_s=15)
@@ -130,7 +130,7 @@ def rules_of(saved: str) -> list[str]:
 @pytest.mark.parametrize(
     "kind", [pytest.param("oci", marks=pytest.mark.whole), "oci-legacy", "nftables", "ufw"]
 )
-def test_a_firewall_is_opened_and_closed_again(gpuctl: Gpuctl, tmp_path: Path, kind: str) -> None:
+def test_train_opens_firewall_and_down_closes_it(gpuctl: Gpuctl, tmp_path: Path, kind: str) -> None:
     with vms(tmp_path, count=2, firewall=kind) as net:
         up(gpuctl, net)
         gpuctl.script("allreduce.py", ALLREDUCE)
@@ -141,7 +141,7 @@ def test_a_firewall_is_opened_and_closed_again(gpuctl: Gpuctl, tmp_path: Path, k
         assert "the cluster's rules go" in gpuctl.ok("down", "--yes").err
 
 
-def test_a_firewall_that_can_not_be_closed_keeps_the_cluster(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_down_keeps_cluster_if_firewall_cannot_be_closed(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, firewall="oci") as net:
         gpuctl.ok("train", "hello.py")
         net.hosts[1].power_off()
@@ -159,7 +159,7 @@ def test_a_firewall_that_can_not_be_closed_keeps_the_cluster(gpuctl: Gpuctl, tmp
         assert "gpu-0: firewall" not in again.err, "what is closed is not asked again"
 
 
-def test_a_machine_that_is_gone_can_be_forgotten(gpuctl: Gpuctl, tmp_path: Path) -> None:
+def test_down_forget_drops_unreachable_machine(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, firewall="oci") as net:
         gpuctl.ok("train", "hello.py")
         net.hosts[0].power_off()

@@ -129,11 +129,11 @@ def path(tmp_path) -> Path:
     return tmp_path / "inventory.yaml"
 
 
-def test_the_text():
+def test_write_inventory_writes_exact_yaml():
     assert write_inventory(DEMO, known_hosts=Path("/h/known_hosts")) == TEXT
 
 
-def test_ansible_reads_it(path, ansible_list):
+def test_ansible_reads_written_inventory(path, ansible_list):
     path.write_text(write_inventory(DEMO, known_hosts=Path("/h/known_hosts")))
     document = ansible_list(path)
     assert document["all"]["children"] == ["ungrouped", "gpu"]
@@ -164,7 +164,7 @@ def test_ansible_reads_a_cluster_without_machines(path, ansible_list):
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
 @pytest.mark.parametrize("folder", ["/plain", "/with space", "/with'quote", "/100%h"])
-def test_ssh_understands_the_pinning_that_ansible_passes_on(path, folder):
+def test_ssh_accepts_known_hosts_options_of_inventory(path, folder):
     path.write_text(write_inventory(DEMO, known_hosts=Path(folder) / "known_hosts"))
     (argument,) = [line for line in path.read_text().splitlines() if "ansible_ssh_common_args" in line]
     import yaml
@@ -182,7 +182,7 @@ def test_ssh_understands_the_pinning_that_ansible_passes_on(path, folder):
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
 @pytest.mark.parametrize("known_hosts", [Path("/a b/known_hosts"), None])
-def test_ansible_takes_the_jump_host_as_well(path, ansible_list, known_hosts):
+def test_ansible_gets_jump_host_of_machine(path, ansible_list, known_hosts):
     behind = replace(DEMO, machines=(replace(FIRST, jump="opc@203.0.113.20:2222"), SECOND))
     path.write_text(write_inventory(behind, known_hosts=known_hosts))
     assert read_inventory(path) == behind
@@ -199,13 +199,13 @@ def test_ansible_takes_the_jump_host_as_well(path, ansible_list, known_hosts):
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(inventory=inventories())
-def test_what_is_written_is_read(tmp_path_factory, inventory):
+def test_read_inventory_returns_what_was_written(tmp_path_factory, inventory):
     path = tmp_path_factory.getbasetemp() / "round-trip.yaml"
     path.write_text(write_inventory(inventory, known_hosts=Path("/h/known_hosts")))
     assert read_inventory(path) == inventory
 
 
-def test_it_also_serves_as_a_hosts_file(path, tmp_path):
+def test_read_hosts_file_accepts_written_inventory(path, tmp_path):
     key = tmp_path / "key"
     key.write_text("")
     machines = (replace(FIRST, key_file=key), SECOND)
@@ -213,7 +213,7 @@ def test_it_also_serves_as_a_hosts_file(path, tmp_path):
     assert read_hosts_file(path) == machines
 
 
-def test_relative_keys_are_made_absolute(path, tmp_path, monkeypatch):
+def test_write_inventory_makes_key_paths_absolute(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     machine = replace(FIRST, key_file=Path("key"))
     path.write_text(write_inventory(replace(DEMO, machines=(machine,)), known_hosts=Path("known_hosts")))
@@ -246,7 +246,7 @@ def test_relative_keys_are_made_absolute(path, tmp_path, monkeypatch):
          "'ssh-ed25519 AAAA…', but is 'none'."),
     ],
 )  # fmt: skip
-def test_a_change_by_hand_that_breaks_it_is_named(path, old, new, problem):
+def test_read_inventory_names_line_and_problem_of_bad_edit(path, old, new, problem):
     assert TEXT.count(old) >= 1
     head, _, tail = TEXT.rpartition(old)
     path.write_text(head + new + tail)
@@ -258,32 +258,32 @@ def test_a_change_by_hand_that_breaks_it_is_named(path, old, new, problem):
 @pytest.mark.parametrize(
     "text", ["", "...\n", "all:\n...\n", "[]\n...\n", "all: {vars: {gpuctl: []}}\n...\n", "all: 3\n...\n"]
 )
-def test_no_inventory_of_ours(path, text):
+def test_read_inventory_refuses_files_gpuctl_did_not_write(path, text):
     path.write_text(text)
     with pytest.raises(CorruptFile) as caught:
         read_inventory(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_file_is_named(path):
+def test_read_inventory_names_missing_file(path):
     with pytest.raises(CorruptFile, match=f"Can't read '{path}': No such file or directory"):
         read_inventory(path)
 
 
 @pytest.mark.parametrize("read", [read_inventory, read_hosts_file])
-def test_a_newer_format_is_refused(path, read):
+def test_readers_refuse_newer_inventory_format(path, read):
     path.write_text(TEXT.replace("format: 1", "format: 2").replace("rank: 0", "ranks: [0]"))
     with pytest.raises(NewerFormat, match=r"written by a newer gpuctl \(format 2; this one reads up to 1\)"):
         read(path)
 
 
-def test_a_nonsense_format_is_refused(path):
+def test_read_inventory_refuses_invalid_format(path):
     path.write_text(TEXT.replace("format: 1", "format: one"))
     with pytest.raises(CorruptFile, match="key 'format' should be 1, but is \"one\""):
         read_inventory(path)
 
 
-def test_a_cut_between_two_machines_is_noticed(path):
+def test_read_inventory_refuses_file_cut_between_machines(path):
     path.write_text(TEXT[: TEXT.index("        demo-1:")])
     with pytest.raises(CorruptFile, match=r"it is cut off, as its last line is not '\.\.\.'"):
         read_inventory(path)

@@ -63,13 +63,13 @@ def result(**changes) -> Result:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs | results)
-def test_what_is_written_is_read(record):
+def test_load_returns_what_dump_wrote(record):
     text = codec.dump(record)
     assert codec.load(type(record), text, "file") == record
     assert json.loads(text, parse_constant=pytest.fail)["format"] == 1
 
 
-def test_the_document_is_the_designed_one():
+def test_to_json_writes_the_documented_result_keys():
     document = codec.to_json(result(ended_at="x", train=TrainSummary(epoch_s=(1.0,), loss=(0.5,))))
     assert list(document) == [
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
@@ -94,14 +94,14 @@ def test_the_document_is_the_designed_one():
     }  # fmt: skip
 
 
-def test_a_first_error_of_an_earlier_version_is_read():
+def test_from_json_reads_first_error_of_older_version():
     document = {"rank": 1, "node": "n0", "message": "boom"}
     read = codec.from_json(FirstError, document, "file")
     assert read == FirstError(rank=1, node="n0", message="boom")
     assert list(codec.to_json(read)) == [*document, "reason", "ranks"]
 
 
-def test_numbers_that_json_lacks_are_null():
+def test_dump_writes_nan_and_infinity_as_null():
     bad = result(cost_usd=math.inf, train=TrainSummary(loss=(1.0, math.nan), accuracy=math.nan))
     back = codec.load(Result, codec.dump(bad), "file")
     assert back.cost_usd is None
@@ -131,14 +131,14 @@ def test_numbers_that_json_lacks_are_null():
         ({"statsu": 1}, "key 'statsu' is not known; did you mean 'status'?"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named(change, clause):
+def test_from_json_names_key_and_wrong_value(change, clause):
     document = codec.to_json(result()) | change
     with pytest.raises(CorruptFile) as caught:
         codec.from_json(Result, document, "r/result.json", rebuild="Do this.")
     assert str(caught.value) == f"'r/result.json' can't be used: {clause}. Do this."
 
 
-def test_a_missing_key_is_named_unless_it_has_a_default():
+def test_from_json_names_missing_key_without_default():
     document = codec.to_json(result())
     del document["status"]
     with pytest.raises(CorruptFile, match=r"^'f' can't be used: key 'status' is missing\.$"):
@@ -148,7 +148,7 @@ def test_a_missing_key_is_named_unless_it_has_a_default():
     assert codec.from_json(Result, document, "f") == result()
 
 
-def test_every_way_to_cut_a_file_off_is_refused():
+def test_load_refuses_file_cut_off_at_any_byte():
     text = codec.dump(result())
     whole = text.rstrip()
     for length in range(len(whole)):
@@ -172,14 +172,14 @@ def test_every_way_to_cut_a_file_off_is_refused():
         (b'{"format": 1}', "key 'run' is missing"),
     ],
 )
-def test_no_document_of_ours(text, clause):
+def test_load_refuses_documents_gpuctl_did_not_write(text, clause):
     with pytest.raises(CorruptFile) as caught:
         codec.load(Result, text, "f", rebuild="Do this.")
     assert str(caught.value).startswith(f"'f' can't be used: {clause}")
     assert str(caught.value).endswith(". Do this.")
 
 
-def test_a_newer_file_is_refused_before_its_keys_are_looked_at():
+def test_load_refuses_newer_format_before_checking_keys():
     with pytest.raises(NewerFormat) as caught:
         codec.load(Result, b'{"format": 7, "new": 1}', "f", rebuild="Do this.")
     assert (
@@ -196,7 +196,7 @@ class Kinds:
     anything: dict[str, object] | None = None
 
 
-def test_paths_and_flags():
+def test_codec_reads_and_checks_paths_and_booleans():
     kinds = Kinds(path=Path("/a b"), perhaps=None, flag=True)
     assert codec.from_json(Kinds, codec.to_json(kinds), "f") == kinds
     with pytest.raises(CorruptFile, match="'flag' should be true or false, but is 1"):

@@ -10,21 +10,21 @@ from inventories import deadline, yaml_source
 from inventories.errors import InvalidInput
 
 
-def test_what_does_not_end_is_named() -> None:
+def test_within_raises_named_timeout() -> None:
     never = threading.Event()
     with pytest.raises(TimeoutError, match=r"^nobody came within 0 s$"):
         deadline.within(0.05, never.wait, what="nobody came")
     never.set()
 
 
-def test_what_ends_is_returned_or_raised() -> None:
+def test_within_returns_value_or_raises_error_of_call() -> None:
     assert deadline.within(30, lambda: 7, what="no seven") == 7
     assert deadline.within(30, lambda: None, what="nothing") is None
     with pytest.raises(KeyError, match="mine"):
         deadline.within(30, lambda: {}["mine"], what="no value")
 
 
-def test_a_pipe_that_nobody_writes_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_read_times_out_on_silent_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "READ_S", 0.1)
     silent, pipe = tmp_path / "spec.yaml", tmp_path / "other.yaml"
     os.mkfifo(silent)

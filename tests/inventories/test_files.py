@@ -60,7 +60,7 @@ def test_write_replaces_the_file_and_sets_its_mode(tmp_path, umask):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_write_is_on_the_disk_before_and_after_the_rename(tmp_path, monkeypatch):
+def test_write_atomic_syncs_file_before_and_folder_after_rename(tmp_path, monkeypatch):
     steps = []
     fsync, replace = os.fsync, Path.replace
 
@@ -79,7 +79,7 @@ def test_write_is_on_the_disk_before_and_after_the_rename(tmp_path, monkeypatch)
     assert steps == ["file", "rename", "folder"]
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path, start_python):
+def test_write_atomic_killed_at_any_moment_leaves_whole_file(tmp_path, start_python):
     path = tmp_path / "file.json"
     rng = random.Random(0)
     seen = set()
@@ -101,7 +101,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path, start_pytho
     assert len(seen) > 12, "the child hardly wrote"
 
 
-def test_no_room_keeps_the_old_file_and_says_so(tmp_path, start_python):
+def test_write_atomic_without_space_keeps_old_file(tmp_path, start_python):
     path = tmp_path / "folder" / "file"
     path.parent.mkdir()
     path.write_text("old")
@@ -114,7 +114,7 @@ def test_no_room_keeps_the_old_file_and_says_so(tmp_path, start_python):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_full_disk_has_its_own_advice(tmp_path):
+def test_full_disk_error_advises_to_make_room(tmp_path):
     with pytest.raises(NoAccess) as caught, files.sentence("write", tmp_path / "x"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert str(caught.value) == (
@@ -130,7 +130,7 @@ def test_private_dir_makes_all_parents_private(tmp_path, umask):
     assert {mode(folder) for folder in (path, path.parent, path.parent.parent)} == {0o700}
 
 
-def test_private_dir_closes_a_folder_that_was_open(tmp_path):
+def test_private_dir_restricts_mode_of_existing_folder(tmp_path):
     path = tmp_path / "a" / "b"
     path.mkdir(parents=True)
     path.chmod(0o755)
@@ -140,7 +140,7 @@ def test_private_dir_closes_a_folder_that_was_open(tmp_path):
     assert mode(path.parent) == 0o755
 
 
-def test_what_is_in_the_way_is_named(tmp_path):
+def test_file_errors_name_the_obstructing_path(tmp_path):
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "folder"
     for act in (lambda: files.private_dir(inside), lambda: files.write_atomic(inside / "x", b"")):
@@ -152,7 +152,7 @@ def test_what_is_in_the_way_is_named(tmp_path):
         files.read_bytes(tmp_path)
 
 
-def test_read_of_nothing_is_none(tmp_path):
+def test_read_bytes_of_missing_file_is_none(tmp_path):
     assert files.read_bytes(tmp_path / "file") is None
     assert files.exists(tmp_path)
     assert not files.exists(tmp_path / "file")

@@ -79,12 +79,12 @@ def problems(path) -> list[str]:
     return str(caught.value).replace(str(path), "FILE").splitlines()
 
 
-def test_an_address_and_a_user_are_enough(write):
+def test_read_hosts_file_accepts_address_and_user_only(write):
     path = write("all:\n  hosts:\n    one: {ansible_host: 10.0.0.1, ansible_user: me}\n")
     assert read_hosts_file(path) == (machine("one", 0, host="10.0.0.1"),)
 
 
-def test_even_a_name_is_enough(write, monkeypatch):
+def test_read_hosts_file_accepts_host_name_only(write, monkeypatch):
     monkeypatch.setenv("LOGNAME", "someone")
     assert getpass.getuser() == "someone"
     path = write("all:\n  hosts:\n    gpu-1.example.com:\n    gpu-2.example.com: {}\n")
@@ -94,7 +94,7 @@ def test_even_a_name_is_enough(write, monkeypatch):
     )
 
 
-def test_everything_that_is_read(write, tmp_path):
+def test_read_hosts_file_reads_every_variable(write, tmp_path):
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "id").write_text("")
     host_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHPz"
@@ -113,7 +113,7 @@ def test_everything_that_is_read(write, tmp_path):
     )  # fmt: skip
 
 
-def test_machines_reach_each_other_by_ipv4(write):
+def test_read_hosts_file_requires_ipv4_private_address(write):
     text = "all:\n  vars: {{ansible_user: me}}\n  hosts:\n    one:\n      ansible_host: 2001:db8::1\n{}"
     needs = "host 'one' needs a private_ip that is an IPv4 address, and {} is none: the machines reach "
     for private, where in (("", "4: "), ("      private_ip: fd00::7\n", "6: ")):
@@ -123,7 +123,7 @@ def test_machines_reach_each_other_by_ipv4(write):
     assert read_hosts_file(path) == (machine("one", 0, host="2001:db8::1", private_ip="10.0.0.7"),)
 
 
-def test_keys_relative_to_the_file_to_home_and_absolute(write, tmp_path, monkeypatch):
+def test_read_hosts_file_resolves_relative_and_home_key_paths(write, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     (tmp_path / "sub").mkdir()
@@ -146,7 +146,7 @@ def test_keys_relative_to_the_file_to_home_and_absolute(write, tmp_path, monkeyp
     ]
 
 
-def test_ansible_s_other_names_and_interpreters(write, tmp_path):
+def test_read_hosts_file_reads_ansible_alias_variables(write, tmp_path):
     (tmp_path / "k").write_text("")
     path = write(
         "all:\n  hosts:\n"
@@ -163,7 +163,7 @@ def test_ansible_s_other_names_and_interpreters(write, tmp_path):
     )
 
 
-def test_ranks_follow_the_file_around_those_that_are_given(write):
+def test_read_hosts_file_assigns_free_ranks_in_file_order(write):
     path = write(
         "all:\n  vars: {ansible_user: me}\n  hosts:\n    a:\n    b: {rank: 0}\n    c:\n    d: {rank: 2}\n    e:\n"
     )
@@ -183,11 +183,11 @@ def test_ranks_follow_the_file_around_those_that_are_given(write):
         "all: {vars: {ansible_user: me}, hosts: {a: , b: }, children: {x: {hosts: {b: }}, y: , z: {hosts: }}}",
     ],
 )
-def test_hosts_anywhere(write, text):
+def test_read_hosts_file_finds_hosts_in_any_group(write, text):
     assert read_hosts_file(write(text)) == (machine("a", 0), machine("b", 1))
 
 
-def test_variables_win_over_each_other_as_in_ansible(write, ansible_list):
+def test_read_hosts_file_follows_ansible_variable_precedence(write, ansible_list):
     path = write(NESTED)
     document = ansible_list(path)["_meta"]["hostvars"]
     machines = read_hosts_file(path)
@@ -205,7 +205,7 @@ def test_variables_win_over_each_other_as_in_ansible(write, ansible_list):
     assert by_name["strong_one"].gpus == 5
 
 
-def test_a_variable_of_a_whole_group_is_reported_once(write):
+def test_read_hosts_file_reports_unknown_group_variable_once(write):
     hosts = "".join(f"    n{number}:\n" for number in range(30))
     assert problems(write(f"all:\n  vars: {{ansible_prot: 22}}\n  hosts:\n{hosts}")) == [
         f"FILE:2: key 'ansible_prot' is not known; did you mean 'ansible_port'? {READS}"
@@ -229,12 +229,12 @@ def test_a_variable_of_a_whole_group_is_reported_once(write):
         ("jump:", None),
     ],
 )
-def test_jump_hosts(write, variables, jump):
+def test_read_hosts_file_reads_jump_host_variables(write, variables, jump):
     hosts = f"all:\n  vars:\n    {variables}\n  hosts:\n    a: {{ansible_user: me}}\n"
     assert read_hosts_file(write(hosts)) == (machine("a", 0, jump=jump),)
 
 
-def test_other_variables_are_ansible_s_business(write):
+def test_read_hosts_file_ignores_other_ansible_variables(write):
     path = write(
         "all:\n  vars:\n    ansible_ssh_common_args: -C -o X={{ y }}\n    ansible_become: true\n"
         "    ansible_hostname: x\n    ntp_servers: [a, b]\n    message: '{{ greeting }}'\n"
@@ -363,17 +363,17 @@ def test_other_variables_are_ansible_s_business(write):
         ),
     ],
 )  # fmt: skip
-def test_what_is_refused(write, text, expected):
+def test_read_hosts_file_names_line_and_problem(write, text, expected):
     assert problems(write(text)) == [f"FILE:{problem}" for problem in expected]
 
 
-def test_a_file_that_is_no_yaml_or_not_there(write, tmp_path):
+def test_read_hosts_file_refuses_invalid_yaml_and_missing_file(write, tmp_path):
     (problem,) = problems(write("[gpu]\n10.0.0.1 ansible_user=me\n"))
     assert problem.startswith("FILE:2: this can't be read as YAML: ")
     assert problems(tmp_path / "nothing") == ["Can't read 'FILE': No such file or directory."]
 
 
-def test_a_user_without_a_name(write, monkeypatch):
+def test_read_hosts_file_needs_ansible_user_if_user_is_unnamed(write, monkeypatch):
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)

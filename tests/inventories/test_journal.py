@@ -49,7 +49,7 @@ def journal(tmp_path) -> Journal:
     return Journal(tmp_path / "folder" / "journal.jsonl")
 
 
-def test_lines_come_back_in_order_with_their_time(journal):
+def test_journal_read_returns_entries_in_order_with_time(journal):
     assert journal.read() == []
     journal.append("intent", name="demo-0", token="abc\n\u2028é", port=22, gpus=None, key=Path("/k"))
     journal.append("created", ids=["1", "2"])
@@ -63,7 +63,7 @@ def test_lines_come_back_in_order_with_their_time(journal):
     assert abs(at.timestamp() - time.time()) < 60
 
 
-def test_file_and_folder_are_private(journal):
+def test_journal_file_and_folder_are_private(journal):
     journal.append("x")
     assert stat.S_IMODE(journal.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(journal.path.parent.stat().st_mode) == 0o700
@@ -72,7 +72,7 @@ def test_file_and_folder_are_private(journal):
 @pytest.mark.parametrize(
     "torn", [b'{"at": "2026', b"{", b'{"event": "complete, but unfinished line"}', b"\0\0\0"]
 )
-def test_a_torn_last_line_is_ignored_and_then_replaced(journal, torn):
+def test_journal_ignores_and_replaces_incomplete_last_line(journal, torn):
     journal.append("first")
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole + torn)
@@ -82,14 +82,14 @@ def test_a_torn_last_line_is_ignored_and_then_replaced(journal, torn):
     assert journal.path.read_bytes().startswith(whole + b'{"at"')
 
 
-def test_a_file_that_is_one_torn_line_is_empty(journal):
+def test_journal_of_one_incomplete_line_reads_as_empty(journal):
     journal.append("first")
     journal.path.write_bytes(b'{"at": "2026-')
     assert journal.read() == []
 
 
 @pytest.mark.parametrize("bad", [b"garbage", b"[1]", b'{"at": "x"}', b"", b"[" * 100_000])
-def test_a_torn_line_elsewhere_is_refused(journal, bad):
+def test_journal_refuses_damaged_line_before_the_last(journal, bad):
     journal.append("first")
     journal.path.write_bytes(journal.path.read_bytes() + bad + b"\n")
     with pytest.raises(CorruptFile) as caught:
@@ -100,7 +100,7 @@ def test_a_torn_line_elsewhere_is_refused(journal, bad):
     )
 
 
-def test_what_was_reported_as_written_survives_a_kill(journal, start_python):
+def test_journal_keeps_reported_entries_after_kill(journal, start_python):
     for _ in range(5):
         before = len(journal.read())
         child = start_python(KEEP_APPENDING, journal.path)
@@ -114,7 +114,7 @@ def test_what_was_reported_as_written_survives_a_kill(journal, start_python):
         assert len(numbers) >= told
 
 
-def test_two_writers_do_not_mix_their_lines(journal, start_python):
+def test_journal_keeps_lines_of_concurrent_writers_whole(journal, start_python):
     children = [start_python(APPEND_SOME, journal.path, who) for who in ("a", "b", "c")]
     for child in children:
         assert child.stdout.readline() == "ready\n"
@@ -129,7 +129,7 @@ def test_two_writers_do_not_mix_their_lines(journal, start_python):
         assert [line["number"] for line in lines if line["who"] == who] == list(range(300))
 
 
-def test_no_room_is_told_and_leaves_a_readable_journal(journal, start_python):
+def test_journal_stays_readable_after_write_without_space(journal, start_python):
     out, err = start_python(NO_ROOM, journal.path).communicate(timeout=30)
     written, sentence = out.split(" ", 1)
     assert sentence.startswith(f"Can't write '{journal.path}': File too large."), err

@@ -14,7 +14,7 @@ from inventories.jump import Jump, read_jump
         ("work", Jump(user=None, host="work", port=None)),
     ],
 )
-def test_jump_hosts(text, jump):
+def test_read_jump_parses_user_host_and_port(text, jump):
     assert read_jump(text) == jump
     assert str(jump) == text
 
@@ -27,6 +27,6 @@ def test_jump_hosts(text, jump):
         None, 7, ["a@b"],
     ],
 )  # fmt: skip
-def test_no_jump_hosts(text):
+def test_read_jump_refuses_malformed_jump_hosts(text):
     with pytest.raises(InvalidInput, match=r"^Jump host .* can't be used: it is written as in ubuntu@"):
         read_jump(text)

@@ -90,7 +90,7 @@ def hold(start_python, home, command="gpuctl up"):
     return child
 
 
-def test_another_holder_is_named_after_the_wait(cluster, home, start_python):
+def test_lock_names_its_holder_after_waiting(cluster, home, start_python):
     child = hold(start_python, home)
     told = []
     start = time.monotonic()
@@ -106,13 +106,13 @@ def test_another_holder_is_named_after_the_wait(cluster, home, start_python):
     ]
 
 
-def test_no_wait_at_all(cluster, home, start_python):
+def test_lock_with_zero_wait_fails_at_once(cluster, home, start_python):
     hold(start_python, home)
     with pytest.raises(Locked), cluster.lock("gpuctl down", wait_s=0):
         pytest.fail("two hold the lock")
 
 
-def test_a_waiter_gets_the_lock_when_the_holder_is_done(cluster, home, start_python):
+def test_lock_passes_to_waiter_when_holder_ends(cluster, home, start_python):
     child = hold(start_python, home)
     with cluster.lock("me", wait_s=20, on_wait=lambda _: child.communicate("done\n", timeout=20)):
         signed = json.loads((cluster.path / "lock").read_text())
@@ -123,7 +123,7 @@ def test_a_waiter_gets_the_lock_when_the_holder_is_done(cluster, home, start_pyt
     )
 
 
-def test_a_killed_holder_does_not_keep_the_lock(cluster, home, start_python):
+def test_lock_is_free_after_holder_is_killed(cluster, home, start_python):
     child = hold(start_python, home)
     child.kill()
     child.wait(timeout=20)
@@ -131,7 +131,7 @@ def test_a_killed_holder_does_not_keep_the_lock(cluster, home, start_python):
         pass
 
 
-def test_what_the_holder_started_does_not_keep_the_lock(cluster, home, start_python):
+def test_lock_is_not_inherited_by_holders_children(cluster, home, start_python):
     child = start_python(HOLD_WITH_CHILDREN, home)
     line = child.stdout.readline()
     pids = [int(word) for word in line.split()]
@@ -148,14 +148,14 @@ def test_what_the_holder_started_does_not_keep_the_lock(cluster, home, start_pyt
             os.kill(pid, 9)
 
 
-def test_a_forked_child_that_leaves_the_body_does_not_unlock(cluster, home, start_python):
+def test_lock_stays_held_when_forked_child_leaves_body(cluster, home, start_python):
     child = start_python(FORK_LEAVES_THE_BODY, home)
     assert child.stdout.readline() == "held\n", child.communicate(timeout=20)
     with pytest.raises(Locked, match=rf"`parent` \(process {child.pid}\)"), cluster.lock("me", wait_s=0.1):
         pytest.fail("two hold the lock")
 
 
-def test_a_removed_folder_does_not_lose_the_lock(cluster, home, start_python):
+def test_lock_survives_removal_of_cluster_folder(cluster, home, start_python):
     first = hold(start_python, home, "first")
     second = start_python(HOLD, home, "second")
     time.sleep(0.3)  # so that the second has the old file open; without it the test is only weaker
@@ -173,7 +173,7 @@ def test_a_removed_folder_does_not_lose_the_lock(cluster, home, start_python):
         pytest.fail("the first unlocked what the second holds")
 
 
-def test_a_lock_file_that_is_removed_while_it_is_opened_does_not_count(cluster, monkeypatch):
+def test_lock_retries_if_lock_file_is_removed_while_opened(cluster, monkeypatch):
     removals = iter([True, True])
 
     def remove_then_lock(handle, operation):
@@ -188,7 +188,7 @@ def test_a_lock_file_that_is_removed_while_it_is_opened_does_not_count(cluster, 
         assert json.loads((cluster.path / "lock").read_text())["command"] == "me"
 
 
-def test_many_processes_one_at_a_time(home, start_python):
+def test_lock_excludes_concurrent_processes(home, start_python):
     home.mkdir()
     (home / "count").write_text("0")
     children = [start_python(CONTEND, home) for _ in range(4)]
@@ -199,7 +199,7 @@ def test_many_processes_one_at_a_time(home, start_python):
     assert not list((home / "clusters").glob(".removed-*"))
 
 
-def test_threads_exclude_each_other_too(cluster):
+def test_lock_excludes_threads_of_one_process(cluster):
     entered = threading.Event()
 
     def other():
@@ -214,14 +214,14 @@ def test_threads_exclude_each_other_too(cluster):
     assert entered.is_set()
 
 
-def test_the_body_s_error_passes_and_unlocks(cluster):
+def test_lock_is_released_when_body_raises(cluster):
     with pytest.raises(KeyError), cluster.lock("me"):
         raise KeyError("x")
     with cluster.lock("me", wait_s=0):
         pass
 
 
-def test_a_holder_that_is_just_signing_is_no_crash(tmp_path, start_python, home):
+def test_lock_tolerates_incomplete_holder_record(tmp_path, start_python, home):
     child = hold(start_python, home)
     for half in ("", '{"pid": 1', "[]", '"x"'):
         (home / "clusters" / "demo" / "lock").write_text(half)

@@ -26,7 +26,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_specs(name):
+def test_sample_specs_are_read_as_expected(name):
     assert read_spec(SAMPLES / name) == SPECS[name]
 
 
@@ -53,14 +53,14 @@ NETWORK = {"public_ip": False, "ssh_port": 2222}
         ),
     ],
 )  # fmt: skip
-def test_what_is_commented_out_would_work_too(tmp_path, name, more):
+def test_sample_specs_are_valid_with_comments_enabled(tmp_path, name, more):
     path = tmp_path / "spec.yaml"
     text = re.sub(r"^# ( *[a-z_]+:($| *\S))", r"\1", (SAMPLES / name).read_text(), flags=re.M)
     path.write_text(text)
     assert read_spec(path) == replace(SPECS[name], **more)
 
 
-def test_hosts(ansible_list):
+def test_sample_hosts_file_is_read_by_gpuctl_and_ansible(ansible_list):
     path = SAMPLES / "hosts.yaml"
     assert read_hosts_file(path) == (
         Machine(
@@ -75,5 +75,5 @@ def test_hosts(ansible_list):
     assert ansible_list(path)["gpu"]["hosts"] == ["alpha", "beta"]
 
 
-def test_every_sample_is_read_here():
+def test_samples_folder_has_only_tested_files():
     assert {path.name for path in SAMPLES.iterdir()} == {*SPECS, "hosts.yaml"}

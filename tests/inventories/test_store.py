@@ -55,7 +55,7 @@ def modes(top: Path) -> set[tuple[bool, str]]:
     return {(path.is_dir(), oct(stat.S_IMODE(path.stat().st_mode))) for path in (top, *top.rglob("*"))}
 
 
-def test_default_home(monkeypatch, tmp_path):
+def test_store_default_home_follows_gpuctl_home(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("GPUCTL_HOME", raising=False)
     assert Store.default().home == tmp_path / ".gpuctl"
@@ -67,7 +67,7 @@ def test_default_home(monkeypatch, tmp_path):
     assert Store.default().home == Path.cwd() / "relative"
 
 
-def test_an_empty_store_has_nothing_and_makes_nothing(store):
+def test_empty_store_lists_nothing_and_creates_nothing(store):
     assert store.clusters() == []
     assert store.runs() == []
     assert not store.cluster("demo").exists()
@@ -75,7 +75,7 @@ def test_an_empty_store_has_nothing_and_makes_nothing(store):
     assert not store.home.exists()
 
 
-def test_everything_is_private_whatever_the_umask(store):
+def test_store_files_are_private_for_any_umask(store):
     before = os.umask(0)
     try:
         cluster = store.cluster("demo")
@@ -89,7 +89,7 @@ def test_everything_is_private_whatever_the_umask(store):
     assert modes(store.home) == {(True, "0o700"), (False, "0o600")}
 
 
-def test_cluster_round_trip_and_paths(store):
+def test_cluster_folder_saves_loads_and_has_fixed_paths(store):
     cluster = store.cluster("demo")
     cluster.save(inventory())
     assert cluster.exists()
@@ -104,12 +104,12 @@ def test_cluster_round_trip_and_paths(store):
     assert isinstance(cluster.journal, Journal)
 
 
-def test_an_inventory_is_saved_in_its_own_folder_only(store):
+def test_cluster_folder_refuses_inventory_of_other_cluster(store):
     with pytest.raises(AssertionError):
         store.cluster("demo").save(inventory("other"))
 
 
-def test_clusters_are_those_with_an_inventory_or_a_begun_journal(store):
+def test_clusters_lists_folders_with_inventory_or_journal(store):
     for name in ("b", "a"):
         store.cluster(name).save(inventory(name))
     store.cluster("begun").journal.append("intent")
@@ -122,12 +122,12 @@ def test_clusters_are_those_with_an_inventory_or_a_begun_journal(store):
 @pytest.mark.parametrize(
     "name", ["", "a/b", "..", ".", "A", "a_b", "-a", "a-", "a" * 41, "é", "a\n", "a b", "a\0"]
 )
-def test_a_name_that_is_no_name_never_becomes_a_path(store, name):
+def test_store_cluster_refuses_invalid_names(store, name):
     with pytest.raises(InvalidInput, match="a name is 1 to 40 of a-z, 0-9 and '-'"):
         store.cluster(name)
 
 
-def test_no_such_cluster(store):
+def test_load_of_missing_cluster_names_up_and_clusters(store):
     with pytest.raises(NotFound) as caught:
         store.cluster("demo").load()
     assert str(caught.value) == (
@@ -136,7 +136,7 @@ def test_no_such_cluster(store):
     )
 
 
-def test_every_cut_of_an_inventory_is_refused_with_the_way_to_rebuild_it(store):
+def test_load_refuses_cut_off_inventory_and_advises_rebuild(store):
     cluster = store.cluster("demo")
     cluster.save(inventory())
     whole = cluster.inventory_path.read_bytes()
@@ -154,7 +154,7 @@ def test_every_cut_of_an_inventory_is_refused_with_the_way_to_rebuild_it(store):
     assert same == 1, "only the last line feed may be missing"
 
 
-def test_a_newer_inventory_is_refused(store):
+def test_load_refuses_newer_inventory_format(store):
     cluster = store.cluster("demo")
     cluster.save(inventory())
     newer = (
@@ -165,7 +165,7 @@ def test_a_newer_inventory_is_refused(store):
         cluster.load()
 
 
-def test_remove_takes_all_and_may_be_repeated(store):
+def test_remove_deletes_whole_folder_and_is_repeatable(store):
     cluster, other = store.cluster("demo"), store.cluster("other")
     other.save(inventory("other"))
     with cluster.lock("gpuctl down"):
@@ -181,7 +181,7 @@ def test_remove_takes_all_and_may_be_repeated(store):
     assert other.load() == inventory("other")
 
 
-def test_remove_frees_the_name_before_it_deletes_anything(store, monkeypatch):
+def test_remove_renames_folder_before_deleting(store, monkeypatch):
     cluster = store.cluster("demo")
     cluster.save(inventory())
     deleted = []
@@ -208,7 +208,7 @@ def test_remove_finishes_what_a_crash_left(store):
     assert not left.exists()
 
 
-def test_run_round_trip(store):
+def test_run_folder_saves_and_loads_run_and_result(store):
     folder = store.new_run(NOW)
     assert folder.path == store.home / "runs" / folder.id
     assert folder.load_result() is None
@@ -221,7 +221,7 @@ def test_run_round_trip(store):
         assert part.is_dir()
 
 
-def test_ids_tell_the_time_in_utc_and_sort_by_it(store):
+def test_run_ids_contain_utc_time_and_sort_by_it(store):
     early = store.new_run(NOW)
     assert early.id[:16] == "20261121-054625-"
     later = store.new_run((NOW + timedelta(minutes=1)).astimezone(timezone(timedelta(hours=-7))))
@@ -232,7 +232,7 @@ def test_ids_tell_the_time_in_utc_and_sort_by_it(store):
     assert len(set(ids)) == 21
 
 
-def test_runs_are_oldest_first_and_those_of_a_cluster(store):
+def test_runs_are_listed_oldest_first_and_by_cluster(store):
     b = launch(store, "b", NOW + timedelta(seconds=50))
     a = launch(store, "a", NOW)
     other = launch(store, "b", NOW + timedelta(seconds=90))
@@ -245,7 +245,7 @@ def test_runs_are_oldest_first_and_those_of_a_cluster(store):
     assert store.runs("a") == [a, b], "a torn record must not hide a run"
 
 
-def test_a_run_by_the_beginning_of_its_id(store):
+def test_store_run_finds_run_by_unique_prefix(store):
     first = launch(store, now=NOW)
     second = launch(store, now=NOW + timedelta(days=1))
     assert store.run(first.id) == first
@@ -258,7 +258,7 @@ def test_a_run_by_the_beginning_of_its_id(store):
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".", "nothing-like-it", "../runs", "/"])
-def test_no_such_run_names_the_nearest(store, run_id):
+def test_store_run_suggests_nearest_for_unknown_id(store, run_id):
     with pytest.raises(NotFound, match=r"nor any other\. Start one with `gpuctl train`"):
         store.run(run_id)
     folder = launch(store)
@@ -269,14 +269,14 @@ def test_no_such_run_names_the_nearest(store, run_id):
     )
 
 
-def test_a_mistyped_run_finds_the_nearest_first(store):
+def test_store_run_suggests_most_similar_id_first(store):
     folders = [launch(store, now=NOW + timedelta(days=day)) for day in range(8)]
     wrong = folders[2].id[:-4] + "zzzz"
     with pytest.raises(NotFound, match=rf"The nearest are '{folders[2].id}', "):
         store.run(wrong)
 
 
-def test_a_cut_off_result_says_how_to_get_a_new_one(store):
+def test_load_result_of_cut_off_file_advises_to_collect_again(store):
     folder = launch(store)
     folder.save_result(result(folder.id))
     folder.result_path.write_bytes(folder.result_path.read_bytes()[:100])
@@ -288,7 +288,7 @@ def test_a_cut_off_result_says_how_to_get_a_new_one(store):
     )
 
 
-def test_newer_and_missing_records(store):
+def test_run_folder_refuses_missing_newer_and_empty_records(store):
     folder = store.new_run(NOW)
     with pytest.raises(NotFound, match=f"Run '{folder.id}' was never launched"):
         folder.load_run()
@@ -302,6 +302,6 @@ def test_newer_and_missing_records(store):
         folder.load_run()
 
 
-def test_folders_are_values(tmp_path):
+def test_folders_compare_equal_by_path(tmp_path):
     assert ClusterFolder(tmp_path / "demo") == ClusterFolder(tmp_path / "demo")
     assert RunFolder(tmp_path / "r").id == "r"

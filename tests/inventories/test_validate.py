@@ -49,12 +49,12 @@ def refusal(check, value) -> str:
 
 
 @pytest.mark.parametrize("name", ["a", "7", "default", "a-b", "a--b", "a" * 40])
-def test_cluster_names(name):
+def test_check_cluster_name_accepts_valid_names(name):
     assert check_cluster_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "A", "-a", "a-", "a" * 41, "a\n", "ä", "a.b", 7, None, True])
-def test_no_cluster_names(name):
+def test_check_cluster_name_refuses_invalid_names(name):
     assert refusal(check_cluster_name, name).endswith(
         " can't be used: a name is 1 to 40 of a-z, 0-9 and '-', and begins and ends with a letter or digit."
     )
@@ -62,7 +62,7 @@ def test_no_cluster_names(name):
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_counts(count):
+def test_check_count_accepts_1_to_1000(count):
     assert check_count(count) == count
 
 
@@ -82,7 +82,7 @@ def test_counts(count):
         (None, f"Count null {COUNT}"),
     ],
 )
-def test_no_counts(count, sentence):
+def test_check_count_refuses_other_values(count, sentence):
     assert refusal(check_count, count) == sentence
 
 
@@ -98,14 +98,14 @@ def test_no_counts(count, sentence):
         (" 4h ", 14400),
     ],
 )
-def test_durations(text, seconds):
+def test_parse_duration_s_reads_units(text, seconds):
     assert parse_duration_s(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "4", "h", "4 h", "4w", "-4h", "0s", "0h0m", "4h30", "1e3s", "٤h", 4, None, "9" * 400 + "s"]
 )
-def test_no_durations(text):
+def test_parse_duration_s_refuses_malformed_durations(text):
     assert refusal(parse_duration_s, text).endswith(
         " can't be used: a duration is a number above 0 with its unit s, m, h or d, as in 90s, 30m, 4h or 1d."
     )
@@ -120,18 +120,18 @@ def test_no_durations(text):
         ("0.0.0.0/0", "0.0.0.0/0"),
     ],
 )
-def test_address_ranges(text, cidr):
+def test_check_cidr_accepts_addresses_and_ranges(text, cidr):
     assert check_cidr(text) == cidr
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/16", "10.0.0.0/33", "me", 7, None, "10.0.0/8"])
-def test_no_address_ranges(text):
+def test_check_cidr_refuses_invalid_ranges(text):
     sentence = refusal(check_cidr, text)
     assert sentence.startswith("Address range ")
     assert sentence.endswith("a range is written as in 203.0.113.7/32 or 10.0.0.0/16.")
 
 
-def test_sizes_costs_and_interpreters():
+def test_checks_of_disk_size_cost_and_python_refuse_bad_values():
     assert check_disk_gb(200) == 200
     assert check_max_cost_usd(50) == 50.0
     assert check_python("/usr/bin/python3.12") == "/usr/bin/python3.12"
@@ -145,7 +145,7 @@ def test_sizes_costs_and_interpreters():
         assert "absolute path of an interpreter" in refusal(check_python, python)
 
 
-def test_ports_and_jump_hosts():
+def test_checks_of_port_and_bastion_refuse_bad_values():
     assert [check_port(port) for port in (1, 22, 65535)] == [1, 22, 65535]
     for port in (0, 65536, -1, "22", True, 2.0, None):
         assert refusal(check_port, port).endswith("a port is a whole number from 1 to 65535.")
@@ -155,7 +155,7 @@ def test_ports_and_jump_hosts():
     assert check_option("subnet_id", "subnet-1") == "subnet-1"
 
 
-def test_a_whole_spec(write, tmp_path):
+def test_read_spec_reads_every_key(write, tmp_path):
     path = write(
         "cluster: a10\nprovider: oci\nshape: VM.GPU.A10.2\ncount: 2\nregion: us-ashburn-1\nimage: ocid1.image\n"
         "disk_gb: 200\nspot: true\nssh_cidr: 203.0.113.7\nttl: 4h\nmax_cost_usd: 50\nhosts: sub/hosts.yaml\n"
@@ -170,12 +170,12 @@ def test_a_whole_spec(write, tmp_path):
     )  # fmt: skip
 
 
-def test_all_keys_have_a_default(write):
+def test_read_spec_has_defaults_for_all_keys(write):
     assert read_spec(write("{}\n")) == Spec()
     assert read_spec(write("count: 3\n")) == Spec(count=3)
 
 
-def test_paths_are_relative_to_the_spec_s_folder(write, tmp_path, monkeypatch):
+def test_read_spec_resolves_paths_against_spec_folder_or_home(write, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     write("hosts: ../hosts.yaml\n")
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -257,12 +257,12 @@ def test_paths_are_relative_to_the_spec_s_folder(write, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_a_spec_may_not_say(write, text, problems):
+def test_read_spec_names_line_and_problem(write, text, problems):
     path = write(text)
     assert refusal(read_spec, path).splitlines() == [f"{path}:{problem}" for problem in problems]
 
 
-def test_no_such_spec(tmp_path):
+def test_read_spec_reports_missing_file(tmp_path):
     assert (
         refusal(read_spec, tmp_path / "x.yaml")
         == f"Can't read '{tmp_path}/x.yaml': No such file or directory."

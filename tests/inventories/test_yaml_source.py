@@ -28,7 +28,7 @@ def refusal(path, **options) -> str:
     return str(caught.value).replace(str(path), "FILE")
 
 
-def test_plain_values_and_the_line_of_each(write):
+def test_read_returns_plain_values_and_their_lines(write):
     source = yaml_source.read(
         write(
             "# a comment\n"
@@ -60,14 +60,14 @@ def test_plain_values_and_the_line_of_each(write):
 @pytest.mark.parametrize(
     ("text", "data"), [("", None), ("# only a comment\n", None), ("--- 3\n", 3), ("\ufeffa: 1", {"a": 1})]
 )
-def test_small_documents(write, text, data):
+def test_read_accepts_empty_and_scalar_documents(write, text, data):
     source = yaml_source.read(write(text))
     assert source.data == data
     assert source.line() >= 1
     assert not source.ended
 
 
-def test_an_explicit_end_is_noticed(write):
+def test_read_detects_explicit_document_end(write):
     assert yaml_source.read(write("a: 1\n...\n")).ended
     assert yaml_source.read(write("a: 1\n...")).ended
     assert not yaml_source.read(write("a: |\n  ...\n")).ended
@@ -103,7 +103,7 @@ def test_an_explicit_end_is_noticed(write):
         ("#" * (1 << 20) + "\n", "'FILE' is larger than 1 MiB, which no file of this kind needs."),
     ],
 )  # fmt: skip
-def test_what_is_refused(write, text, sentence):
+def test_read_refuses_unsupported_yaml_with_line(write, text, sentence):
     assert refusal(write(text)) == sentence
 
 
@@ -119,7 +119,7 @@ def test_what_is_refused(write, text, sentence):
         ("%\n", "FILE:1: this can't be read as YAML: "),
     ],
 )
-def test_no_yaml_at_all(write, text, start):
+def test_read_refuses_invalid_yaml_with_line(write, text, start):
     sentence = refusal(write(text))
     assert sentence.startswith(start)
     assert "this can't be read as YAML" in sentence
@@ -127,11 +127,11 @@ def test_no_yaml_at_all(write, text, start):
     assert "\n" not in sentence
 
 
-def test_tabs_have_a_hint(write):
+def test_read_of_tab_indentation_advises_spaces(write):
     assert refusal(write("a:\n\tb: 2\n")).endswith("Indent with spaces, not with tabs.")
 
 
-def test_all_problems_at_once_but_not_hundreds(write):
+def test_read_reports_all_problems_up_to_a_limit(write):
     assert refusal(write("a: !x 1\na: 2\n")).splitlines() == [
         "FILE:1: the tag '!x' is not supported.",
         "FILE:2: key 'a' is there a second time; the first is in line 1. Remove one of them.",
@@ -141,7 +141,7 @@ def test_all_problems_at_once_but_not_hundreds(write):
     assert many[-1] == "FILE: 79 more like these."
 
 
-def test_foreign_tags_may_be_let_through(write):
+def test_read_keeps_foreign_tags_if_allowed(write):
     source = yaml_source.read(
         write("a: !vault |\n  x\nc: !list [1]\n"),
         foreign_tags=True,
@@ -150,7 +150,7 @@ def test_foreign_tags_may_be_let_through(write):
     assert yaml_source.shown(source.data["a"]) == "a value with the tag !vault"
 
 
-def test_files_that_can_t_be_read(tmp_path):
+def test_read_reports_unreadable_files(tmp_path):
     assert refusal(tmp_path / "nothing.yaml") == "Can't read 'FILE': No such file or directory."
     assert refusal(tmp_path) == "Can't read 'FILE': Is a directory."
 
@@ -165,5 +165,5 @@ def test_files_that_can_t_be_read(tmp_path):
         ("x" * 100, "'" + "x" * 56 + "..."),
     ],
 )
-def test_values_are_shown_in_one_short_line(value, text):
+def test_shown_formats_values_in_one_short_line(value, text):
     assert yaml_source.shown(value) == text

@@ -50,7 +50,7 @@ def refusal(url: str) -> str:
     return str(caught.value)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_cidrs_times_out_on_an_answer_sent_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caller, "IN_ALL_S", 0.3)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -73,14 +73,14 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("asked", ["0.0.0.0/0", "10.0.0.0/8", "2001:db8::/32"])
-def test_what_was_typed_is_taken(asked):
+def test_caller_cidrs_returns_the_given_cidr_unchanged(asked):
     assert caller_cidrs(asked, url="http://127.0.0.1:1/") == (asked,)
 
 
 @pytest.mark.parametrize(
     ("answer", "cidr"), [("203.0.113.7\n", "203.0.113.7/32"), ("2001:db8::7", "2001:db8::7/128")]
 )
-def test_the_address_that_we_are_seen_with(service, answer, cidr, monkeypatch):
+def test_caller_cidrs_returns_the_address_the_service_reports(service, answer, cidr, monkeypatch):
     url = service(answer)
     assert caller_cidrs(None, url=url) == (cidr,)
     monkeypatch.setenv("GPUCTL_ADDRESS_URL", url)
@@ -91,17 +91,17 @@ def test_the_address_that_we_are_seen_with(service, answer, cidr, monkeypatch):
 @pytest.mark.parametrize(
     "answer", ["", "0.0.0.0", "0.0.0.0/0", "10.0.0.0/8", "<html>hello", "224.0.0.1", b"\xff\xfe", "1" * 9999]
 )
-def test_no_address(service, answer):
+def test_caller_cidrs_refuses_an_answer_that_is_no_public_address(service, answer):
     refusal(service(answer))
 
 
-def test_a_service_that_fails(service):
+def test_caller_cidrs_reports_why_the_address_service_failed(service):
     assert "does not tell (Forbidden)" in refusal(service("203.0.113.7", status=403))
     assert "Connection refused" in refusal("http://127.0.0.1:1/")
     assert "it is no web address" in refusal("file:///etc/hostname")
 
 
-def test_a_service_that_says_nothing(service, monkeypatch):
+def test_caller_cidrs_times_out_on_a_silent_service(service, monkeypatch):
     monkeypatch.setattr(caller, "ASK_TIMEOUT_S", 0.2)
     go = threading.Event()
     url = service("203.0.113.7", hang=go)

@@ -8,7 +8,7 @@ from provision.catalog import PRICED_AT, SHAPES, nearest_shapes, nvidia_by_name,
 from provision.price_lists import OCI_PARTS
 
 
-def test_every_shape_says_what_it_is():
+def test_shapes_have_gpus_memory_network_and_price():
     assert len(SHAPES) == 38
     for name, shape in SHAPES.items():
         assert shape.name == name
@@ -20,7 +20,7 @@ def test_every_shape_says_what_it_is():
         assert (shape.priced_at, shape.price_source) == (PRICED_AT, "shipped with gpuctl")
 
 
-def test_the_same_gpu_has_the_same_memory_but_for_the_a100():
+def test_shapes_of_one_gpu_model_have_the_same_memory_but_a100():
     memory: dict[str, set[int]] = {}
     for shape in SHAPES.values():
         memory.setdefault(shape.gpu, set()).add(shape.gpu_memory_gb)
@@ -28,7 +28,7 @@ def test_the_same_gpu_has_the_same_memory_but_for_the_a100():
     assert all(len(sizes) == 1 for sizes in memory.values())
 
 
-def test_ocis_networks():
+def test_oci_shapes_have_the_documented_networks_and_rdma():
     oci = {name: shape for name, shape in SHAPES.items() if shape.provider == "oci"}
     assert len(oci) == 16
     assert all(shape.efa == 0 and not shape.placement_group for shape in oci.values())
@@ -49,7 +49,7 @@ def test_ocis_networks():
     assert oci["VM.GPU3.4"].network_gbps == 24.6
 
 
-def test_awss_networks():
+def test_aws_shapes_have_placement_groups_and_documented_efa():
     aws = {name: shape for name, shape in SHAPES.items() if shape.provider == "aws"}
     assert len(aws) == 22
     assert all(shape.placement_group and not shape.compute_cluster for shape in aws.values())
@@ -66,7 +66,7 @@ def test_awss_networks():
     }
 
 
-def test_a_price_is_that_of_the_whole_machine():
+def test_shape_price_covers_the_whole_machine():
     names = (
         "VM.GPU3.1",
         "VM.GPU3.2",
@@ -79,7 +79,7 @@ def test_a_price_is_that_of_the_whole_machine():
     assert [SHAPES[name].usd_per_hour for name in names] == [2.95, 5.90, 11.80, 23.60, 2.0, 4.0, 8.0]
 
 
-def test_shapes_that_oci_bills_by_the_same_part_cost_the_same_a_gpu():
+def test_oci_shapes_of_one_billing_part_cost_the_same_per_gpu():
     assert set(OCI_PARTS) == {name for name, shape in SHAPES.items() if shape.provider == "oci"}
     prices: dict[str, set[float]] = {}
     for name, part in OCI_PARTS.items():
@@ -120,18 +120,18 @@ def test_shapes_that_oci_bills_by_the_same_part_cost_the_same_a_gpu():
         ("a2-highgpu-1g", None),
     ],
 )
-def test_whose_a_name_is(name, provider):
+def test_provider_by_name_returns_the_cloud_of_a_shape_name(name, provider):
     assert provider_by_name(name) == provider
 
 
-def test_the_nearest_shapes():
+def test_nearest_shapes_suggests_similar_names():
     assert nearest_shapes("VM.GPU.A10")[0] == "VM.GPU.A10.1"
     assert nearest_shapes("g5.2xlarge")[0] == "g5.12xlarge"
     assert "local" in nearest_shapes("loca")
     assert nearest_shapes("zzz") == []
 
 
-def test_whose_gpus_a_shape_has_by_its_name():
+def test_nvidia_by_name_accepts_only_nvidia_shapes():
     nvidia = [
         "VM.GPU.A10.2",
         "BM.GPU.H300.8",

@@ -44,7 +44,7 @@ IN_IRELAND = replace(AWS, target=Target(provider="aws", region="eu-west-1"))
         (IN_IRELAND, OFFER, 6.0, (12.0, None, 0.01, 0.0)),
     ],
 )  # fmt: skip
-def test_the_price_is_of_all_that_is_billed(
+def test_price_of_includes_machines_disks_addresses_and_network(
     cluster: CloudCluster, offer: Offer, each_usd: float | None, parts: tuple[float | None, ...]
 ) -> None:
     price = cloud_plan.price_of(cluster, offer, 2, each_usd)
@@ -54,12 +54,12 @@ def test_the_price_is_of_all_that_is_billed(
     assert price.hourly_usd == (pytest.approx(sum(part or 0 for part in parts)) if known else None)
 
 
-def test_a_disk_price_that_was_asked_for_makes_the_whole_known() -> None:
+def test_price_of_is_complete_with_a_given_disk_price() -> None:
     price = cloud_plan.price_of(IN_IRELAND, OFFER, 2, 6.0, disk_usd_per_gb_month=0.088)
     assert price.hourly_usd == pytest.approx(12.0 + 0.088 + 0.01)
 
 
-def test_a_spot_price_has_a_most() -> None:
+def test_price_of_spot_machines_has_an_upper_bound() -> None:
     price = cloud_plan.price_of(AWS, OFFER, 2, 2.0, varies=True, most_usd=5.672)
     assert (price.hourly_usd, price.most_hourly_usd) == pytest.approx((4.09, 11.434))
     unknown = cloud_plan.price_of(AWS, OFFER, 2, None, varies=True, most_usd=5.672)
@@ -80,7 +80,7 @@ def a_machine(rank: int, machine_id: str) -> Instance:
     )
 
 
-def test_machines_by_what_is_done_with_them() -> None:
+def test_resources_lists_machines_by_create_use_and_end() -> None:
     create = cloud_plan.to_create(OCI, (a_machine(1, "i-dead"),), {2, 1})
     assert create == (
         PlannedMachine(name="demo-1", rank=1, shape="VM.GPU.A10.2", replaces="i-dead"),
@@ -112,14 +112,14 @@ def test_machines_by_what_is_done_with_them() -> None:
     ("provider", "operations"),
     [("aws", ["TerminateInstances"]), ("oci", ["TerminateInstance", "TerminateInstance"])],
 )
-def test_what_is_ended_has_its_requests(provider: str, operations: list[str]) -> None:
+def test_ending_requests_names_every_machine_to_end(provider: str, operations: list[str]) -> None:
     found = cloud_plan.ending_requests(provider, ("i-1", "i-2"))
     assert [one.operation for one in found] == operations
     assert all(any(machine in str(one.body) for one in found) for machine in ("i-1", "i-2"))
     assert cloud_plan.ending_requests(provider, ()) == ()
 
 
-def test_the_time_until_machines_end() -> None:
+def test_conditions_reports_the_seconds_until_machines_end() -> None:
     assert cloud_plan.conditions(OCI, OFFER, lives=False)["until_s"] is None
     now = datetime.now(UTC)
     ends = replace(OCI, ttl_s=14400.0, expires_at=(now + timedelta(hours=1)).isoformat())
@@ -147,12 +147,12 @@ def test_the_time_until_machines_end() -> None:
         ),
     ],
 )
-def test_what_is_billed_after_the_end(cluster: CloudCluster, offer: Offer, said: str) -> None:
+def test_conditions_says_what_is_billed_after_the_ttl(cluster: CloudCluster, offer: Offer, said: str) -> None:
     ends = replace(cluster, ttl_s=60.0, expires_at="2026-11-21T09:00:00+00:00")
     assert cloud_plan.conditions(ends, offer, lives=False)["ending"] == said
 
 
-def test_disks_have_list_prices_where_they_are_known() -> None:
+def test_disk_hourly_usd_is_none_for_a_region_without_price() -> None:
     assert cloud_plan.disk_hourly_usd("oci", "eu-frankfurt-1", 200) == pytest.approx(200 * 0.0425 / 730)
     assert cloud_plan.disk_hourly_usd("aws", "us-east-1", 200) == pytest.approx(200 * 0.08 / 730)
     assert cloud_plan.disk_hourly_usd("aws", "eu-west-1", 200) is None

@@ -110,7 +110,7 @@ def ends(scene: Scene) -> set[str | None]:
     return {machine.tags.get(tags.EXPIRES) for machine in scene.world.living()}
 
 
-def test_up_again_down_and_again(scene: Scene) -> None:
+def test_up_and_destroy_are_idempotent(scene: Scene) -> None:
     machines = scene.up()
     assert [(m.name, m.rank, m.state) for m in machines] == [
         ("default-0", 0, "running"),
@@ -132,7 +132,7 @@ def test_up_again_down_and_again(scene: Scene) -> None:
 
 @pytest.mark.parametrize("what", ["region", "profile", "compartment"])
 @pytest.mark.parametrize("left", ["machines", "an unfinished launch", "parts"])
-def test_a_cluster_does_not_move(scene: Scene, what: str, left: str) -> None:
+def test_up_refuses_to_move_a_cluster_that_has_resources(scene: Scene, what: str, left: str) -> None:
     scene.clouds.accounts["work"] = "account-two"
     if left == "an unfinished launch":
         scene.world.on(
@@ -154,7 +154,7 @@ def test_a_cluster_does_not_move(scene: Scene, what: str, left: str) -> None:
     assert [call for key in elsewhere for call in scene.clouds.worlds[key].changes()] == []
 
 
-def test_a_cluster_that_never_got_machines_does_not_move_either(scene: Scene) -> None:
+def test_up_refuses_to_move_a_cluster_that_only_has_a_network(scene: Scene) -> None:
     scene.world.capacity = dict.fromkeys(PLACES, 0)
     with pytest.raises(NoCapacity):
         scene.up()
@@ -165,7 +165,7 @@ def test_a_cluster_that_never_got_machines_does_not_move_either(scene: Scene) ->
     assert len(scene.world.living()) == 2
 
 
-def test_where_a_cluster_is_does_not_depend_on_the_configuration(scene: Scene) -> None:
+def test_cluster_keeps_its_region_when_the_default_region_changes(scene: Scene) -> None:
     machines = scene.up()
     scene.clouds.region = "region-b"
     assert [m.id for m in scene.up()] == [m.id for m in machines]
@@ -174,7 +174,7 @@ def test_where_a_cluster_is_does_not_depend_on_the_configuration(scene: Scene) -
     assert list(scene.clouds.worlds) == [(ACCOUNT, REGION, None)]
 
 
-def test_only_down_lets_a_cluster_move(scene: Scene) -> None:
+def test_up_in_another_region_works_only_after_down(scene: Scene) -> None:
     scene.up()
     cloud = scene.clouds.connect(scene.record.target)
     assert remove(cloud, None, clock=scene.clouds.clock, say=lambda _: None).leftovers == ()
@@ -186,7 +186,7 @@ def test_only_down_lets_a_cluster_move(scene: Scene) -> None:
     assert len(scene.clouds.world(region="region-b").living()) == 2
 
 
-def test_another_profile_of_the_same_account_is_another_way_in(scene: Scene) -> None:
+def test_up_accepts_another_profile_of_the_same_account(scene: Scene) -> None:
     scene.clouds.accounts["admin"] = ACCOUNT
     machines = scene.up()
     assert [m.id for m in scene.up(profile="admin")] == [m.id for m in machines]
@@ -220,7 +220,9 @@ QUESTIONS = pytest.mark.parametrize("ask", [plan, find, states, refresh, destroy
 
 
 @QUESTIONS
-def test_another_accounts_credentials(scene: Scene, ask: Callable[[Scene], object]) -> None:
+def test_cloud_provider_refuses_credentials_of_another_account(
+    scene: Scene, ask: Callable[[Scene], object]
+) -> None:
     scene.up()
     scene.clouds.accounts[None] = "account-two"
     before = scene.clouds.changes()
@@ -239,7 +241,9 @@ def test_another_accounts_credentials(scene: Scene, ask: Callable[[Scene], objec
 
 @pytest.mark.parametrize("ask", [plan, find, destroy], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("left", ["inventory", "launches", "both"])
-def test_a_lost_record_is_no_empty_account(scene: Scene, ask: Callable[[Scene], object], left: str) -> None:
+def test_cloud_provider_names_reap_when_cloud_json_is_lost(
+    scene: Scene, ask: Callable[[Scene], object], left: str
+) -> None:
     scene.up()
     (scene.folder.path / "cloud.json").unlink()
     if left == "launches":
@@ -254,7 +258,7 @@ def test_a_lost_record_is_no_empty_account(scene: Scene, ask: Callable[[Scene], 
     assert len(scene.world.living()) == 2
 
 
-def test_without_any_file_there_is_nothing(scene: Scene) -> None:
+def test_find_and_destroy_without_files_ask_no_cloud(scene: Scene) -> None:
     assert scene.provider.find() == ()
     assert scene.provider.destroy() == ()
     assert scene.clouds.calls == []
@@ -263,7 +267,7 @@ def test_without_any_file_there_is_nothing(scene: Scene) -> None:
 # Time limits.
 
 
-def test_the_same_command_once_the_time_is_over(scene: Scene) -> None:
+def test_up_with_ttl_after_expiry_sets_a_new_end(scene: Scene) -> None:
     scene.up(ttl_s=TTL_S)
     scene.time_is_over()
     scene.up(ttl_s=TTL_S)
@@ -274,7 +278,7 @@ def test_the_same_command_once_the_time_is_over(scene: Scene) -> None:
     assert scene.record.expires_at == end
 
 
-def test_without_a_limit_once_the_time_is_over(scene: Scene) -> None:
+def test_up_without_ttl_after_expiry_clears_or_renews_the_end(scene: Scene) -> None:
     scene.up(ttl_s=TTL_S)
     scene.time_is_over()
     scene.up()
@@ -283,7 +287,7 @@ def test_without_a_limit_once_the_time_is_over(scene: Scene) -> None:
     assert scene.record.expires_at == end
 
 
-def test_while_machines_live_their_end_stays(scene: Scene) -> None:
+def test_up_keeps_the_end_time_of_living_machines(scene: Scene) -> None:
     scene.up(ttl_s=TTL_S)
     soon = (datetime.now(UTC) + timedelta(minutes=30)).isoformat(timespec="seconds")
     CloudFolder(scene.folder).save(replace(scene.record, expires_at=soon))
@@ -299,7 +303,7 @@ def test_while_machines_live_their_end_stays(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("seconds", [20.0, 50.0])
-def test_a_machine_that_a_list_leaves_out_for_a_while_is_ended(scene: Scene, seconds: float) -> None:
+def test_destroy_ends_machines_that_are_listed_late(scene: Scene, seconds: float) -> None:
     scene.up()
     for machine in scene.world.machines.values():
         machine.listed_at = scene.clouds.clock.time + seconds
@@ -308,7 +312,7 @@ def test_a_machine_that_a_list_leaves_out_for_a_while_is_ended(scene: Scene, sec
     assert scene.world.there() == []
 
 
-def test_a_machine_that_no_list_has_any_more_is_gone(scene: Scene) -> None:
+def test_destroy_finishes_when_ended_machines_are_not_listed(scene: Scene) -> None:
     scene.up()
     scene.world.ended_listed_s = 0
     scene.world.end_all()
@@ -318,7 +322,7 @@ def test_a_machine_that_no_list_has_any_more_is_gone(scene: Scene) -> None:
     assert scene.world.there() == []
 
 
-def test_what_is_not_listed_right_after_an_up_is_not_called_gone(scene: Scene) -> None:
+def test_refresh_does_not_report_an_unlisted_new_machine_as_gone(scene: Scene) -> None:
     (machine, _) = scene.up()
     scene.world.machines[machine.id].listed_at = 1e9
     assert scene.provider.refresh(machine).state != "gone"
@@ -332,7 +336,7 @@ def let_in(scene: Scene) -> tuple[str, ...]:
     return scene.world.ssh_cidrs[nsg.id]
 
 
-def test_another_address(scene: Scene) -> None:
+def test_up_with_another_ssh_cidr_replaces_the_ssh_rule(scene: Scene) -> None:
     scene.up()
     assert let_in(scene) == (HERE,)
     scene.up(ssh_cidr=ELSEWHERE)
@@ -343,7 +347,7 @@ def test_another_address(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("error", [Killed(), BadCredentials("Expired.")], ids=repr)
-def test_an_address_that_was_not_let_in_is_let_in_by_the_next_up(scene: Scene, error: BaseException) -> None:
+def test_up_retries_an_ssh_cidr_change_that_failed(scene: Scene, error: BaseException) -> None:
     scene.up()
     scene.world.on("prepare", error)
     with pytest.raises(type(error)):
@@ -369,19 +373,19 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("count", [2, 3])
-def test_what_machines_were_made_with_stays_while_they_live(scene: Scene, what: str, count: int) -> None:
+def test_up_refuses_changed_options_while_machines_live(scene: Scene, what: str, count: int) -> None:
     scene.up(ttl_s=TTL_S)
     scene.refuses("gpuctl down", count=count, **{what: CHANGES[what]})
     assert scene.record.shape == SHAPE
 
 
-def test_one_that_lives_is_enough(scene: Scene) -> None:
+def test_up_refuses_changed_options_while_one_machine_lives(scene: Scene) -> None:
     scene.up()
     scene.world.end(scene.world.living()[0])
     scene.refuses("--shape", shape="VM.GPU.A10.2")
 
 
-def test_an_unfinished_launch_is_as_good_as_machines(scene: Scene) -> None:
+def test_up_refuses_changed_options_after_an_unfinished_launch(scene: Scene) -> None:
     scene.world.list_lag_s = 40
 
     def die(_: Any) -> None:
@@ -396,7 +400,7 @@ def test_an_unfinished_launch_is_as_good_as_machines(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_once_none_lives_the_next_ones_are_as_asked_for(scene: Scene, what: str) -> None:
+def test_up_takes_changed_options_once_all_machines_ended(scene: Scene, what: str) -> None:
     scene.up(ttl_s=TTL_S)
     scene.world.end_all()
     asked = {"ttl_s": TTL_S} | {what: CHANGES[what]}
@@ -405,7 +409,7 @@ def test_once_none_lives_the_next_ones_are_as_asked_for(scene: Scene, what: str)
     assert len(scene.world.living()) == 2
 
 
-def test_options_of_a_dead_cluster_do_not_stick(scene: Scene) -> None:
+def test_up_does_not_reuse_options_of_ended_machines(scene: Scene) -> None:
     scene.up(spot=True, public_ip=False, subnet_id="ocid1.subnet.mine")
     again = scene.up(spot=True, public_ip=False, subnet_id="ocid1.subnet.mine")
     assert len(again) == 2
@@ -418,9 +422,7 @@ def test_options_of_a_dead_cluster_do_not_stick(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("name", "what"), [("oci", "OCI SDK"), ("aws", "SDK")])
-def test_doctor_tells_the_sdk_of_an_account_that_can_not_be_asked(
-    tmp_path: Path, name: str, what: str
-) -> None:
+def test_check_reports_sdk_ok_and_credentials_missing(tmp_path: Path, name: str, what: str) -> None:
     def connect(target: Target, clock: Clock) -> Cloud:
         raise BadCredentials("There are none.")
 
@@ -431,7 +433,7 @@ def test_doctor_tells_the_sdk_of_an_account_that_can_not_be_asked(
 
 
 @pytest.mark.parametrize("name", ["oci", "aws"])
-def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) -> None:
+def test_outline_works_without_region_and_address(tmp_path: Path, name: str) -> None:
     provider = CloudProvider(name, Store(tmp_path).cluster("default"))
     plan = provider.outline(Spec(shape=SHAPE_OF[name], count=2, public_ip=False))
     told = json.dumps([dict(request.body) for request in plan.requests])
@@ -445,7 +447,7 @@ def test_an_outline_needs_neither_region_nor_address(tmp_path: Path, name: str) 
     assert "can't be asked" in plan.image_why
 
 
-def test_a_plan_that_only_ends_a_machine_shows_the_request(scene: Scene) -> None:
+def test_plan_that_only_ends_a_machine_lists_the_request(scene: Scene) -> None:
     scene.up(1)
     (kept,) = scene.world.living()
     scene.world.machines["surplus"] = replace(kept, id="surplus")
@@ -477,14 +479,14 @@ CPU = "VM.Standard.E5.Flex"
         ("aws", {"image": "/aws/service/canonical/ubuntu/ami-id"}, None),
     ],
 )
-def test_the_driver_of_an_outline_is_what_a_run_would_take_or_not_known(
+def test_outline_names_the_driver_or_leaves_it_unknown(
     tmp_path: Path, name: str, asked: dict[str, Any], driver: DriverPlan | None
 ) -> None:
     provider = CloudProvider(name, Store(tmp_path).cluster("default"))
     assert provider.outline(Spec(**{"shape": SHAPE_OF[name], **asked})).driver == driver
 
 
-def test_an_outline_refuses_a_driver_that_the_named_image_can_not_have(tmp_path: Path) -> None:
+def test_outline_refuses_a_driver_for_an_image_that_has_one(tmp_path: Path) -> None:
     provider = CloudProvider("oci", Store(tmp_path).cluster("default"))
     with pytest.raises(InvalidInput, match="brings a driver of its own"):
         provider.outline(Spec(shape=SHAPE_OF["oci"], image="Oracle-Linux-9.6-Gen2-GPU-2026.01", driver="580"))
@@ -498,7 +500,7 @@ def priced(home: Path, usd_per_hour: dict[str, float]) -> None:
     (home / prices.FILE_NAME).write_bytes(codec.dump(prices.Prices(lists=(answer,))))
 
 
-def test_the_price_of_ocis_spot_machines_is_a_share_of_the_price_asked_for_last(tmp_path: Path) -> None:
+def test_outline_prices_oci_spot_at_half_the_refreshed_price(tmp_path: Path) -> None:
     priced(tmp_path, {"VM.GPU.A10.2": 10.0})
     provider = CloudProvider("oci", Store(tmp_path).cluster("default"))
     price = provider.outline(Spec(shape="VM.GPU.A10.2", count=2, spot=True)).price
@@ -506,7 +508,7 @@ def test_the_price_of_ocis_spot_machines_is_a_share_of_the_price_asked_for_last(
     assert price.most_hourly_usd == price.hourly_usd
 
 
-def test_a_spot_price_without_a_known_most_does_not_keep_a_max_cost(scene: Scene) -> None:
+def test_plan_refuses_max_cost_for_spot_without_an_upper_bound(scene: Scene) -> None:
     provider = CloudProvider("aws", scene.folder, clock=scene.clouds.clock, connect=scene.clouds.connect)
     spec = Spec(
         shape="g5.12xlarge",
@@ -547,7 +549,7 @@ def address_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("address_service")
-def test_where_ssh_comes_from_with_a_jump_host(scene: Scene) -> None:
+def test_plan_notes_the_default_ssh_cidr_when_a_bastion_is_used(scene: Scene) -> None:
     """Not from this computer's own address, which is let in where nobody says another."""
 
     def told(**asked: Any) -> list[str]:

@@ -18,11 +18,11 @@ from provision.console import MOST_BYTES, end_of, telling
         pytest.param("caf\N{LATIN SMALL LETTER E WITH ACUTE}\x9b", "café\n", id="text"),
     ],
 )
-def test_text(raw: bytes | str, text: str | None) -> None:
+def test_end_of_strips_terminal_control_sequences(raw: bytes | str, text: str | None) -> None:
     assert end_of(raw) == text
 
 
-def test_only_the_end() -> None:
+def test_end_of_keeps_only_the_last_lines() -> None:
     lines = "".join(f"line {number}\n" for number in range(20_000))
     found = end_of(lines)
     assert found is not None
@@ -50,7 +50,7 @@ node-0 login:
 """
 
 
-def test_the_lines_that_tell_most() -> None:
+def test_telling_prefers_error_lines_over_the_last_lines() -> None:
     assert telling(UBUNTU, 5) == (
         "[FAILED] Failed to start ssh.service - OpenBSD Secure Shell server.",
         "cloud-init[1188]: E: Unable to fetch some archives",

@@ -61,14 +61,14 @@ def crashing(create: Callable[[str], str], *, before: bool) -> Callable[[str], s
     return do
 
 
-def test_what_is_there_is_used(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+def test_ensure_uses_an_existing_part(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
     cloud.made_at.append(-100)
     assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
     assert len(cloud.made_at) == 1
     assert journal.read() == []
 
 
-def test_the_intent_is_on_the_disk_before_the_call(
+def test_ensure_journals_the_intent_before_the_call(
     ensure: JournaledEnsure, cloud: Cloud, journal: Journal
 ) -> None:
     def create(token: str) -> str:
@@ -84,7 +84,7 @@ def test_the_intent_is_on_the_disk_before_the_call(
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_after_a_crash_the_list_is_given_time(
+def test_ensure_after_a_crash_waits_and_creates_only_once(
     ensure: JournaledEnsure, cloud: Cloud, journal: Journal, before: bool
 ) -> None:
     with pytest.raises(Crash):
@@ -99,14 +99,16 @@ def test_after_a_crash_the_list_is_given_time(
         assert cloud.tokens == [token], "where the cloud knows tokens, it is the same one"
 
 
-def test_what_was_made_and_is_not_listed_yet_is_not_made_again(ensure: JournaledEnsure, cloud: Cloud) -> None:
+def test_ensure_waits_for_an_unlisted_part_instead_of_recreating(
+    ensure: JournaledEnsure, cloud: Cloud
+) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create)
     assert ensure("vpc", find=cloud.find, create=cloud.create) == "part-0"
     assert len(cloud.made_at) == 1
     assert cloud.clock.time >= LAG_S
 
 
-def test_what_was_removed_is_made_again_at_once(
+def test_ensure_recreates_a_removed_part_at_once(
     ensure: JournaledEnsure, cloud: Cloud, journal: Journal
 ) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create)
@@ -119,7 +121,9 @@ def test_what_was_removed_is_made_again_at_once(
 
 
 @pytest.mark.parametrize("reached", [True, False])
-def test_a_lost_reply(ensure: JournaledEnsure, cloud: Cloud, reached: bool) -> None:
+def test_ensure_creates_one_part_after_a_lost_reply(
+    ensure: JournaledEnsure, cloud: Cloud, reached: bool
+) -> None:
     tries: list[str] = []
 
     def create(token: str) -> str:
@@ -136,7 +140,7 @@ def test_a_lost_reply(ensure: JournaledEnsure, cloud: Cloud, reached: bool) -> N
     assert cloud.clock.time >= (LAG_S if reached else CONSISTENCY_S)
 
 
-def test_a_spent_token_is_replaced(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
+def test_ensure_replaces_a_spent_token(ensure: JournaledEnsure, cloud: Cloud, journal: Journal) -> None:
     tries: list[str] = []
 
     def create(token: str) -> str:
@@ -150,7 +154,7 @@ def test_a_spent_token_is_replaced(ensure: JournaledEnsure, cloud: Cloud, journa
     assert journal.read()[-1]["event"] == "made"
 
 
-def test_a_refusal_is_raised(ensure: JournaledEnsure, cloud: Cloud) -> None:
+def test_ensure_raises_when_creation_is_denied(ensure: JournaledEnsure, cloud: Cloud) -> None:
     def create(token: str) -> str:
         raise Denied("no")
 
@@ -158,7 +162,7 @@ def test_a_refusal_is_raised(ensure: JournaledEnsure, cloud: Cloud) -> None:
         ensure("vpc", find=cloud.find, create=create)
 
 
-def test_shared_parts_have_a_journal_of_their_own(
+def test_ensure_journals_shared_parts_separately(
     ensure: JournaledEnsure, cloud: Cloud, journal: Journal, tmp_path: Path
 ) -> None:
     ensure("vpc", find=cloud.find, create=cloud.create, shared=True)

@@ -192,7 +192,7 @@ def immortal(scene: Scene) -> None:
         machine.immortal = True
 
 
-def test_a_fill_and_another_one(scene: Scene, together: bool) -> None:
+def test_launch_creates_all_ranks_and_is_idempotent(scene: Scene, together: bool) -> None:
     machines = scene.fill()
     scene.check()
     assert [machine.rank for machine in machines] == [0, 1, 2]
@@ -209,7 +209,7 @@ def test_a_fill_and_another_one(scene: Scene, together: bool) -> None:
 
 @ONE_BY_ONE
 @pytest.mark.parametrize("performed", [True, False])
-def test_a_lost_reply_beside_a_refusal(scene: Scene, performed: bool) -> None:
+def test_launch_with_lost_reply_and_no_capacity_moves_to_next_zone(scene: Scene, performed: bool) -> None:
     def lose(_: Any) -> None:
         for machine in scene.world.machines.values():
             # Later than the one whose id is known.
@@ -226,7 +226,7 @@ def test_a_lost_reply_beside_a_refusal(scene: Scene, performed: bool) -> None:
 
 @pytest.mark.parametrize("performed", [True, False])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_lost_reply(scene: Scene, rank: int, performed: bool) -> None:
+def test_launch_recovers_from_a_lost_reply(scene: Scene, rank: int, performed: bool) -> None:
     scene.world.list_lag_s = LATE_S
     scene.world.on("send", Unclear("No answer."), match=of_rank(rank), performed=performed)
     try:
@@ -238,7 +238,7 @@ def test_a_lost_reply(scene: Scene, rank: int, performed: bool) -> None:
     scene.check()
 
 
-def test_a_permission_that_is_missing_leaves_nothing(scene: Scene) -> None:
+def test_launch_denied_for_one_rank_leaves_no_machines(scene: Scene) -> None:
     scene.world.on("send", Denied("No permission."), match=of_rank(2))
     with pytest.raises(CreateFailed, match="No permission"):
         scene.fill()
@@ -246,7 +246,7 @@ def test_a_permission_that_is_missing_leaves_nothing(scene: Scene) -> None:
     scene.check_undone()
 
 
-def test_credentials_that_expire_between_two_requests(scene: Scene) -> None:
+def test_launch_with_expired_credentials_names_what_is_left_behind(scene: Scene) -> None:
     def expire(_: Any) -> None:
         scene.world.on("*", BadCredentials("Expired."), times=1e9)
         raise BadCredentials("Expired.")
@@ -269,7 +269,7 @@ def test_credentials_that_expire_between_two_requests(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "error", [BadCredentials("Expired."), Unclear("No answer."), Throttled("Too fast.")], ids=repr
 )
-def test_machines_that_were_accepted_outlive_a_cloud_that_falls_silent(
+def test_launch_keeps_accepted_machines_when_the_cloud_stops_answering(
     scene: Scene, error: Exception
 ) -> None:
     scene.world.on("instances", error, match=all_made(scene), times=1e9)
@@ -285,7 +285,7 @@ def test_machines_that_were_accepted_outlive_a_cloud_that_falls_silent(
     assert scene.states == ["running"]
 
 
-def test_ctrl_c_undoes_what_was_begun(scene: Scene) -> None:
+def test_ctrl_c_during_launch_ends_the_new_machines(scene: Scene) -> None:
     scene.clouds.clock.press_ctrl_c(all_made(scene))
     with pytest.raises(KeyboardInterrupt):
         scene.fill()
@@ -296,7 +296,7 @@ def test_ctrl_c_undoes_what_was_begun(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_second_ctrl_c_leaves_the_undoing_to_the_next_fill(scene: Scene) -> None:
+def test_second_ctrl_c_leaves_the_rollback_to_the_next_launch(scene: Scene) -> None:
     scene.clouds.clock.press_ctrl_c(all_made(scene))
     scene.clouds.clock.press_ctrl_c(lambda: scene.states == ["undoing"])
     with pytest.raises(KeyboardInterrupt):
@@ -308,7 +308,7 @@ def test_a_second_ctrl_c_leaves_the_undoing_to_the_next_fill(scene: Scene) -> No
     assert scene.states == ["running", "undone"]
 
 
-def test_no_capacity_told_late(scene: Scene) -> None:
+def test_launch_moves_to_the_next_zone_after_late_capacity_error(scene: Scene) -> None:
     error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
     scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 1 and m.zone == PLACES[0])
     machines = scene.fill()
@@ -317,7 +317,7 @@ def test_no_capacity_told_late(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_no_place_has_them(scene: Scene, late: bool) -> None:
+def test_launch_without_capacity_anywhere_leaves_no_machines(scene: Scene, late: bool) -> None:
     if late:
         error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
         scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 2)
@@ -333,7 +333,7 @@ def test_no_place_has_them(scene: Scene, late: bool) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_the_quota_ends_it_at_the_first_place(scene: Scene, late: bool) -> None:
+def test_launch_over_quota_stops_after_the_first_zone(scene: Scene, late: bool) -> None:
     if late:
         error = Quota("The limit is 2 machines.", code="LimitExceeded")
         scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 2)
@@ -348,7 +348,7 @@ def test_the_quota_ends_it_at_the_first_place(scene: Scene, late: bool) -> None:
 
 @pytest.mark.parametrize("why", ["capacity", "quota", "no ground"])
 @pytest.mark.parametrize("billed", [True, False])
-def test_a_network_that_is_billed_is_told_of_where_no_machine_is_left(
+def test_failed_launch_warns_of_a_billed_network_without_machines(
     scene: Scene, why: str, billed: bool
 ) -> None:
     scene.network_hourly_usd = 0.05 * billed
@@ -365,7 +365,7 @@ def test_a_network_that_is_billed_is_told_of_where_no_machine_is_left(
     assert len(told) == billed
 
 
-def test_a_network_that_machines_use_is_not_told_of(scene: Scene) -> None:
+def test_failed_launch_does_not_warn_of_a_network_in_use(scene: Scene) -> None:
     scene.network_hourly_usd = 0.05
     scene.fill(2)
     scene.world.quota = 2
@@ -380,7 +380,7 @@ def test_a_network_that_machines_use_is_not_told_of(scene: Scene) -> None:
 @pytest.mark.parametrize("performed", [True, False])
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("lag_s", [0.0, LATE_S])
-def test_an_interrupted_launch_is_sent_again_as_it_was(
+def test_killed_launch_is_repeated_with_the_same_requests(
     scene: Scene, performed: bool, rank: int, lag_s: float
 ) -> None:
     scene.world.list_lag_s = lag_s
@@ -397,7 +397,7 @@ def test_an_interrupted_launch_is_sent_again_as_it_was(
     assert len(scene.world.machines) == 3
 
 
-def test_a_killed_wait_goes_on(scene: Scene) -> None:
+def test_launch_killed_while_waiting_continues_without_new_machines(scene: Scene) -> None:
     scene.kill_at("instances", all_made(scene))
     scene.killed()
     scene.fill()
@@ -405,7 +405,7 @@ def test_a_killed_wait_goes_on(scene: Scene) -> None:
     assert len(scene.world.machines) == 3
 
 
-def test_an_interrupted_launch_whose_machines_have_ended_is_made_anew(scene: Scene) -> None:
+def test_killed_launch_whose_machines_ended_is_started_again(scene: Scene) -> None:
     scene.kill_at("instances", all_made(scene))
     scene.killed()
     scene.clouds.clock.sleep(CONSISTENCY_S)
@@ -416,7 +416,7 @@ def test_an_interrupted_launch_whose_machines_have_ended_is_made_anew(scene: Sce
 
 
 @pytest.mark.parametrize("lag_s", [0.0, LATE_S])
-def test_an_interrupted_launch_that_is_half_there_is_made_anew(scene: Scene, lag_s: float) -> None:
+def test_killed_launch_that_lost_one_machine_is_completed(scene: Scene, lag_s: float) -> None:
     scene.world.list_lag_s = lag_s
     scene.kill_at("instances", all_made(scene))
     scene.killed()
@@ -427,7 +427,7 @@ def test_an_interrupted_launch_that_is_half_there_is_made_anew(scene: Scene, lag
 
 
 @pytest.mark.parametrize("performed", [True, False])
-def test_a_token_that_is_spent_is_not_used_again(scene: Scene, performed: bool) -> None:
+def test_killed_launch_with_spent_tokens_is_started_again(scene: Scene, performed: bool) -> None:
     scene.kill_at("send", of_rank(0), performed=performed)
     scene.killed()
     (launch,) = scene.folder.launches()
@@ -437,7 +437,7 @@ def test_a_token_that_is_spent_is_not_used_again(scene: Scene, performed: bool) 
     assert scene.states == ["running", "undone"]
 
 
-def test_an_interrupted_launch_of_more_machines_is_undone(scene: Scene) -> None:
+def test_killed_launch_of_more_machines_is_undone(scene: Scene) -> None:
     scene.world.list_lag_s = LATE_S
     scene.kill_at("send", of_rank(2), performed=True)
     scene.killed()
@@ -446,7 +446,7 @@ def test_an_interrupted_launch_of_more_machines_is_undone(scene: Scene) -> None:
     assert scene.states == ["running", "undone"]
 
 
-def test_a_token_older_than_the_cloud_remembers_is_not_relied_upon(scene: Scene) -> None:
+def test_killed_launch_with_expired_tokens_sends_no_requests(scene: Scene) -> None:
     scene.kill_at("instances", all_made(scene))
     scene.killed()
     scene.clouds.clock.sleep(CONSISTENCY_S)
@@ -461,7 +461,7 @@ def test_a_token_older_than_the_cloud_remembers_is_not_relied_upon(scene: Scene)
 
 @pytest.mark.parametrize("call", ["prepare", "prepare_place", "make part", "send", "instances"])
 @pytest.mark.parametrize("performed", [True, False])
-def test_killed_anywhere(scene: Scene, call: str, performed: bool) -> None:
+def test_launch_killed_at_any_call_is_completed_by_the_next(scene: Scene, call: str, performed: bool) -> None:
     scene.world.list_lag_s = LATE_S
     scene.kill_at(call, performed=performed)
     scene.killed()
@@ -470,7 +470,7 @@ def test_killed_anywhere(scene: Scene, call: str, performed: bool) -> None:
 
 
 @pytest.mark.parametrize("skip", range(0, 24, 3))
-def test_killed_in_the_middle_of_undoing(scene: Scene, skip: int) -> None:
+def test_launch_killed_during_rollback_is_completed_by_the_next(scene: Scene, skip: int) -> None:
     scene.world.fail_late(
         Capacity("None.", code="OutOfHostCapacity"), after_s=12, match=lambda m: m.zone == PLACES[0]
     )
@@ -490,7 +490,7 @@ def test_killed_in_the_middle_of_undoing(scene: Scene, skip: int) -> None:
 # Machines that are there already.
 
 
-def test_a_rank_that_ends_while_its_address_is_waited_for(scene: Scene) -> None:
+def test_launch_fails_fast_when_a_rank_ends_before_its_address(scene: Scene) -> None:
     scene.world.address_lag_s = 300
 
     def reclaim(_: Any) -> None:
@@ -509,7 +509,7 @@ def test_a_rank_that_ends_while_its_address_is_waited_for(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_kept_rank_that_ends_while_a_new_one_comes_up(scene: Scene) -> None:
+def test_launch_fails_fast_when_a_kept_rank_ends(scene: Scene) -> None:
     scene.fill()
     by_rank = {machine.rank: machine for machine in scene.world.living()}
     scene.world.end(by_rank[2])
@@ -524,7 +524,7 @@ def test_a_kept_rank_that_ends_while_a_new_one_comes_up(scene: Scene) -> None:
     scene.check()
 
 
-def test_what_no_rank_needs_ends_before_more_is_launched(scene: Scene) -> None:
+def test_launch_ends_surplus_machines_before_creating_more(scene: Scene) -> None:
     scene.world.list_lag_s = 0
     kept = scene.add(0, age_s=900)
     doubled = scene.add(0, age_s=600)
@@ -538,7 +538,7 @@ def test_what_no_rank_needs_ends_before_more_is_launched(scene: Scene) -> None:
     scene.check(peak=4)
 
 
-def test_what_is_ending_is_waited_for(scene: Scene) -> None:
+def test_launch_waits_for_ending_machines_first(scene: Scene) -> None:
     ending = scene.add(1, age_s=600)
     scene.world.end(ending, at_once=False)
     scene.fill()
@@ -546,7 +546,7 @@ def test_what_is_ending_is_waited_for(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_machine_that_joins_stands_where_the_others_are(scene: Scene) -> None:
+def test_launch_adds_machines_only_in_the_zone_of_the_others(scene: Scene) -> None:
     scene.world.capacity[PLACES[0]] = 0
     scene.fill(2)
     scene.world.capacity = {}
@@ -557,7 +557,7 @@ def test_a_machine_that_joins_stands_where_the_others_are(scene: Scene) -> None:
     scene.check(3)
 
 
-def test_a_machine_that_never_runs_is_given_up(scene: Scene) -> None:
+def test_launch_ends_a_machine_that_never_runs(scene: Scene) -> None:
     scene.world.pending_s = 1e9
     with pytest.raises(ProvisionError):
         scene.fill()
@@ -565,7 +565,7 @@ def test_a_machine_that_never_runs_is_given_up(scene: Scene) -> None:
     assert scene.clouds.clock.time < 3600
 
 
-def test_a_machine_that_ignores_its_undoing_costs_few_requests(scene: Scene) -> None:
+def test_rollback_of_an_unending_machine_sends_few_requests(scene: Scene) -> None:
     """Half an hour of looks, and of asking again."""
     refused = of_rank(2)
     scene.world.on("send", Unclear("No answer."), match=refused, times=1e9, performed=True)
@@ -577,7 +577,7 @@ def test_a_machine_that_ignores_its_undoing_costs_few_requests(scene: Scene) -> 
     assert len(scene.world.called("terminate", "instances")) <= 75
 
 
-def test_a_machine_that_no_rank_needs_and_that_never_ends_costs_few_requests(scene: Scene) -> None:
+def test_launch_waits_with_few_requests_for_unending_surplus(scene: Scene) -> None:
     scene.add(7, age_s=900, immortal=True)
     with pytest.raises(LeftBehind, match="for machines to end"):
         scene.fill()
@@ -585,7 +585,7 @@ def test_a_machine_that_no_rank_needs_and_that_never_ends_costs_few_requests(sce
     assert len(scene.clouds.calls) <= 65
 
 
-def test_a_machine_that_never_runs_costs_few_requests(scene: Scene) -> None:
+def test_launch_waits_with_few_requests_for_a_pending_machine(scene: Scene) -> None:
     scene.world.pending_s = 1e9
     with pytest.raises(ProvisionError):
         scene.fill()

@@ -50,7 +50,7 @@ all:
     return path
 
 
-def test_all_machines_of_the_file(provider, hosts_file, open_port):
+def test_plan_uses_all_machines_of_the_hosts_file(provider, hosts_file, open_port):
     plan = provider.plan(Spec(hosts=hosts_file), None)
     assert [(machine.name, machine.rank) for machine in plan.keep] == [("here", 0), ("away", 1)]
     assert (plan.create, plan.changes, plan.free, plan.hourly_usd) == ((), False, True, 0.0)
@@ -59,7 +59,7 @@ def test_all_machines_of_the_file(provider, hosts_file, open_port):
     assert (plan.resources[0].action, plan.resources[0].name) == ("use", "here")
 
 
-def test_a_jump_host_for_those_that_have_none(provider, folder, hosts_file):
+def test_bastion_option_overrides_the_jump_hosts_of_the_file(provider, folder, hosts_file):
     hosts_file.write_text(hosts_file.read_text().replace("    away:\n", "    away:\n      jump: own@gate\n"))
     assert [machine.jump for machine in provider.plan(Spec(hosts=hosts_file), None).keep] == [
         None,
@@ -75,17 +75,17 @@ def test_a_jump_host_for_those_that_have_none(provider, folder, hosts_file):
     assert [machine.jump for machine in again.keep] == ["opc@b", "opc@b"]
 
 
-def test_the_first_of_them(provider, hosts_file):
+def test_plan_with_count_uses_the_first_hosts(provider, hosts_file):
     plan = provider.plan(Spec(hosts=hosts_file, count=1), None)
     assert [machine.name for machine in plan.keep] == ["here"]
 
 
-def test_more_than_there_are_is_refused(provider, hosts_file):
+def test_plan_refuses_a_count_above_the_listed_hosts(provider, hosts_file):
     with pytest.raises(RefusedPlan, match=r"3 machines are asked for, .*hosts\.yaml' lists 2"):
         provider.plan(Spec(hosts=hosts_file, count=3), None)
 
 
-def test_without_a_file_the_machines_that_the_cluster_has(provider, folder, hosts_file):
+def test_plan_without_hosts_file_keeps_the_clusters_machines(provider, folder, hosts_file):
     with pytest.raises(InvalidInput, match="--hosts FILE"):
         provider.plan(Spec(provider="hosts"), None)
     machines = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
@@ -98,14 +98,14 @@ def test_without_a_file_the_machines_that_the_cluster_has(provider, folder, host
     assert len(provider.plan(Spec(provider="hosts"), inventory).keep) == 2
 
 
-def test_state_is_whether_the_port_answers(provider, folder, hosts_file):
+def test_refresh_reports_running_when_the_ssh_port_answers(provider, folder, hosts_file):
     here, away = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
     assert (here.state, away.state) == ("running", "unknown")
     assert provider.refresh(here).state == "running"
     assert provider.refresh(away).state == "unknown"
 
 
-def test_nothing_is_ever_ended(provider, hosts_file, folder):
+def test_destroy_ends_no_host(provider, hosts_file, folder):
     (here, _) = provider.create(provider.plan(Spec(hosts=hosts_file), None), folder.journal)
     assert provider.destroy() == ()
     assert provider.refresh(here).state == "running"
@@ -118,14 +118,14 @@ def cluster_of(plan) -> Inventory:
     )
 
 
-def test_fewer_than_the_cluster_has_is_refused(provider, hosts_file):
+def test_plan_refuses_to_shrink_the_cluster(provider, hosts_file):
     current = cluster_of(provider.plan(Spec(hosts=hosts_file), None))
     for asked in (Spec(provider="hosts", count=1), Spec(hosts=hosts_file, count=1)):
         with pytest.raises(RefusedPlan, match=r"has 2 machines.*gpuctl down --cluster default"):
             provider.plan(asked, current)
 
 
-def test_the_interpreter_is_the_specs_then_the_files_then_what_it_was(provider, hosts_file):
+def test_plan_takes_python_from_spec_then_file_then_cluster(provider, hosts_file):
     current = cluster_of(provider.plan(Spec(hosts=hosts_file, python="/opt/a/python"), None))
     assert {machine.python for machine in current.machines} == {"/opt/a/python"}
     again = provider.plan(Spec(hosts=hosts_file), current)
@@ -148,7 +148,7 @@ def test_the_interpreter_is_the_specs_then_the_files_then_what_it_was(provider, 
         ("580", DriverPlan(source="install", version="580")),
     ],
 )
-def test_a_driver_is_installed_only_where_it_is_asked_for(provider, hosts_file, asked, driver):
+def test_plan_installs_a_driver_only_when_requested(provider, hosts_file, asked, driver):
     plan = provider.plan(Spec(hosts=hosts_file, driver=asked), None)
     assert plan.driver == driver
     installs = driver.source == "install"

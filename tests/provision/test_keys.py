@@ -9,7 +9,7 @@ from provision.errors import ProvisionError
 from provision.keys import ensure_key, make_key
 
 
-def test_a_key_that_openssh_takes(tmp_path):
+def test_make_key_writes_a_key_openssh_reads(tmp_path):
     path = tmp_path / "key"
     public = make_key(path)
     shown = subprocess.run(["ssh-keygen", "-y", "-f", path], capture_output=True, check=True, timeout=20)
@@ -18,7 +18,7 @@ def test_a_key_that_openssh_takes(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_key_is_made_once(tmp_path):
+def test_ensure_key_keeps_an_existing_key(tmp_path):
     path = tmp_path / "key"
     public = ensure_key(path)
     before = path.read_bytes()
@@ -27,7 +27,7 @@ def test_a_key_is_made_once(tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
-def test_a_broken_key_is_named(tmp_path, text):
+def test_ensure_key_refuses_and_names_a_broken_key(tmp_path, text):
     path = tmp_path / "key"
     path.write_bytes(text)
     with pytest.raises(ProvisionError, match="key' is no private key"):

@@ -18,7 +18,7 @@ def refusal(hourly_usd, ttl_s, max_cost_usd, target=OCI) -> str:
     return str(caught.value)
 
 
-def test_when_machines_end():
+def test_expires_at_returns_utc_and_refuses_year_10000():
     assert expires_at(NOW, 14_400) == "2026-07-01T16:00:00+00:00"
     assert expires_at(NOW, 0.5) == "2026-07-01T12:00:01+00:00"
     assert expires_at(NOW.astimezone(timezone(timedelta(hours=9))), 60) == "2026-07-01T12:01:00+00:00"
@@ -37,7 +37,7 @@ def test_when_machines_end():
         (0.1, 3600 * 3, 0.3),
     ],
 )
-def test_plans_within_the_limit(hourly_usd, ttl_s, max_cost_usd):
+def test_max_cost_accepts_plans_within_the_limit(hourly_usd, ttl_s, max_cost_usd):
     refuse_over_max_cost(hourly_usd, ttl_s, max_cost_usd, OCI)
 
 
@@ -49,14 +49,14 @@ def test_plans_within_the_limit(hourly_usd, ttl_s, max_cost_usd):
         (Target(provider="aws"), "--provider aws --region us-east-1"),
     ],
 )
-def test_an_unknown_price_is_refused_with_the_command_that_asks_for_it(target, options):
+def test_max_cost_refuses_unknown_prices_naming_refresh_prices(target, options):
     assert refusal(None, 3600, 50, target) == (
         "--max-cost 50 can't be kept: what these machines can cost is not known. Nothing was created. "
         f"Ask for the prices with `gpuctl shapes --refresh-prices {options}`, or leave --max-cost out."
     )
 
 
-def test_no_time_limit_is_refused_with_how_long_the_money_lasts():
+def test_max_cost_without_ttl_is_refused_with_a_suggested_ttl():
     assert refusal(8.0, None, 20) == (
         "--max-cost 20 can't be kept without a time limit. Nothing was created. At $8 an hour the money "
         "lasts for 2h30m: add --ttl 2h30m."
@@ -64,7 +64,7 @@ def test_no_time_limit_is_refused_with_how_long_the_money_lasts():
     assert refusal(600.0, None, 1).endswith("At $600 an hour it lasts for no minute.")
 
 
-def test_too_dear_is_refused_with_the_figures():
+def test_max_cost_refuses_a_dearer_plan_with_the_amounts():
     assert refusal(11.344, 14_400, 40) == (
         "4h at $11.34 an hour cost $45.38, more than --max-cost 40. Nothing was created. "
         "Ask for fewer machines, a cheaper shape, --ttl 3h31m or --max-cost 45.38."
@@ -76,14 +76,14 @@ def test_too_dear_is_refused_with_the_figures():
 
 
 @pytest.mark.parametrize("hourly_usd", [0.526, 3.912, 13.35, 113.93, 911.44])
-def test_what_is_advised_is_accepted(hourly_usd):
+def test_max_cost_accepts_the_limits_it_suggests(hourly_usd):
     advised = refusal(hourly_usd, None, 100.0).rsplit(" ", 1)[1].rstrip(".")
     refuse_over_max_cost(hourly_usd, parse_duration_s(advised), 100.0, OCI)
     dearer = float(refusal(hourly_usd, 10**6, 100.0).rsplit(" ", 1)[1].rstrip("."))
     refuse_over_max_cost(hourly_usd, 10**6, dearer, OCI)
 
 
-def test_cost_so_far():
+def test_cost_so_far_adds_the_hours_of_each_machine():
     early, late = "2026-07-01T10:30:00+00:00", "2026-07-01T11:30:00+00:00"
     assert cost_so_far(4.0, [early, early], NOW) == pytest.approx(12.0, abs=0.001)
     assert cost_so_far(4.0, [early, late], NOW) == pytest.approx(8.0, abs=0.001), "one came later"
@@ -109,7 +109,7 @@ def an_offer(*, billed_when_stopped: bool, network_hourly_usd: float = 0.0) -> O
     )
 
 
-def test_the_end_is_told_with_a_command_that_looks_where_the_machines_are():
+def test_ending_sentence_gives_a_reap_command_with_target_options():
     at = "2026-07-01T16:00:00+00:00"
     plain = Target(provider="oci", region="eu-frankfurt-1")
     placed = Target(
@@ -129,7 +129,7 @@ def test_the_end_is_told_with_a_command_that_looks_where_the_machines_are():
     assert aws == f"At {at} the machines shut down, which terminates them: nothing is billed after that."
 
 
-def test_the_end_of_a_private_cluster_tells_what_is_billed_after_it():
+def test_ending_sentence_names_the_billed_nat_gateway():
     target = Target(provider="aws", region="us-east-1")
     said = ending_sentence(target, an_offer(billed_when_stopped=False, network_hourly_usd=0.05), "2026-07-01")
     assert said == (

@@ -58,7 +58,7 @@ def started_on(ssh, command: str) -> int:
 
 
 class TestPlan:
-    def test_says_exactly_what_will_be_done_and_does_nothing(self, cluster):
+    def test_plan_lists_exact_requests_and_creates_nothing(self, cluster):
         plan = cluster.provider.plan(spec(2), None)
         local = Path(os.path.realpath(cluster.folder.path)) / "local"
         assert [(request.operation, dict(request.body)) for request in plan.requests] == [
@@ -85,21 +85,21 @@ class TestPlan:
         assert plan.hourly_usd == 0
         assert not cluster.folder.path.exists()
 
-    def test_one_host_unless_told(self, cluster):
+    def test_plan_defaults_to_one_host(self, cluster):
         assert [machine.name for machine in cluster.provider.plan(spec(), None).create] == ["default-0"]
 
     @pytest.mark.parametrize("shape", ["VM.GPU.A10.2", "loca1"])
-    def test_a_shape_is_refused(self, cluster, shape):
+    def test_plan_refuses_a_cloud_or_unknown_shape(self, cluster, shape):
         with pytest.raises(InvalidInput, match=f"no shape '{shape}'"):
             cluster.provider.plan(spec(shape=shape), None)
 
-    def test_a_mistyped_count_is_refused(self, cluster):
+    def test_plan_refuses_more_than_64_hosts(self, cluster):
         with pytest.raises(InvalidInput, match="64 at most"):
             cluster.provider.plan(spec(1_000_000), None)
 
 
 class TestUp:
-    def test_machines_and_what_is_on_disk(self, cluster):
+    def test_create_returns_machines_and_writes_private_files(self, cluster):
         first, second = cluster.up(2)
         assert [(m.name, m.rank, m.state, m.shape) for m in (first, second)] == [
             ("default-0", 0, "running", "local"),
@@ -117,7 +117,7 @@ class TestUp:
         for folder in cluster.folder.path.glob("local/*"):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
-    def test_each_id_is_journaled_before_it_runs(self, cluster):
+    def test_create_journals_each_host_id_before_it_runs(self, cluster):
         first, second = cluster.up(2)
         events = [(entry["event"], entry["id"]) for entry in cluster.folder.journal.read()]
         assert events == [
@@ -127,7 +127,7 @@ class TestUp:
             ("local host runs", second.id),
         ]
 
-    def test_again_changes_nothing(self, cluster):
+    def test_second_up_changes_nothing(self, cluster):
         machines = cluster.up(2)
         plan = cluster.provider.plan(spec(), cluster.folder.load())
         assert not plan.changes
@@ -136,36 +136,36 @@ class TestUp:
         assert plan.keep == machines
         assert cluster.up() == machines
 
-    def test_more_adds(self, cluster):
+    def test_up_with_a_higher_count_adds_hosts(self, cluster):
         before = cluster.up(1)
         after = cluster.up(3)
         assert after[:1] == before
         assert [machine.rank for machine in after] == [0, 1, 2]
 
-    def test_fewer_is_refused_and_says_how(self, cluster):
+    def test_plan_refuses_to_shrink_and_names_the_commands(self, cluster):
         cluster.up(2)
         with pytest.raises(
             RefusedPlan, match=r"`gpuctl down --cluster default`, then run `gpuctl up .*--count 1`"
         ):
             cluster.provider.plan(spec(1), cluster.folder.load())
 
-    def test_fewer_is_refused_without_an_inventory_as_well(self, cluster):
+    def test_plan_without_inventory_refuses_to_shrink(self, cluster):
         cluster.up(2)
         cluster.folder.inventory_path.unlink()
         with pytest.raises(RefusedPlan):
             cluster.provider.plan(spec(1), None)
         assert not cluster.provider.plan(spec(), None).changes
 
-    def test_many_at_once(self, cluster):
+    def test_create_and_destroy_handle_16_hosts(self, cluster):
         assert len(cluster.up(16)) == 16
         assert cluster.provider.destroy() == ()
         assert cluster.processes() == []
 
-    def test_the_python_of_the_spec(self, cluster):
+    def test_create_uses_the_python_of_the_spec(self, cluster):
         (machine,) = cluster.up(1, python="/usr/bin/python3")
         assert machine.python == "/usr/bin/python3"
 
-    def test_another_python_is_taken_over_by_hosts_that_are_there(self, cluster):
+    def test_up_with_another_python_keeps_the_hosts(self, cluster):
         (first,) = cluster.up(1)
         (other,) = cluster.up(python="/usr/bin/python3")
         assert (other.id, other.port) == (first.id, first.port)
@@ -190,7 +190,7 @@ provider.create(provider.plan(Spec(count=2), None), folder.journal)
 
 
 class TestDown:
-    def test_ends_all_that_was_started_through_the_hosts(self, cluster, ssh_to):
+    def test_destroy_ends_all_processes_started_through_the_hosts(self, cluster, ssh_to):
         ssh = ssh_to(cluster.up(2)[0])
         quiet = "</dev/null >/dev/null 2>&1 & echo $!"
         detached = started_on(ssh, f"setsid sleep 300 {quiet}")
@@ -207,7 +207,9 @@ class TestDown:
 
     @pytest.mark.parametrize("state", ["running", "killed", "torn record", "no files"])
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["in /tmp", "in $TMPDIR"])
-    def test_leaves_no_temporary_file(self, cluster, ssh_to, monkeypatch, tmp_path, elsewhere, state):
+    def test_destroy_leaves_no_temporary_files(
+        self, cluster, ssh_to, monkeypatch, tmp_path, elsewhere, state
+    ):
         monkeypatch.setenv("TMPDIR", str(tmp_path) if elsewhere else "/tmp")
         first, second = cluster.up(2)
         folders = [
@@ -231,7 +233,7 @@ class TestDown:
         assert cluster.provider.destroy() == ()
         assert not any(os.path.lexists(folder) for folder in before)
 
-    def test_leaves_a_folder_to_which_somebody_else_has_led_its_temporary_files(
+    def test_destroy_keeps_the_target_of_a_symlinked_temporary_folder(
         self, cluster, ssh_to, monkeypatch, tmp_path
     ):
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -246,18 +248,14 @@ class TestDown:
         assert not os.path.lexists(folder)
 
     @pytest.mark.parametrize("folder", ["missing", "a file"])
-    def test_a_place_for_temporary_files_that_is_none_is_passed_over(
-        self, cluster, ssh_to, monkeypatch, tmp_path, folder
-    ):
+    def test_create_ignores_a_tmpdir_that_is_no_folder(self, cluster, ssh_to, monkeypatch, tmp_path, folder):
         (tmp_path / "a file").touch()
         monkeypatch.setenv("TMPDIR", str(tmp_path / folder))
         (machine,) = cluster.up(1)
         assert ssh_to(machine).run('test -d "$TMPDIR" && test ! -L "$TMPDIR"').returncode == 0
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-    def test_leaves_what_somebody_else_has_put_where_its_temporary_files_were(
-        self, cluster, ssh_to, tmp_path
-    ):
+    def test_destroy_keeps_a_temporary_folder_of_another_user(self, cluster, ssh_to, tmp_path):
         (machine,) = cluster.up(1)
         (tmp_path / "theirs").mkdir()
         folder = Path(ssh_to(machine).run("echo $TMPDIR").stdout.decode().strip())
@@ -268,7 +266,7 @@ class TestDown:
         assert (tmp_path / "theirs").exists()
         folder.unlink()
 
-    def test_touches_nobody_else(self, cluster, make_cluster, ssh_to, tmp_path):
+    def test_destroy_keeps_other_clusters_and_processes(self, cluster, make_cluster, ssh_to, tmp_path):
         neighbour = make_cluster(tmp_path / "home", "neighbour")
         (other,) = neighbour.up(1)
         (mine,) = cluster.up(1)
@@ -284,7 +282,7 @@ class TestDown:
         assert neighbour.provider.refresh(other).state == "running"
         assert ssh_to(other).run("true").returncode == 0
 
-    def test_a_host_started_from_within_a_host_is_not_its_own(
+    def test_destroy_keeps_a_host_started_from_within_a_host(
         self, cluster, make_cluster, script, ssh_to, tmp_path
     ):
         inner = make_cluster(tmp_path / "inner")
@@ -303,13 +301,13 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
         assert machine.state == "running"
         assert ssh_to(machine).run("true").returncode == 0
 
-    def test_again_is_no_error(self, cluster):
+    def test_destroy_is_idempotent(self, cluster):
         assert cluster.provider.destroy() == ()
         cluster.up(1)
         assert cluster.provider.destroy() == ()
         assert cluster.provider.destroy() == ()
 
-    def test_with_all_our_files_deleted(self, cluster, ssh_to):
+    def test_destroy_ends_hosts_whose_files_were_deleted(self, cluster, ssh_to):
         ssh = ssh_to(cluster.up(1)[0])
         detached = started_on(ssh, "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
         shutil.rmtree(cluster.folder.path)
@@ -317,14 +315,14 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
         assert not alive(detached)
         assert cluster.processes() == []
 
-    def test_with_the_folder_moved(self, cluster, tmp_path):
+    def test_destroy_ends_hosts_whose_folder_was_moved(self, cluster, tmp_path):
         (machine,) = cluster.up(1)
         pid = cluster.server_pid(machine)
         (tmp_path / "home").rename(tmp_path / "moved")
         assert LocalProvider(Store(tmp_path / "moved").cluster("default")).destroy() == ()
         assert not alive(pid)
 
-    def test_with_a_torn_record(self, cluster):
+    def test_torn_record_stops_find_and_plan_but_not_destroy(self, cluster):
         cluster.up(1)
         record = cluster.folder.path / "local" / "default-0" / "host.json"
         record.write_bytes(record.read_bytes()[:30])
@@ -334,13 +332,13 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
         assert cluster.provider.destroy() == ()
         assert cluster.processes() == []
 
-    def test_removes_what_a_command_made_unwritable(self, cluster, ssh_to):
+    def test_destroy_removes_unwritable_folders(self, cluster, ssh_to):
         ssh = ssh_to(cluster.up(1)[0])
         ssh.run("mkdir -p a/b && touch a/b/c && chmod 0 a/b && chmod 500 a", check=True)
         assert cluster.provider.destroy() == ()
         assert not (cluster.folder.path / "local").exists()
 
-    def test_what_can_not_be_removed_is_named(self, cluster, monkeypatch):
+    def test_destroy_reports_a_folder_it_cannot_remove(self, cluster, monkeypatch):
         cluster.up(1)
         local = cluster.folder.path / "local"
 
@@ -357,7 +355,7 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
         assert isinstance(left, Leftover)
         assert "Read-only" in left.reason
 
-    def test_temporary_files_that_can_not_be_removed_are_not_forgotten(
+    def test_destroy_retries_temporary_files_it_could_not_remove(
         self, cluster, ssh_to, monkeypatch, tmp_path
     ):
         (machine,) = cluster.up(1)
@@ -376,7 +374,7 @@ provider.create(provider.plan(Spec(count=1), None), folder.journal)
 
 
 class TestDeadHosts:
-    def test_killed_is_gone_and_is_replaced(self, cluster, ssh_to):
+    def test_killed_host_is_reported_gone_and_replaced(self, cluster, ssh_to):
         first, second = cluster.up(2)
         (old_home,) = (cluster.folder.path / "local").glob("default-1/home")
         (old_home / "file").touch()
@@ -404,7 +402,7 @@ class TestDeadHosts:
         assert ssh_to(fresh).run("true").returncode == 0
         assert cluster.provider.refresh(second).state == "gone"
 
-    def test_another_process_with_its_number_is_not_taken_for_it(self, cluster, ssh_to):
+    def test_refresh_ignores_another_process_with_the_recorded_pid(self, cluster, ssh_to):
         first, second = cluster.up(2)
         record = cluster.folder.path / "local" / "default-1" / "host.json"
         impostors = [
@@ -417,7 +415,7 @@ class TestDeadHosts:
             record.write_text(json.dumps(json.loads(record.read_text()) | {"pid": pid}))
             assert cluster.provider.refresh(second).state == "gone"
 
-    def test_a_deleted_host_folder_is_a_dead_host(self, cluster):
+    def test_deleted_host_folder_counts_as_gone_and_is_replaced(self, cluster):
         _, second = cluster.up(2)
         pid = cluster.server_pid(second)
         shutil.rmtree(cluster.folder.path / "local" / "default-1")
@@ -460,7 +458,7 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
     def stray(self, interrupt):
         return interrupt()
 
-    def test_up_ends_the_strays_and_converges(self, cluster, stray, ssh_to):
+    def test_up_ends_stray_processes_of_a_killed_create(self, cluster, stray, ssh_to):
         plan = cluster.provider.plan(spec(2), None)
         assert len(plan.create) == 2
         assert len(plan.end) == 1
@@ -471,12 +469,12 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
         assert all(ssh_to(machine).run("true").returncode == 0 for machine in machines)
 
     @pytest.mark.usefixtures("stray")
-    def test_strays_are_no_machines(self, cluster):
+    def test_find_does_not_list_stray_processes(self, cluster):
         assert cluster.provider.find() == ()
         cluster.up(1)
         assert cluster.processes() == [cluster.server_pid(cluster.provider.find()[0])]
 
-    def test_a_killed_growth_is_taken_back(self, cluster, interrupt):
+    def test_up_ends_strays_of_a_killed_scale_up(self, cluster, interrupt):
         (machine,) = cluster.up(1)
         stray = interrupt()
         plan = cluster.provider.plan(spec(), cluster.folder.load())
@@ -488,7 +486,7 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
         assert cluster.processes() == [cluster.server_pid(machine)]
         assert not cluster.provider.plan(spec(), cluster.folder.load()).changes
 
-    def test_down_leaves_nothing(self, cluster, stray):
+    def test_destroy_ends_stray_processes(self, cluster, stray):
         assert cluster.provider.destroy() == ()
         assert not any(alive(pid) for pid in stray)
         assert cluster.processes() == []
@@ -505,35 +503,35 @@ def listening(cluster) -> int:
 class TestGang:
     """All or none."""
 
-    def test_one_that_ends_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+    def test_create_undoes_all_when_one_host_exits(self, make_cluster, wrapped_python, tmp_path):
         python = wrapped_python('case "$3" in *default-1/*) echo "no room for me" >&2; exit 3;; esac')
         cluster = make_cluster(tmp_path / "home", python=python)
         with pytest.raises(CreateFailed, match=r"(?s)default-1 ended before .*no room for me"):
             cluster.up(3)
         self.assert_nothing_left(cluster)
 
-    def test_one_that_is_late_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+    def test_create_undoes_all_when_one_host_times_out(self, make_cluster, wrapped_python, tmp_path):
         python = wrapped_python('case "$3" in *default-0/*) exec sleep 300;; esac')
         cluster = make_cluster(tmp_path / "home", python=python, ready_timeout_s=1)
         with pytest.raises(CreateFailed, match="default-0 did not accept connections within 1 s"):
             cluster.up(2)
         self.assert_nothing_left(cluster)
 
-    def test_one_that_talks_nonsense_takes_the_others_back(self, make_cluster, wrapped_python, tmp_path):
+    def test_create_undoes_all_when_one_host_prints_garbage(self, make_cluster, wrapped_python, tmp_path):
         python = wrapped_python('case "$3" in *default-0/*) echo "hello"; exec sleep 300;; esac')
         cluster = make_cluster(tmp_path / "home", python=python)
         with pytest.raises(CreateFailed, match="hello"):
             cluster.up(2)
         self.assert_nothing_left(cluster)
 
-    def test_one_whose_folder_can_not_be_made_takes_the_others_back(self, cluster):
+    def test_create_undoes_all_when_one_folder_cannot_be_made(self, cluster):
         (cluster.folder.path / "local").mkdir(parents=True)
         (cluster.folder.path / "local" / "default-1").write_text("a file is in the way")
         with pytest.raises(CreateFailed, match="default-1"):
             cluster.up(2)
         self.assert_nothing_left(cluster)
 
-    def test_a_failed_growth_leaves_what_was_there(self, cluster, wrapped_python, ssh_to):
+    def test_failed_scale_up_keeps_the_existing_host(self, cluster, wrapped_python, ssh_to):
         (machine,) = cluster.up(1)
         python = wrapped_python("exit 1")
         failing = LocalProvider(cluster.folder, python=python)
@@ -543,7 +541,7 @@ class TestGang:
         assert cluster.processes() == [cluster.server_pid(machine)]
         assert ssh_to(machine).run("true").returncode == 0
 
-    def test_an_interrupt_takes_all_back(self, script, wrapped_python, cluster, tmp_path):
+    def test_interrupted_create_undoes_all_hosts(self, script, wrapped_python, cluster, tmp_path):
         python = wrapped_python('case "$3" in *default-1/*) exec sleep 300;; esac')
         program = script(f"""
 from pathlib import Path
@@ -582,7 +580,7 @@ class TestGpus:
     def visible(self, ssh_to, machine) -> str:
         return ssh_to(machine).run('printf %s "$CUDA_VISIBLE_DEVICES"').stdout.decode()
 
-    def test_each_host_gets_as_many(self, cluster, ssh_to):
+    def test_plan_shares_gpus_equally_among_hosts(self, cluster, ssh_to):
         plan = cluster.provider.plan(spec(2), None)
         last = plan.requests[-1]
         assert (last.operation, dict(last.body)) == ("ShareGpus", {"hosts": 2, "gpus_each": 2, "gpus": 5})
@@ -590,7 +588,7 @@ class TestGpus:
         assert [machine.gpus for machine in machines] == [2, 2]
         assert [self.visible(ssh_to, machine) for machine in machines] == ["0,1", "2,3"]
 
-    def test_growing_shares_anew(self, cluster, ssh_to):
+    def test_up_with_more_hosts_redistributes_the_gpus(self, cluster, ssh_to):
         (machine,) = cluster.up(1)
         assert self.visible(ssh_to, machine) == "0,1,2,3,4"
         machines = cluster.up(5)
@@ -600,7 +598,7 @@ class TestGpus:
         machines = cluster.up(6)
         assert {self.visible(ssh_to, machine) for machine in machines} == {""}
 
-    def test_those_that_the_user_may_use(self, cluster, ssh_to, monkeypatch):
+    def test_create_shares_only_gpus_in_cuda_visible_devices(self, cluster, ssh_to, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, 3")
         machines = cluster.up(2)
         assert [self.visible(ssh_to, machine) for machine in machines] == ["1", "3"]

@@ -86,11 +86,11 @@ def alive(pid: int) -> bool:
 
 
 class TestCommands:
-    def test_output_error_output_and_exit_code(self, ssh):
+    def test_ssh_command_returns_stdout_stderr_and_exit_code(self, ssh):
         done = ssh.run("echo out; echo err >&2; exit 7")
         assert (done.stdout, done.stderr, done.returncode) == (b"out\n", b"err\n", 7)
 
-    def test_runs_in_its_home_with_an_environment_of_its_own(self, ssh, home, machine):
+    def test_ssh_command_runs_in_its_home_with_its_own_environment(self, ssh, home, machine):
         done = ssh.run("pwd; env")
         where, _, env = done.stdout.decode().partition("\n")
         found = dict(line.split("=", 1) for line in env.splitlines())
@@ -102,7 +102,7 @@ class TestCommands:
         assert found["CUDA_VISIBLE_DEVICES"] == ""
         assert found["SSH_CONNECTION"].endswith(f"127.0.0.1 {machine.port}")
 
-    def test_nothing_secret_of_the_creating_command_is_passed_on(self, ssh):
+    def test_ssh_command_does_not_inherit_the_creators_secrets(self, ssh):
         env = ssh.run("env").stdout.decode()
         assert "hunter2" not in env
         assert set(re.findall(r"^GPUCTL_\w+", env, re.MULTILINE)) == {
@@ -111,7 +111,7 @@ class TestCommands:
             "GPUCTL_UNUSED_GPUS",
         }
 
-    def test_a_client_may_set_its_language_and_nothing_else(self, ssh):
+    def test_ssh_client_may_set_locale_variables_only(self, ssh):
         env = {**os.environ, "LC_TIME": "C", "LD_PRELOAD": "", "EVIL": "yes"}
         command = ssh.command("env", SendEnv="LC_TIME LD_PRELOAD EVIL")
         done = subprocess.run(command, env=env, capture_output=True, timeout=LIMIT_S, check=True)
@@ -119,7 +119,7 @@ class TestCommands:
         assert b"EVIL" not in done.stdout
         assert b"LD_PRELOAD" not in done.stdout
 
-    def test_large_binary_data_both_ways_at_once(self, ssh, cluster, machine, tmp_path):
+    def test_ssh_copies_100_mib_both_ways_in_bounded_memory(self, ssh, cluster, machine, tmp_path):
         size, block = 100 << 20, os.urandom(1 << 20)
         source, sink = tmp_path / "source", tmp_path / "sink"
         with source.open("wb") as file:
@@ -133,18 +133,18 @@ class TestCommands:
             (peak_kb,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
             assert int(peak_kb) < 120_000
 
-    def test_input_that_nobody_reads_is_no_obstacle(self, ssh):
+    def test_ssh_command_may_leave_its_input_unread(self, ssh):
         done = ssh.run("exec <&-; echo done", input=b"x" * (8 << 20))
         assert (done.stdout, done.returncode) == (b"done\n", 0)
 
-    def test_end_of_input_reaches_the_command(self, ssh):
+    def test_ssh_command_receives_end_of_input(self, ssh):
         assert ssh.run("wc -c", input=b"12345").stdout.strip() == b"5"
 
-    def test_a_command_of_many_words_and_quotes(self, ssh):
+    def test_ssh_command_keeps_quoted_arguments(self, ssh):
         text = 'it\'s "a" $HOME `x` \\ \n line'
         assert ssh.run(shlex.join(["printf", "%s", text])).stdout.decode() == text
 
-    def test_a_command_that_is_too_long_is_refused_with_a_sentence(self, ssh):
+    def test_ssh_command_that_is_too_long_exits_126_with_a_message(self, ssh):
         async def main() -> asyncssh.SSHCompletedProcess:
             async with connect(ssh) as connection:
                 return await connection.run("true " + "x" * (200 << 10))
@@ -153,7 +153,7 @@ class TestCommands:
         assert done.exit_status == 126
         assert "could not be started" in str(done.stderr)
 
-    def test_a_background_process_that_lets_go_of_the_output_does_not_hold_the_session(self, ssh):
+    def test_ssh_session_ends_before_a_detached_background_process(self, ssh):
         done = ssh.run("sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
         pid = int(done.stdout)
         try:
@@ -161,11 +161,11 @@ class TestCommands:
         finally:
             os.kill(pid, 9)
 
-    def test_a_background_process_that_keeps_the_output_holds_the_session(self, ssh):
+    def test_ssh_session_waits_for_background_process_with_its_output(self, ssh):
         done = ssh.run("(sleep 0.3; echo late) & echo early")
         assert done.stdout == b"early\nlate\n"
 
-    def test_many_channels_on_one_connection(self, ssh):
+    def test_ssh_connection_carries_30_channels(self, ssh):
         async def main() -> list[str]:
             async with connect(ssh) as connection:
                 runs = [connection.run(f"sleep 0.1; echo {number}", check=True) for number in range(30)]
@@ -173,13 +173,13 @@ class TestCommands:
 
         assert asyncio.run(main()) == [str(number) for number in range(30)]
 
-    def test_an_unknown_subsystem_is_refused(self, ssh):
+    def test_ssh_refuses_an_unknown_subsystem(self, ssh):
         done = ssh.run("-s", "nonsense")  # the option's place is after the host's name for OpenSSH as well
         assert done.returncode != 0
 
 
 class TestSignals:
-    def test_a_command_that_a_signal_ended_is_reported_so(self, ssh):
+    def test_ssh_reports_the_signal_that_ended_a_command(self, ssh):
         async def main() -> asyncssh.SSHCompletedProcess:
             async with connect(ssh) as connection:
                 return await connection.run("kill -KILL $$")
@@ -189,7 +189,7 @@ class TestSignals:
         assert done.exit_signal[0] == "KILL"
         assert ssh.run("kill -KILL $$").returncode == 255
 
-    def test_the_client_can_signal_the_whole_command(self, ssh):
+    def test_ssh_client_signal_reaches_the_whole_process_group(self, ssh):
         async def main() -> tuple[int | None, str]:
             async with connect(ssh) as connection:
                 inner = "trap 'echo inner; exit' TERM; echo ready; while :; do sleep 0.05; done"
@@ -203,7 +203,7 @@ class TestSignals:
         assert asyncio.run(main()) == (5, "inner\nouter\n")
 
     @pytest.mark.parametrize("how", ["the channel", "the connection"])
-    def test_closing_hangs_up_the_command_but_not_a_session_of_its_own(self, ssh, how):
+    def test_closed_ssh_channel_ends_the_command_but_not_a_setsid_child(self, ssh, how):
         async def main() -> tuple[int, int]:
             async with connect(ssh) as connection:
                 process = await connection.create_process(
@@ -228,7 +228,7 @@ class TestSignals:
 
 
 class TestTerminal:
-    def test_a_shell_with_size_resize_and_interrupt(self, ssh):
+    def test_ssh_terminal_supports_resize_and_interrupt(self, ssh):
         async def main() -> str:
             async with (
                 connect(ssh) as connection,
@@ -256,15 +256,15 @@ class TestTerminal:
         assert "xterm" in heard
         assert "status 130" in heard
 
-    def test_ssh_with_a_forced_terminal(self, ssh):
+    def test_ssh_command_gets_a_forced_terminal(self, ssh):
         command = ssh.command("test -t 0 && test -t 1 && echo terminal; exit 4", RequestTTY="force")
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
         assert (done.stdout, done.returncode) == (b"terminal\r\n", 4)
 
-    def test_a_shell_without_a_terminal_reads_its_script(self, ssh):
+    def test_ssh_shell_without_terminal_runs_a_script_from_stdin(self, ssh):
         assert ssh.run(input=b"echo one\nexit 6\n").returncode == 6
 
-    def test_a_lost_connection_ends_what_runs_in_the_terminal(self, ssh):
+    def test_lost_ssh_connection_ends_the_terminal_process(self, ssh):
         async def main() -> int:
             async with connect(ssh) as connection:
                 process = await connection.create_process("echo $$; sleep 300", term_type="xterm")
@@ -277,7 +277,7 @@ class TestTerminal:
 
 
 class TestFiles:
-    def test_scp_both_ways_relative_to_the_home(self, ssh, home, tmp_path):
+    def test_scp_copies_both_ways_relative_to_the_home(self, ssh, home, tmp_path):
         data = os.urandom(3 << 20)
         source, back = tmp_path / "a file", tmp_path / "back"
         source.write_bytes(data)
@@ -291,7 +291,7 @@ class TestFiles:
         )
         assert back.read_bytes() == data
 
-    def test_sftp_begins_at_home(self, ssh, home):
+    def test_sftp_starts_in_the_home_folder(self, ssh, home):
         (home / "folder").mkdir()
         command = ["sftp", "-q", *ssh.options(Port=str(ssh.machine.port)), "-b", "-", ssh.machine.host]
         done = subprocess.run(
@@ -303,19 +303,19 @@ class TestFiles:
 
 
 class TestWhoMayComeIn:
-    def test_another_key_is_refused(self, ssh, tmp_path):
+    def test_ssh_refuses_another_key(self, ssh, tmp_path):
         make_key(tmp_path / "other")
         command = ssh.command("true", IdentityFile=str(tmp_path / "other"))
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S)
         assert done.returncode == 255
         assert b"Permission denied (publickey)" in done.stderr
 
-    def test_another_user_is_refused(self, ssh):
+    def test_ssh_refuses_another_user(self, ssh):
         done = subprocess.run(ssh.command("true", User="somebody"), capture_output=True, timeout=LIMIT_S)
         assert b"Permission denied (publickey)" in done.stderr
 
     @pytest.mark.parametrize("password", ["", "root", "password"])
-    def test_no_password_is_asked_for(self, ssh, password):
+    def test_ssh_refuses_password_login(self, ssh, password):
         async def main() -> None:
             async with connect(ssh, password=password, client_keys=None):
                 pass
@@ -323,7 +323,7 @@ class TestWhoMayComeIn:
         with pytest.raises(asyncssh.PermissionDenied):
             asyncio.run(main())
 
-    def test_it_listens_on_loopback_only(self, cluster, machine):
+    def test_ssh_server_listens_on_loopback_only(self, cluster, machine):
         server = psutil.Process(cluster.server_pid(machine))
         listening = [entry.laddr for entry in server.net_connections("inet") if entry.status == "LISTEN"]
         assert listening == [("127.0.0.1", machine.port)]
@@ -344,7 +344,7 @@ class TestTunnels:
             yield server.getsockname()[1]
             thread.join(LIMIT_S)
 
-    def test_a_tunnel_ends_on_this_machine(self, ssh, echo_port):
+    def test_ssh_tunnel_reaches_a_local_port(self, ssh, echo_port):
         async def main() -> bytes:
             async with connect(ssh) as connection:
                 reader, writer = await connection.open_connection("127.0.0.1", echo_port)
@@ -356,7 +356,7 @@ class TestTunnels:
         assert asyncio.run(main()) == b"HELLO"
 
     @pytest.mark.parametrize("target", ["192.0.2.1", "example.invalid"])
-    def test_a_tunnel_to_elsewhere_is_refused(self, ssh, target):
+    def test_ssh_tunnel_to_another_address_is_refused(self, ssh, target):
         async def main() -> None:
             async with connect(ssh) as connection:
                 await connection.open_connection(target, 80)

@@ -60,7 +60,7 @@ def usd(home, shape, region=None):
     return None if price is None else price.usd_per_hour
 
 
-def test_the_shipped_prices(tmp_path):
+def test_price_of_returns_shipped_prices_without_a_file(tmp_path):
     shipped = Price(usd_per_hour=4.0, date="2026-07", source="shipped with gpuctl")
     assert price_of(tmp_path, "VM.GPU.A10.2", None) == shipped
     assert price_of(tmp_path, "VM.GPU.A10.2", "eu-frankfurt-1") == shipped
@@ -78,11 +78,11 @@ def test_the_shipped_prices(tmp_path):
         ("x", None),
     ],
 )
-def test_what_nobody_stated_is_not_known(tmp_path, shape, region):
+def test_price_of_is_none_for_an_unpriced_shape_or_region(tmp_path, shape, region):
     assert price_of(tmp_path, shape, region) is None
 
 
-def test_refreshed_prices_win_and_the_others_stay(tmp_path, pages):
+def test_refresh_replaces_found_prices_and_keeps_the_others(tmp_path, pages):
     home = tmp_path / "home"
     done, said = ask(home)
     assert done.failed == ()
@@ -102,7 +102,7 @@ def test_refreshed_prices_win_and_the_others_stay(tmp_path, pages):
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_each_region_is_kept(tmp_path, pages):
+def test_refresh_keeps_prices_of_other_regions(tmp_path, pages):
     ask(tmp_path)
     ask(tmp_path, "aws", region="eu-west-1")
     assert usd(tmp_path, "g5.xlarge", "eu-west-1") == 1.234
@@ -119,7 +119,7 @@ def test_each_region_is_kept(tmp_path, pages):
     ]
 
 
-def test_one_that_can_t_be_asked_does_not_keep_the_others_from_it(tmp_path, pages):
+def test_refresh_continues_when_one_cloud_fails(tmp_path, pages):
     pages[OCI_PATH] = 503
     done, _ = ask(tmp_path)
     assert [answer.provider for answer in done.got] == ["aws"]
@@ -130,7 +130,7 @@ def test_one_that_can_t_be_asked_does_not_keep_the_others_from_it(tmp_path, page
     assert (usd(tmp_path, "g5.xlarge"), usd(tmp_path, "VM.GPU.A10.1")) == (1.1, 2.0)
 
 
-def test_without_a_network_nothing_is_written(tmp_path, monkeypatch):
+def test_refresh_without_network_writes_nothing(tmp_path, monkeypatch):
     for name, value in environment("http://127.0.0.1:1").items():
         monkeypatch.setenv(name, value)
     done, _ = ask(tmp_path / "home")
@@ -139,7 +139,7 @@ def test_without_a_network_nothing_is_written(tmp_path, monkeypatch):
     assert not (tmp_path / "home").exists()
 
 
-def test_what_was_got_is_kept_when_it_is_interrupted(tmp_path, pages):
+def test_interrupted_refresh_keeps_prices_already_fetched(tmp_path, pages):
     def interrupted(line):
         if "AWS" in line:
             raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_what_was_got_is_kept_when_it_is_interrupted(tmp_path, pages):
 
 
 @pytest.mark.parametrize("text", ["", '{"format": 1, "lists": [', "[]", '{"format": 1, "lists": [{}]}'])
-def test_a_torn_file_is_refused_and_rebuilt(tmp_path, pages, text):
+def test_corrupt_prices_file_is_refused_and_rebuilt_by_refresh(tmp_path, pages, text):
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(CorruptFile, match="gpuctl shapes --refresh-prices"):
         price_of(tmp_path, "g5.xlarge", None)
@@ -164,7 +164,7 @@ def test_a_torn_file_is_refused_and_rebuilt(tmp_path, pages, text):
 
 
 @pytest.mark.parametrize("price", ["-1", "0", "null"])
-def test_a_price_that_can_t_be_one_is_refused(tmp_path, pages, price):
+def test_price_of_refuses_a_file_with_an_invalid_price(tmp_path, pages, price):
     ask(tmp_path, "oci")
     path = tmp_path / FILE_NAME
     path.write_text(path.read_text().replace('"VM.GPU.A10.1": 2.5', f'"VM.GPU.A10.1": {price}'))
@@ -172,7 +172,7 @@ def test_a_price_that_can_t_be_one_is_refused(tmp_path, pages, price):
         price_of(tmp_path, "g5.xlarge", None)
 
 
-def test_a_newer_file_stays_as_it_is(tmp_path, pages):
+def test_prices_file_of_a_newer_format_is_refused_unchanged(tmp_path, pages):
     path = tmp_path / FILE_NAME
     path.write_text('{"format": 99}')
     for read in (lambda: price_of(tmp_path, "g5.xlarge", None), lambda: ask(tmp_path)):
@@ -181,7 +181,7 @@ def test_a_newer_file_stays_as_it_is(tmp_path, pages):
     assert path.read_text() == '{"format": 99}'
 
 
-def test_a_region_that_aws_does_not_have(tmp_path, pages):
+def test_refresh_names_an_unknown_aws_region_and_the_nearest(tmp_path, pages):
     done, _ = ask(tmp_path, "aws", region="eu-wset-1")
     assert done.failed == ("AWS's price list has no region 'eu-wset-1'; did you mean 'eu-west-1'?",)
     done, _ = ask(tmp_path, "aws", region="moon")
@@ -218,7 +218,7 @@ def ends_early_in_chunks(handler):
         (ends_early_in_chunks, "IncompleteRead"),
     ],
 )
-def test_a_file_of_awss_that_is_not_whole_or_not_known(tmp_path, pages, page, why):
+def test_refresh_refuses_an_incomplete_or_unknown_aws_file(tmp_path, pages, page, why):
     pages[f"{AWS_FILES}eu-west-1/index.csv"] = page
     done, _ = ask(tmp_path, "aws", region="eu-west-1")
     (message,) = done.failed
@@ -238,20 +238,20 @@ def test_a_file_of_awss_that_is_not_whole_or_not_known(tmp_path, pages, page, wh
         (oci_page("x", None, {"metricName": "GPU Per Hour"}), "it has no price of any GPU"),
     ],
 )
-def test_a_document_of_ocis_that_is_not_known(tmp_path, pages, page, why):
+def test_refresh_refuses_an_unknown_oci_document(tmp_path, pages, page, why):
     pages[OCI_PATH] = page
     (message,) = ask(tmp_path, "oci")[0].failed
     assert why in message
 
 
 @pytest.mark.parametrize("page", [b"[]", b'{"regions": []}', b'{"regions": {"eu-west-1": {}}}'])
-def test_an_index_of_awss_that_is_not_known(tmp_path, pages, page):
+def test_refresh_refuses_an_unknown_aws_index(tmp_path, pages, page):
     pages[AWS_PATH] = page
     (message,) = ask(tmp_path, "aws", region="eu-west-1")[0].failed
     assert "has no region" in message
 
 
-def test_a_server_that_falls_silent(tmp_path, pages, monkeypatch):
+def test_refresh_times_out_on_a_silent_server(tmp_path, pages, monkeypatch):
     monkeypatch.setattr(price_lists, "SILENCE_S", 0.1)
 
     def silent(handler):
@@ -266,7 +266,7 @@ def test_a_server_that_falls_silent(tmp_path, pages, monkeypatch):
     assert message.endswith("the server said nothing for 0 seconds.")
 
 
-def test_bounds(tmp_path, pages, monkeypatch):
+def test_refresh_limits_size_time_and_url_scheme(tmp_path, pages, monkeypatch):
     monkeypatch.setattr(price_lists, "LARGEST_DOCUMENT", 100)
     assert "it is larger than 0 MB" in ask(tmp_path, "oci")[0].failed[0]
     monkeypatch.undo()
@@ -277,7 +277,7 @@ def test_bounds(tmp_path, pages, monkeypatch):
     assert "that is no web address" in ask(tmp_path, "oci")[0].failed[0]
 
 
-def test_the_file_is_read_in_pieces_and_never_held(tmp_path, pages, monkeypatch):
+def test_refresh_reads_the_aws_file_in_bounded_memory(tmp_path, pages, monkeypatch):
     monkeypatch.setattr(price_lists, "TOLD_EVERY", 10 * price_lists.MEGABYTE)
     head, line = aws_file(), (aws_line(AWS_MACHINE | {"TermType": "Reserved"}) + "\n").encode()
     block = line * (price_lists.PIECE // len(line))
@@ -324,12 +324,12 @@ def test_the_file_is_read_in_pieces_and_never_held(tmp_path, pages, monkeypatch)
         {"PricePerUnit": "inf"},
     ],
 )
-def test_only_plain_linux_on_demand_counts(different):
+def test_aws_prices_counts_only_linux_on_demand_lines(different):
     lines = aws_file(AWS_MACHINE | different, {"Instance Type": "g6.xlarge"}).splitlines()
     assert aws_prices(lines, "us-east-1") == {"g6.xlarge": 1.006}
 
 
-def test_a_type_with_two_prices_is_left_out():
+def test_aws_prices_leaves_out_a_type_with_two_prices():
     same, other = {}, {"PricePerUnit": "2"}
     assert aws_prices(aws_file(same, same).splitlines(), "us-east-1") == {"g5.xlarge": 1.006}
     with pytest.raises(NotUsable, match="it has no price"):
@@ -343,7 +343,7 @@ GP3 = {
 }  # fmt: skip
 
 
-def test_the_price_of_a_disk_is_asked_for_with_those_of_machines(tmp_path, pages):
+def test_refresh_reads_the_gp3_disk_price_of_the_region(tmp_path, pages):
     assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") is None
     others = [GP3 | {"Region Code": "us-east-2"}, GP3 | {"Product Family": "Provisioned"}]
     ireland = G5 | {"Region Code": "eu-west-1", "PricePerUnit": "1.2340000000"}
@@ -356,12 +356,12 @@ def test_the_price_of_a_disk_is_asked_for_with_those_of_machines(tmp_path, pages
     assert load(tmp_path).disk_usd_per_gb_month("aws", "eu-west-1") is None, "two prices are none"
 
 
-def test_a_line_that_is_cut_off_is_no_price():
+def test_aws_prices_ignores_a_truncated_line():
     lines = [*aws_file({}).splitlines(), aws_file({"Instance Type": "g6.xlarge"}).splitlines()[-1][:-200]]
     assert aws_prices(lines, "us-east-1") == {"g5.xlarge": 1.006}
 
 
-def test_the_files_of_the_regions():
+def test_aws_regions_maps_each_region_to_its_file():
     assert aws_regions(json.loads(aws_index("eu-west-1"))) == {"eu-west-1": f"{AWS_FILES}eu-west-1/index.csv"}
 
 
@@ -397,12 +397,12 @@ def test_the_files_of_the_regions():
         },
     ],
 )
-def test_only_ocis_own_price_of_an_hour_of_a_gpu_counts(different):
+def test_oci_prices_counts_only_pay_as_you_go_gpu_hours_in_usd(different):
     document = json.loads(oci_page(A10 | different, oci_product("B109479", 3.5, "Compute - GPU - L40S")))
     assert oci_prices(document) == {"BM.GPU.L40S.4": 14.0}
 
 
-def test_every_shape_of_ocis_is_priced_by_its_part():
+def test_oci_prices_covers_every_oci_shape_of_the_catalog():
     a_gpu = {
         part: SHAPES[name].usd_per_hour / SHAPES[name].gpus for name, part in price_lists.OCI_PARTS.items()
     }
@@ -412,6 +412,6 @@ def test_every_shape_of_ocis_is_priced_by_its_part():
     }
 
 
-def test_the_public_addresses():
+def test_price_lists_use_the_vendors_https_addresses():
     assert price_lists.OCI_URL.startswith(f"https://apexapps.oracle.com{OCI_PATH}")
     assert price_lists.AWS_URL.endswith(f"://pricing.us-east-1.amazonaws.com{AWS_PATH}")

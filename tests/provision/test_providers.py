@@ -25,11 +25,11 @@ from provision.providers import PROVIDERS, infer, load
         (Spec(provider="oci", shape="g5.xlarge"), "oci"),
     ],
 )
-def test_the_provider_that_is_meant(spec, name):
+def test_infer_returns_the_provider_of_a_spec(spec, name):
     assert infer(spec) == name
 
 
-def test_nothing_said(tmp_path):
+def test_infer_without_provider_or_shape_names_the_options(tmp_path):
     with pytest.raises(InvalidInput, match="--provider local") as error:
         infer(Spec(count=2))
     assert "--shape" in str(error.value)
@@ -44,13 +44,13 @@ def test_nothing_said(tmp_path):
         ("lokal", "local"),
     ],
 )
-def test_a_misspelt_shape_names_the_nearest(shape, near):
+def test_infer_suggests_the_nearest_shape_for_a_misspelt_one(shape, near):
     with pytest.raises(UnknownShape, match="nearest") as error:
         infer(Spec(shape=shape))
     assert near in str(error.value)
 
 
-def test_a_shape_like_nothing():
+def test_infer_refuses_a_shape_no_provider_has():
     with pytest.raises(UnknownShape, match="No provider has a shape 'zzz'"):
         infer(Spec(shape="zzz"))
 
@@ -59,12 +59,12 @@ def test_a_shape_like_nothing():
     ("shape", "provider"),
     [("VM.GPU.A10.2", "oci"), ("VM.GPU.B1.1", "oci"), ("p5.48xlarge", "aws"), ("g5.2xlarge", "aws")],
 )
-def test_a_shape_is_its_clouds_also_where_the_catalog_lacks_it(shape, provider):
+def test_infer_recognizes_cloud_shapes_missing_in_the_catalog(shape, provider):
     assert infer(Spec(shape=shape)) == provider
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_each_of_the_table_can_be_loaded(name, tmp_path):
+def test_load_returns_each_free_provider_with_no_machines(name, tmp_path):
     provider = load(name, Store(tmp_path).cluster("default"))
     assert provider.name == name
     assert provider.billed is False
@@ -73,7 +73,7 @@ def test_each_of_the_table_can_be_loaded(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_a_cloud_that_was_asked_for_nothing_has_nothing(name, tmp_path):
+def test_load_returns_each_cloud_provider_with_no_machines(name, tmp_path):
     provider = load(name, Store(tmp_path).cluster("default"))
     assert provider.name == name
     assert provider.billed is True
@@ -82,19 +82,19 @@ def test_a_cloud_that_was_asked_for_nothing_has_nothing(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["azure", "locl", ""])
-def test_an_unknown_provider(name, tmp_path):
+def test_load_refuses_an_unknown_provider(name, tmp_path):
     with pytest.raises(ProvisionError, match=f"no provider '{name}'.*local or hosts or oci or aws"):
         load(name, Store(tmp_path).cluster("default"))
 
 
-def test_every_shape_has_gpus():
+def test_shapes_have_1_2_4_or_8_gpus():
     assert SHAPES["BM.GPU.H100.8"].gpus == 8
     assert SHAPES["p3.8xlarge"].gpus == 4
     assert all(shape.gpus in (1, 2, 4, 8) for shape in SHAPES.values())
     assert {shape.provider for shape in SHAPES.values()} == {"oci", "aws"}
 
 
-def test_the_table_imports_no_provider(script):
+def test_providers_module_imports_no_provider_or_sdk(script):
     program = script("""
 import json
 import provision.providers

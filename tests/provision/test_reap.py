@@ -123,7 +123,7 @@ def surveyed(**has: Any) -> tuple[FoundCluster, ...]:
     return survey(region, lambda _: 2.0).clusters  # type: ignore[arg-type]
 
 
-def test_clusters_are_told_apart_by_their_ids() -> None:
+def test_survey_groups_resources_by_cluster_id() -> None:
     first, second = surveyed(
         machines=(an_instance(OURS, 1), an_instance(OURS, 2), an_instance(OTHERS, 3)),
         things=(a_part(OURS), a_part(tags.of_network("ada@desk"), number=2)),
@@ -133,22 +133,22 @@ def test_clusters_are_told_apart_by_their_ids() -> None:
 
 
 @pytest.mark.parametrize("of", [{"gpuctl": "my-bastion"}, {"gpuctl-cluster-id": "7"}, {"Name": "gpuctl"}])
-def test_what_others_tagged_is_not_found(of: dict[str, str]) -> None:
+def test_survey_ignores_resources_without_gpuctl_tags(of: dict[str, str]) -> None:
     assert surveyed(machines=(an_instance(of),), things=(a_part(of),)) == ()
 
 
-def test_a_machine_that_ended_is_not_found() -> None:
+def test_survey_ignores_ended_machines() -> None:
     assert surveyed(machines=(an_instance(OURS, state="ended"),)) == ()
 
 
-def test_each_machine_costs_since_its_own_launch() -> None:
+def test_survey_cost_counts_from_each_machines_launch() -> None:
     late = an_instance(OURS, 2, launched_at="2026-11-21T11:30:00+00:00")
     (found,) = surveyed(machines=(an_instance(OURS, 1), late))
     assert found.hourly_usd == 4.0
     assert found.cost_usd(NOW) == pytest.approx(3.0)
 
 
-def test_the_price_of_a_spot_machine_is_not_known() -> None:
+def test_survey_cost_is_unknown_with_a_spot_machine() -> None:
     (found,) = surveyed(machines=(an_instance(OURS, 1, spot=True), an_instance(OURS, 2)))
     assert found.hourly_usd is None
     assert found.cost_usd(NOW) is None
@@ -166,14 +166,16 @@ def test_the_price_of_a_spot_machine_is_not_known() -> None:
         ([], None, False),
     ],
 )
-def test_when_a_cluster_is_over(ends: list[str], expires_at: str | None, over: bool) -> None:
+def test_survey_reports_expiry_by_the_latest_valid_tag(
+    ends: list[str], expires_at: str | None, over: bool
+) -> None:
     machines = tuple(an_instance(OURS | {tags.EXPIRES: end}, n) for n, end in enumerate(ends))
     (found,) = surveyed(machines=machines, things=(a_part(OURS),))
     assert found.expires_at == expires_at
     assert found.expired(NOW) is over
 
 
-def test_credentials_that_are_refused_are_told_and_the_other_cloud_is_looked_at() -> None:
+def test_reap_reports_bad_credentials_and_continues_elsewhere() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),))
     world.add("oci", "fra", "root", list_error=BadCredentials("OCI refused ListCompartments."))
@@ -182,7 +184,7 @@ def test_credentials_that_are_refused_are_told_and_the_other_cloud_is_looked_at(
     assert told(sight) == ["oci fra: OCI refused ListCompartments."]
 
 
-def test_a_cloud_that_nobody_set_up_is_passed_over() -> None:
+def test_reap_skips_an_unconfigured_cloud_unless_requested() -> None:
     world = World(absent={"oci"})
     world.add("aws", "iad")
     sight = world.look()
@@ -193,7 +195,7 @@ def test_a_cloud_that_nobody_set_up_is_passed_over() -> None:
     assert told(world.look(providers=("oci", "aws"))) == ["oci: There is no configuration of oci."]
 
 
-def test_a_region_is_that_of_one_cloud() -> None:
+def test_reap_searches_a_region_only_in_the_cloud_that_has_it() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),))
     world.add("oci", "fra", "root")
@@ -208,7 +210,7 @@ def test_a_region_is_that_of_one_cloud() -> None:
         world.look(regions=("idd",))
 
 
-def test_one_region_that_does_not_answer_hides_no_other() -> None:
+def test_reap_reports_a_silent_region_and_lists_the_others() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),), all_regions=("iad", "dub", "hnd"))
     world.add("aws", "dub", machines_error=Unclear("No answer."))
@@ -218,7 +220,7 @@ def test_one_region_that_does_not_answer_hides_no_other() -> None:
     assert told(sight) == ["aws dub: No answer."]
 
 
-def test_regions_that_can_not_be_listed() -> None:
+def test_reap_without_region_list_searches_the_default_region() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),), list_error=Denied("Not allowed."))
     sight = world.look(providers=("aws",), all_regions=True)
@@ -235,7 +237,7 @@ def compartments(**inner: Any) -> World:
     return world
 
 
-def test_rights_in_one_compartment_are_enough() -> None:
+def test_reap_skips_denied_compartments_when_one_is_readable() -> None:
     sight = compartments(machines=(an_instance(OURS),)).look(providers=("oci",))
     assert found_in(sight) == {"oci fra mine": ["default"]}
     assert told(sight) == []
@@ -245,12 +247,12 @@ def test_rights_in_one_compartment_are_enough() -> None:
     ]
 
 
-def test_a_compartment_that_was_asked_for_has_to_be_seen() -> None:
+def test_reap_fails_when_the_named_compartment_is_denied() -> None:
     with pytest.raises(Denied, match="oci fra other: Not allowed"):
         compartments().look(providers=("oci",), compartment="other")
 
 
-def test_rights_in_no_compartment_are_too_few() -> None:
+def test_reap_fails_when_every_compartment_is_denied() -> None:
     world = compartments(machines_error=Denied("Not allowed."))
     with pytest.raises(Denied, match="oci fra mine: Not allowed"):
         world.look(providers=("oci",))
@@ -262,7 +264,7 @@ def test_rights_in_no_compartment_are_too_few() -> None:
     ]
 
 
-def test_a_compartment_that_does_not_answer_is_told() -> None:
+def test_reap_reports_a_compartment_that_does_not_answer() -> None:
     sight = compartments(machines=(an_instance(OURS),)).look(providers=("oci",))
     world = compartments(machines_error=Unclear("No answer."))
     world.add("oci", "fra", "other", machines=(an_instance(OTHERS),))
@@ -271,7 +273,7 @@ def test_a_compartment_that_does_not_answer_is_told() -> None:
     assert told(sight) == ["oci fra mine: No answer."]
 
 
-def test_machines_are_shown_where_the_rest_may_not_be_seen() -> None:
+def test_reap_lists_machines_when_other_resources_are_denied() -> None:
     sight = compartments(machines=(an_instance(OURS),), parts_error=Denied("No VCNs for you.")).look(
         providers=("oci",)
     )
@@ -279,7 +281,7 @@ def test_machines_are_shown_where_the_rest_may_not_be_seen() -> None:
     assert told(sight) == ["oci fra mine: No VCNs for you."]
 
 
-def test_nothing_could_be_looked_at_and_there_is_much_of_it() -> None:
+def test_reap_that_fails_everywhere_shortens_the_error() -> None:
     world = World()
     regions = ("iad", "dub", "hnd", "gru", "syd")
     world.add("aws", "iad", machines_error=Unclear("No answer."), all_regions=regions)

@@ -24,13 +24,13 @@ def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_throttled_call_was_refused_and_is_made_again(again: bool) -> None:
+def test_retry_repeats_a_throttled_call(again: bool) -> None:
     do, tries = failing(4, Throttled("slow down"))
     assert Retry(clock=StepClock()).call(do, again=again) == "done"
     assert len(tries) == 5
 
 
-def test_an_unclear_call_is_made_again_only_where_that_does_no_harm() -> None:
+def test_retry_repeats_an_unclear_call_only_when_allowed() -> None:
     do, tries = failing(2, Unclear("no reply"))
     assert Retry(clock=StepClock()).call(do, again=True) == "done"
     do, tries = failing(2, Unclear("no reply"))
@@ -42,7 +42,7 @@ def test_an_unclear_call_is_made_again_only_where_that_does_no_harm() -> None:
 @pytest.mark.parametrize(
     ("error", "budget_s"), [(Throttled("slow down"), THROTTLED_FOR_S), (Unclear("no reply"), UNCLEAR_FOR_S)]
 )
-def test_patience_ends(error: Exception, budget_s: float) -> None:
+def test_retry_stops_at_the_time_limit_of_each_error(error: Exception, budget_s: float) -> None:
     clock = StepClock()
     do, tries = failing(10**6, error)
     with pytest.raises(type(error)):
@@ -51,14 +51,14 @@ def test_patience_ends(error: Exception, budget_s: float) -> None:
     assert len(tries) < 60, "waits grow"
 
 
-def test_other_errors_are_final() -> None:
+def test_retry_does_not_repeat_other_errors() -> None:
     do, tries = failing(1, Denied("no"))
     with pytest.raises(Denied):
         Retry(clock=StepClock()).call(do, again=True)
     assert len(tries) == 1
 
 
-def test_looks_at_what_takes_long_become_rarer() -> None:
+def test_poll_waits_grow_with_elapsed_time() -> None:
     waits = PollWaits()
     first = [waits.next() for _ in range(100)]
     assert first[0] == 0.2
@@ -69,7 +69,7 @@ def test_looks_at_what_takes_long_become_rarer() -> None:
     assert sum(after < 1800 for after in passed_s) < 50
 
 
-def test_what_does_not_happen_is_asked_for_again_and_each_time_later() -> None:
+def test_reminders_come_due_at_growing_intervals() -> None:
     clock = StepClock()
     reminders = Reminders(clock)
     asked_at = []

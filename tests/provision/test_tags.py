@@ -10,12 +10,12 @@ from provision import tags
 
 
 @given(st.sets(st.integers(0, 999), min_size=1))
-def test_ranks_survive_the_tag(ranks: set[int]) -> None:
+def test_ranks_text_and_read_ranks_round_trip(ranks: set[int]) -> None:
     assert tags.read_ranks(tags.ranks_text(ranks)) == tuple(sorted(ranks))
 
 
 @given(st.integers(1, 1000))
-def test_the_ranks_of_a_whole_cluster_fit_into_a_tag(count: int) -> None:
+def test_ranks_text_of_a_contiguous_range_is_short(count: int) -> None:
     assert len(tags.ranks_text(range(count))) <= 5
 
 
@@ -23,11 +23,11 @@ def test_the_ranks_of_a_whole_cluster_fit_into_a_tag(count: int) -> None:
     ("text", "index", "rank"),
     [("0-3,7", 4, 7), ("5", 0, 5), ("0-1", 2, None), ("", 0, None), ("x", 0, None), ("3-", 0, 3)],
 )
-def test_the_rank_of_the_nth_machine(text: str, index: int, rank: int | None) -> None:
+def test_rank_at_returns_the_rank_of_the_nth_machine(text: str, index: int, rank: int | None) -> None:
     assert tags.rank_at({tags.RANKS: text}, index) == rank
 
 
-def test_whose_something_is() -> None:
+def test_tags_mark_cluster_and_shared_network_resources() -> None:
     cluster = tags.of_cluster("default", "0a1b", "ada@desk", "2026-11-21T16:00:00+00:00")
     assert cluster == {
         "gpuctl": "default",
@@ -55,12 +55,12 @@ def test_whose_something_is() -> None:
         {"gpuctl-owner": "ada@desk"},
     ],
 )
-def test_what_others_tagged_is_theirs(of: dict[str, str]) -> None:
+def test_is_ours_rejects_foreign_or_partial_tags(of: dict[str, str]) -> None:
     assert not tags.is_ours(of)
     assert not tags.is_shared(of)
 
 
-def test_times_that_people_may_have_edited() -> None:
+def test_read_time_accepts_iso_formats_and_rejects_others() -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert tags.read_time("2026-11-21T12:00:00+00:00") == noon
     assert tags.read_time("2026-11-21T12:00:00Z") == noon

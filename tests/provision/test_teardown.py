@@ -72,7 +72,7 @@ def is_part(part: Part) -> Callable[[Any], bool]:
     return lambda argument: argument.id == part.id
 
 
-def test_machines_then_parts_then_the_network(scene: Scene) -> None:
+def test_teardown_removes_machines_then_parts_then_network(scene: Scene) -> None:
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
     deletes = scene.world.called("delete")
@@ -92,9 +92,7 @@ def test_machines_then_parts_then_the_network(scene: Scene) -> None:
 
 @pytest.mark.parametrize("lag_s", [20.0, 50.0, 150.0])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_machine_that_is_listed_once_its_parts_are_being_deleted(
-    scene: Scene, lag_s: float, alone: bool
-) -> None:
+def test_teardown_ends_a_machine_that_is_listed_late(scene: Scene, lag_s: float, alone: bool) -> None:
     if alone:
         scene.world.end_all()
     late = scene.add(3, lag_s=lag_s)
@@ -103,7 +101,7 @@ def test_a_machine_that_is_listed_once_its_parts_are_being_deleted(
     scene.check_empty()
 
 
-def test_a_machine_of_an_interrupted_launch_is_watched_for(scene: Scene) -> None:
+def test_teardown_watches_for_machines_of_an_interrupted_launch(scene: Scene) -> None:
     late = scene.world.add_machine(OURS, rank=3, lag_s=50)
     assert scene.down(watch_s=60) == Removed(leftovers=())
     assert scene.world.state(late) == "ended"
@@ -113,7 +111,7 @@ def test_a_machine_of_an_interrupted_launch_is_watched_for(scene: Scene) -> None
 # Machines that don't end.
 
 
-def test_a_machine_that_may_not_be_ended_keeps_no_other(scene: Scene) -> None:
+def test_teardown_denied_for_one_machine_ends_the_others(scene: Scene) -> None:
     kept = scene.machines[1]
     scene.world.on("terminate", Denied("No permission."), match=lambda ids: kept.id in ids, times=1e9)
     removed = scene.down()
@@ -132,7 +130,7 @@ def test_a_machine_that_may_not_be_ended_keeps_no_other(scene: Scene) -> None:
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("performed", [True, False])
 @pytest.mark.parametrize("times", [1, 6])
-def test_a_call_that_was_not_refused_is_made_again(
+def test_teardown_retries_terminate_after_transient_errors(
     scene: Scene, error: CloudError, performed: bool, times: int
 ) -> None:
     scene.world.on("terminate", error, times=times, performed=performed)
@@ -140,7 +138,7 @@ def test_a_call_that_was_not_refused_is_made_again(
     scene.check_empty()
 
 
-def test_a_machine_that_never_ends_is_named_at_the_deadline(scene: Scene) -> None:
+def test_teardown_names_an_unending_machine_at_the_deadline(scene: Scene) -> None:
     scene.machines[2].immortal = True
     removed = scene.down()
     assert scene.machines[2].id in {left.id for left in removed.leftovers}
@@ -148,7 +146,7 @@ def test_a_machine_that_never_ends_is_named_at_the_deadline(scene: Scene) -> Non
     assert [scene.world.state(machine) for machine in scene.machines[:2]] == ["ended", "ended"]
 
 
-def test_a_machine_that_ignores_its_end_costs_few_requests(scene: Scene) -> None:
+def test_teardown_waits_with_few_requests_for_an_unending_machine(scene: Scene) -> None:
     """Half an hour of looks, and of asking again."""
     scene.machines[2].immortal = True
     removed = scene.down()
@@ -162,7 +160,7 @@ def test_a_machine_that_ignores_its_end_costs_few_requests(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("of", ["nsg", "machine"])
-def test_the_network_stays_for_another_cluster(scene: Scene, of: str) -> None:
+def test_teardown_keeps_a_network_another_cluster_uses(scene: Scene, of: str) -> None:
     if of == "nsg":
         theirs = scene.world.add_part("nsg", THEIRS).id
     else:
@@ -175,19 +173,19 @@ def test_the_network_stays_for_another_cluster(scene: Scene, of: str) -> None:
     assert not scene.touched() & {theirs, *network}
 
 
-def test_an_ended_machine_of_another_cluster_keeps_nothing(scene: Scene) -> None:
+def test_teardown_ignores_ended_machines_of_other_clusters(scene: Scene) -> None:
     scene.world.end(scene.world.add_machine(THEIRS, rank=0, age_s=900))
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
 
 
-def test_a_user_that_comes_while_the_cluster_goes(scene: Scene) -> None:
+def test_teardown_keeps_the_network_for_a_cluster_that_appears(scene: Scene) -> None:
     scene.world.on("delete", lambda _: scene.world.add_part("nsg", THEIRS), match=is_part(scene.nsg))
     assert scene.down().network_users == ("other",)
     assert not scene.touched() & {scene.vcn.id, scene.gateway.id, scene.subnet.id}
 
 
-def test_a_user_that_comes_between_two_stages_of_the_network(scene: Scene) -> None:
+def test_teardown_stops_network_removal_when_a_cluster_appears(scene: Scene) -> None:
     scene.world.on("delete", lambda _: scene.world.add_part("nsg", THEIRS), match=is_part(scene.gateway))
     removed = scene.down()
     assert removed == Removed(leftovers=(), network_users=("other",))
@@ -195,7 +193,7 @@ def test_a_user_that_comes_between_two_stages_of_the_network(scene: Scene) -> No
     assert len(scene.world.there("nsg")) == 1
 
 
-def test_a_user_that_comes_while_a_blocked_network_is_waited_for(scene: Scene) -> None:
+def test_teardown_stops_waiting_for_a_blocked_network_when_reused(scene: Scene) -> None:
     scene.world.blocked_until[scene.subnet.id] = 100
     scene.world.on(
         "delete",
@@ -211,7 +209,7 @@ PRIVATE_NETWORK = tags.of_network("me@here", private=True)
 THEIRS_PRIVATE = tags.of_cluster("other", "cluster-2", "she@there", private=True)
 
 
-def test_private_parts_go_with_the_last_private_cluster(scene: Scene) -> None:
+def test_teardown_removes_nat_with_the_last_private_cluster(scene: Scene) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     theirs = scene.world.add_part("nsg", THEIRS)
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
@@ -224,7 +222,7 @@ def test_private_parts_go_with_the_last_private_cluster(scene: Scene) -> None:
     assert nat.id in scene.touched()
 
 
-def test_private_parts_stay_for_another_private_cluster(scene: Scene) -> None:
+def test_teardown_keeps_nat_another_private_cluster_uses(scene: Scene) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     theirs = scene.world.add_machine(THEIRS_PRIVATE, rank=0, age_s=900)
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
@@ -233,7 +231,7 @@ def test_private_parts_stay_for_another_private_cluster(scene: Scene) -> None:
     assert not scene.touched() & {theirs.id, *shared}
 
 
-def test_a_private_part_that_stays_is_named_though_others_use_the_network(scene: Scene) -> None:
+def test_teardown_names_a_blocked_nat_while_the_network_is_shared(scene: Scene) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     scene.world.blocked_until[nat.id] = 1e9
     scene.world.add_part("nsg", THEIRS)
@@ -243,7 +241,7 @@ def test_a_private_part_that_stays_is_named_though_others_use_the_network(scene:
 
 
 @pytest.mark.parametrize("why", [Denied("No permission."), Blocked("Used.")], ids=["denied", "blocked"])
-def test_private_parts_go_though_a_part_of_the_cluster_stays(scene: Scene, why: CloudError) -> None:
+def test_teardown_removes_nat_though_a_security_group_stays(scene: Scene, why: CloudError) -> None:
     """What may cost money does not wait for what is free."""
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     scene.world.on("delete", why, match=is_part(scene.nsg), times=1e9)
@@ -255,7 +253,7 @@ def test_private_parts_go_though_a_part_of_the_cluster_stays(scene: Scene, why: 
     scene.check_empty()
 
 
-def test_private_parts_that_do_not_go_either_are_named(scene: Scene) -> None:
+def test_teardown_names_nat_and_security_group_that_stay(scene: Scene) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     scene.world.on(
         "delete", Denied("No permission."), match=lambda p: p.id in (scene.nsg.id, nat.id), times=1e9
@@ -263,7 +261,7 @@ def test_private_parts_that_do_not_go_either_are_named(scene: Scene) -> None:
     assert {left.id for left in scene.down().leftovers} == {scene.nsg.id, nat.id}
 
 
-def test_private_parts_stay_for_another_though_a_part_of_the_cluster_stays(scene: Scene) -> None:
+def test_teardown_keeps_a_used_nat_though_a_security_group_stays(scene: Scene) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     scene.world.add_part("nsg", THEIRS_PRIVATE)
     scene.world.on("delete", Denied("No permission."), match=is_part(scene.nsg), times=1e9)
@@ -272,7 +270,7 @@ def test_private_parts_stay_for_another_though_a_part_of_the_cluster_stays(scene
 
 
 @pytest.mark.parametrize("needed", [False, True])
-def test_private_parts_are_named_with_a_machine_that_stays(scene: Scene, needed: bool) -> None:
+def test_teardown_names_unused_nat_with_an_unending_machine(scene: Scene, needed: bool) -> None:
     nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
     if needed:
         scene.world.add_part("nsg", THEIRS_PRIVATE)
@@ -291,7 +289,7 @@ def in_network(scene: Scene, part: Part, network: str) -> Part:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_cluster_in_another_network_keeps_nothing(scene: Scene, known: bool) -> None:
+def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, known: bool) -> None:
     """A race has made two networks; of a cluster of which it is not known, all are kept."""
     nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
     other = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-2")
@@ -306,7 +304,7 @@ def test_a_cluster_in_another_network_keeps_nothing(scene: Scene, known: bool) -
     assert scene.vcn.id in there, "it is not known where that one is"
 
 
-def test_what_is_freed_belongs_where_it_was(scene: Scene) -> None:
+def test_teardown_removes_an_address_freed_by_its_nat(scene: Scene) -> None:
     """An address has no network of its own: it is told while its gateway has it."""
     nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
     address = in_network(scene, scene.world.add_part("subnet", PRIVATE_NETWORK), "vcn-1")
@@ -320,7 +318,7 @@ def test_what_is_freed_belongs_where_it_was(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("stays", ["nothing", "a part", "a user"])
-def test_the_end_of_the_network_is_told_under_its_lock(scene: Scene, stays: str) -> None:
+def test_teardown_reports_the_network_gone_under_its_lock(scene: Scene, stays: str) -> None:
     told: list[str] = []
 
     @contextmanager
@@ -337,7 +335,7 @@ def test_the_end_of_the_network_is_told_under_its_lock(scene: Scene, stays: str)
     assert told == (["locked", "gone", "free"] if stays == "nothing" else ["locked", "free"])
 
 
-def test_all_clusters_at_once(scene: Scene) -> None:
+def test_teardown_without_ids_removes_all_clusters(scene: Scene) -> None:
     theirs = scene.world.add_machine(THEIRS, rank=0, age_s=900)
     scene.world.add_part("nsg", THEIRS)
     assert scene.down(ids=None) == Removed(leftovers=())
@@ -346,7 +344,7 @@ def test_all_clusters_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("ids", [{ID}, {ID, "cluster-3"}, None], ids=["one", "two", "all"])
-def test_what_carries_no_tag_of_ours_is_not_touched(scene: Scene, ids: set[str] | None) -> None:
+def test_teardown_never_touches_untagged_resources(scene: Scene, ids: set[str] | None) -> None:
     scene.world.lists_others = True
     nobodys: list[dict[str, str]] = [{}, {"Name": "default"}, {tags.CLUSTER_ID: ID}]
     others = {scene.world.add_machine(of, rank=0, age_s=900).id for of in nobodys}
@@ -360,7 +358,7 @@ def test_what_carries_no_tag_of_ours_is_not_touched(scene: Scene, ids: set[str] 
 # A cloud that stops answering.
 
 
-def test_credentials_that_expire_while_machines_end(scene: Scene) -> None:
+def test_teardown_names_machines_when_credentials_expire(scene: Scene) -> None:
     scene.world.on("instances", BadCredentials("Expired."), times=1e9, match=lambda _: scene.time > 5)
     with pytest.raises(LeftBehind) as caught:
         scene.down()
@@ -371,7 +369,7 @@ def test_credentials_that_expire_while_machines_end(scene: Scene) -> None:
     scene.check_empty()
 
 
-def test_credentials_that_expire_while_parts_go(scene: Scene) -> None:
+def test_teardown_names_remaining_parts_when_credentials_expire(scene: Scene) -> None:
     scene.world.on("delete", BadCredentials("Expired."), times=1e9, match=is_part(scene.subnet))
     with pytest.raises(LeftBehind) as caught:
         scene.down()
@@ -381,7 +379,7 @@ def test_credentials_that_expire_while_parts_go(scene: Scene) -> None:
     assert not any(machine.id in str(caught.value) for machine in scene.machines)
 
 
-def test_a_list_that_can_not_be_read_is_no_empty_one(scene: Scene) -> None:
+def test_teardown_fails_when_machines_cannot_be_listed(scene: Scene) -> None:
     scene.world.on("instances", Denied("No permission."), times=1e9)
     with pytest.raises((Denied, LeftBehind)):
         scene.down()
@@ -392,7 +390,7 @@ def test_a_list_that_can_not_be_read_is_no_empty_one(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("which", ["nsg", "subnet"])
-def test_a_part_that_is_blocked_for_ever_is_named_at_the_deadline(scene: Scene, which: str) -> None:
+def test_teardown_names_a_blocked_part_at_the_deadline(scene: Scene, which: str) -> None:
     part: Part = getattr(scene, which)
     scene.world.blocked_until[part.id] = 1e9
     removed = scene.down()
@@ -402,14 +400,14 @@ def test_a_part_that_is_blocked_for_ever_is_named_at_the_deadline(scene: Scene, 
     assert scene.gateway in scene.world.there() or which == "subnet"
 
 
-def test_a_part_that_is_blocked_for_a_while_is_waited_for(scene: Scene) -> None:
+def test_teardown_waits_for_a_temporarily_blocked_part(scene: Scene) -> None:
     scene.world.blocked_until[scene.nsg.id] = 100
     scene.world.blocked_until[scene.subnet.id] = 200
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
 
 
-def test_a_part_whose_end_is_slow_is_waited_for_longer(scene: Scene) -> None:
+def test_teardown_waits_longer_for_a_slow_part(scene: Scene) -> None:
     slow = replace(scene.gateway, ends_within_s=600.0)
     scene.world.parts[slow.id].part = slow
     scene.world.blocked_until[slow.id] = BLOCKED_TIMEOUT_S + 500
@@ -419,7 +417,7 @@ def test_a_part_whose_end_is_slow_is_waited_for_longer(scene: Scene) -> None:
     assert any("waiting, at most 15 minutes" in line for line in scene.said)
 
 
-def test_a_part_that_may_not_be_deleted_is_named_at_once(scene: Scene) -> None:
+def test_teardown_names_a_denied_part_without_waiting(scene: Scene) -> None:
     scene.world.on("delete", Denied("No permission."), match=is_part(scene.nsg), times=1e9)
     removed = scene.down()
     assert [(left.kind, left.id) for left in removed.leftovers] == [("nsg", scene.nsg.id)]
@@ -428,19 +426,19 @@ def test_a_part_that_may_not_be_deleted_is_named_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("error", [*ERRORS, Blocked("Used.")], ids=repr)
-def test_a_deletion_that_was_not_refused_is_made_again(scene: Scene, error: CloudError) -> None:
+def test_teardown_retries_delete_after_transient_errors(scene: Scene, error: CloudError) -> None:
     scene.world.on("delete", error, times=3)
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
 
 
-def test_parts_that_are_deleted_and_listed_for_a_while(scene: Scene) -> None:
+def test_teardown_waits_for_deleted_parts_that_are_still_listed(scene: Scene) -> None:
     scene.world.deleted_listed_s = 60
     assert scene.down() == Removed(leftovers=())
     scene.check_empty()
 
 
-def test_parts_that_are_listed_for_ever_are_given_up(scene: Scene) -> None:
+def test_teardown_names_deleted_parts_that_stay_listed(scene: Scene) -> None:
     scene.world.deleted_listed_s = 1e9
     removed = scene.down()
     assert scene.nsg.id in {left.id for left in removed.leftovers}

@@ -28,7 +28,7 @@ CLOUDS_ONLY = [
 
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize(("asked", "option"), CLOUDS_ONLY)
-def test_options_of_clouds(tmp_path, name, asked, option):
+def test_free_providers_refuse_cloud_only_options(tmp_path, name, asked, option):
     provider = load(name, Store(tmp_path).cluster("default"))
     with pytest.raises(InvalidInput, match=f"^{name} has no {option}: "):
         provider.plan(Spec(provider=name, **asked), None)
@@ -43,12 +43,12 @@ def test_options_of_clouds(tmp_path, name, asked, option):
         (Spec(provider="local", ttl_s=1.0, spot=True), "local has no --spot, --ttl: "),
     ],
 )
-def test_options_of_each_other(tmp_path, spec, said):
+def test_local_and_hosts_refuse_each_others_options(tmp_path, spec, said):
     with pytest.raises(InvalidInput, match=said):
         load(spec.provider, Store(tmp_path).cluster("default")).plan(spec, None)
 
 
-def test_what_is_honoured_or_costs_nothing_is_not_refused():
+def test_refuse_unsupported_accepts_honoured_and_harmless_options():
     spec = Spec(region="r", max_cost_usd=1.0, count=2, python="/usr/bin/python3")
     refuse_unsupported(spec, "mine", honoured={"region"}, because="it is small")
     assert set(OPTIONS) <= {field.name for field in fields(Spec)}

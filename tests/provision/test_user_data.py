@@ -29,7 +29,7 @@ def text(key, **given) -> str:
     return user_data(host_private_key=key[0], host_public_key=key[1], **asked | given)
 
 
-def test_who_logs_in_and_what_the_machine_shows(key):
+def test_user_data_sets_login_user_and_host_keys(key):
     made = text(key)
     assert made.startswith("#cloud-config\n")
     assert yaml.safe_load(made) == {
@@ -47,12 +47,12 @@ def test_who_logs_in_and_what_the_machine_shows(key):
 
 
 @pytest.mark.parametrize("given", [{}, {"ssh_port": 2222, "expires_at": END}])
-def test_same_input_same_bytes_and_small(key, given):
+def test_user_data_is_deterministic_and_small(key, given):
     assert text(key, **given) == text(key, **given)
     assert len(text(key, **given).encode()) < MAX_BYTES / 4
 
 
-def test_the_time_limit(key):
+def test_user_data_with_ttl_installs_an_expiry_timer(key):
     document = yaml.safe_load(text(key, expires_at=END))
     files = {file["path"]: file for file in document["write_files"]}
     assert list(files) == [
@@ -69,12 +69,12 @@ def test_the_time_limit(key):
 
 
 @pytest.mark.parametrize("same", ["2026-07-01T14:00:00+02:00", "2026-07-01T12:00:00Z"])
-def test_the_end_is_in_utc(key, same):
+def test_user_data_writes_the_expiry_in_utc(key, same):
     assert text(key, expires_at=same) == text(key, expires_at=END)
 
 
 @pytest.mark.parametrize(("minutes", "off"), [(-1, True), (60, False)])
-def test_the_machine_goes_off_by_the_clock(tmp_path, minutes, off):
+def test_expire_service_powers_off_only_after_the_end(tmp_path, minutes, off):
     service = expire_units(datetime.now(UTC) + timedelta(minutes=minutes))["gpuctl-expire.service"]
     (line,) = (line for line in service.splitlines() if line.startswith("ExecStart="))
     argv = shlex.split(line.removeprefix("ExecStart=").replace("$$", "$").replace("%%", "%"))
@@ -87,7 +87,7 @@ def test_the_machine_goes_off_by_the_clock(tmp_path, minutes, off):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_takes_the_units(tmp_path):
+def test_expire_units_pass_systemd_verify(tmp_path):
     end = datetime(2026, 7, 1, 12, tzinfo=UTC)
     for name, unit in expire_units(end).items():
         (tmp_path / name).write_text(unit)
@@ -100,13 +100,13 @@ def test_systemd_takes_the_units(tmp_path):
     assert "gpuctl-expire" not in done.stderr, done.stderr
 
 
-def test_what_an_image_needs_comes_last(key):
+def test_user_data_runs_boot_commands_last(key):
     document = yaml.safe_load(text(key, ssh_port=2222, boot_commands=("grow || echo no", "newer-python")))
     assert document["runcmd"][-2:] == ["grow || echo no", "newer-python"]
     assert len(document["runcmd"]) == 3
 
 
-def test_another_port(key):
+def test_user_data_with_ssh_port_configures_sshd(key):
     document = yaml.safe_load(text(key, ssh_port=2222))
     (file,) = document["write_files"]
     assert (file["path"], file["content"]) == ("/etc/ssh/sshd_config.d/10-gpuctl.conf", "Port 2222\n")
@@ -170,7 +170,7 @@ def peers_script(key, cidr: str = "10.78.0.0/17") -> str:
 
 
 @pytest.mark.parametrize("includes", [True, False])
-def test_another_port_where_ubuntu_listens_by_socket(tmp_path, key, includes):
+def test_ssh_port_script_opens_firewall_and_restarts_ssh_socket(tmp_path, key, includes):
     """The script as it is, on files of its own and with tools that only write down what they are asked."""
     rules, config = tmp_path / "rules.v4", tmp_path / "sshd_config"
     rules.write_text(RULES)
@@ -191,7 +191,7 @@ def test_another_port_where_ubuntu_listens_by_socket(tmp_path, key, includes):
     assert config.read_text().startswith("Include " if includes else "Port 2222\nProtocol 2\n")
 
 
-def test_peers_come_first(key):
+def test_user_data_opens_the_firewall_to_peers_first(key):
     commands = yaml.safe_load(text(key, peer_cidr="10.78.0.9/17", ssh_port=2222, expires_at=END))["runcmd"]
     assert commands[2] == peers_script(key), "the range, not an address in it"
     assert "--dport 2222" in commands[3]
@@ -199,7 +199,7 @@ def test_peers_come_first(key):
         text(key, peer_cidr="10.0.0.0/8; reboot")
 
 
-def test_peers_where_iptables_rejects(tmp_path, key):
+def test_peers_script_inserts_and_saves_one_iptables_rule(tmp_path, key):
     rules = tmp_path / "rules.v4"
     rules.write_text(RULES)
     rules.chmod(0o640)
@@ -219,7 +219,7 @@ def test_peers_where_iptables_rejects(tmp_path, key):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "calls", "in", "rules.v4"]
 
 
-def test_peers_where_only_the_file_is_there(tmp_path, key):
+def test_peers_script_adds_a_rule_to_a_saved_rules_file(tmp_path, key):
     (tmp_path / "rules.v4").write_text("*filter\n:INPUT DROP [0:0]\nCOMMIT\n")
     stub(tmp_path / "bin", "systemctl", "false")
     stub(tmp_path / "bin", "iptables", "exit 1")
@@ -229,7 +229,7 @@ def test_peers_where_only_the_file_is_there(tmp_path, key):
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_peers_where_there_is_ufw(tmp_path, key, active):
+def test_peers_script_allows_peers_in_active_ufw(tmp_path, key, active):
     stub(tmp_path / "bin", "systemctl", "false")
     stub(tmp_path / "bin", "ufw", f"echo 'Status: {'active' if active else 'inactive'}'")
     allow = ["ufw allow from 10.78.0.0/17"] if active else []
@@ -240,7 +240,7 @@ def test_peers_where_there_is_ufw(tmp_path, key, active):
     ]
 
 
-def test_peers_where_there_is_firewalld(tmp_path, key):
+def test_peers_script_trusts_peers_in_firewalld(tmp_path, key):
     (tmp_path / "rules.v4").write_text(RULES)
     stub(tmp_path / "bin", "systemctl")
     for tool in ("firewall-cmd", "iptables", "ufw"):
@@ -253,7 +253,7 @@ def test_peers_where_there_is_firewalld(tmp_path, key):
     assert (tmp_path / "rules.v4").read_text() == RULES
 
 
-def test_peers_where_there_is_no_firewall(tmp_path, key):
+def test_peers_script_without_firewall_changes_nothing(tmp_path, key):
     stub(tmp_path / "bin", "systemctl", "false")
     stub(tmp_path / "bin", "iptables")
     assert run(tmp_path, peers_script(key)) == ["systemctl is-active --quiet firewalld"]
@@ -297,7 +297,7 @@ iptables-save -t filter | grep -e '^-A' >{folder}/booted
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes networks")
-def test_peers_get_in_through_real_rules(tmp_path, key):
+def test_peers_script_lets_peers_through_real_iptables(tmp_path, key):
     """Oracle's rules in a network of our own, with a second machine behind a cable."""
     needed = ("iptables", "iptables-restore", "iptables-save", "ip", "unshare", "nsenter")
     if missing := [tool for tool in needed if shutil.which(tool) is None]:

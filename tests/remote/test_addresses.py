@@ -35,7 +35,7 @@ print(json.dumps({
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="needs a network namespace: Linux, and root"
 )
-def test_every_address_of_an_interface_is_known() -> None:
+def test_interface_is_found_for_each_of_its_addresses() -> None:
     script = f"set -e\n{NETWORK}\nexec {sys.executable} -c '{ASK}'"
     argv = ["unshare", "--net", "--mount", "sh", "-c", f"mount -t sysfs none /sys\n{script}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -58,7 +58,7 @@ def test_every_address_of_an_interface_is_known() -> None:
     }
 
 
-def test_where_nothing_can_listen_the_reason_is_told() -> None:
+def test_free_port_says_why_it_cannot_listen() -> None:
     port, cant_listen = facts.free_port("127.0.0.1")
     assert port in facts.RENDEZVOUS_PORTS
     assert cant_listen is None

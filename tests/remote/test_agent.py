@@ -32,7 +32,7 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
     agent._silent.discard(str(path))
 
 
-def test_a_silent_agent_is_done_without_and_told_of(listener: socket.socket) -> None:
+def test_silent_ssh_agent_is_skipped_and_reported(listener: socket.socket) -> None:
     client = agent.Client()
     assert not agent.complaint()
     assert client.use_agent(login_s=15, answer_s=0.2) is False
@@ -44,7 +44,7 @@ def test_a_silent_agent_is_done_without_and_told_of(listener: socket.socket) -> 
     client.close()
 
 
-def test_an_agent_that_answers_is_used(listener: socket.socket) -> None:
+def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     key = paramiko.RSAKey.generate(1024)
     keys = struct.pack(">BI", 12, 1) + b"".join(
         struct.pack(">I", len(part)) + part for part in (key.asbytes(), b"mine")
@@ -68,14 +68,14 @@ def test_an_agent_that_answers_is_used(listener: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere/agent"])
-def test_no_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ssh_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", path)
     assert agent.Client().use_agent(login_s=15) is False
     assert not agent.complaint()
 
 
 @pytest.mark.slow
-def test_a_login_with_a_silent_agent_takes_the_keys_of_the_home(
+def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine without a key of its own is one that the user reaches with theirs."""

@@ -37,7 +37,7 @@ def connect(tmp_path: Path, port: int, deadline_s: float, said: list[str]) -> No
     connect_booting(machine, known_hosts, deadline_s=deadline_s, say=said.append).close()
 
 
-def test_a_closed_port(tmp_path: Path, listener: socket.socket) -> None:
+def test_connect_names_a_closed_port_at_the_deadline(tmp_path: Path, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
     said: list[str] = []
@@ -50,7 +50,7 @@ def test_a_closed_port(tmp_path: Path, listener: socket.socket) -> None:
     assert said == [], "a wait as short as this is not worth a word"
 
 
-def test_no_banner_is_not_waited_for_beyond_the_deadline(tmp_path: Path, listener: socket.socket) -> None:
+def test_connect_without_ssh_banner_ends_at_the_deadline(tmp_path: Path, listener: socket.socket) -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"the port answers, but SSH failed in its banner"):
         connect(tmp_path, listener.getsockname()[1], 1.5, [])
@@ -58,7 +58,7 @@ def test_no_banner_is_not_waited_for_beyond_the_deadline(tmp_path: Path, listene
 
 
 @pytest.mark.slow
-def test_how_far_it_is_is_told(tmp_path: Path, listener: socket.socket) -> None:
+def test_connect_logs_the_stage_it_waits_for(tmp_path: Path, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
     said: list[str] = []
@@ -75,5 +75,5 @@ def test_how_far_it_is_is_told(tmp_path: Path, listener: socket.socket) -> None:
     ("seconds", "text"),
     [(0.4, "0 s"), (45, "45 s"), (119.4, "119 s"), (120, "2 minutes"), (900, "15 minutes")],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span_formats_seconds_and_minutes(seconds: float, text: str) -> None:
     assert span(seconds) == text

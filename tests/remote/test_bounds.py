@@ -60,7 +60,7 @@ def heard(says: Says, bounds: Bounds, *, silence_s: float = 10.0) -> int:
     return count
 
 
-def test_frames_without_end_end_in_time_and_in_bytes() -> None:
+def test_stream_of_endless_frames_ends_by_time_and_bytes() -> None:
     clock = StepClock()
     with pytest.raises(Endless, match="went on for 30 s"):
         heard(Says(clock, FRAME, at_once=100, every_s=1.0), Bounds(total_s=30))
@@ -69,21 +69,21 @@ def test_frames_without_end_end_in_time_and_in_bytes() -> None:
         heard(Says(StepClock(), FRAME * 1000, at_once=5000, every_s=0.001), Bounds(max_bytes=200_000))
 
 
-def test_a_frame_that_comes_byte_by_byte_does_not_reset_the_clock_for_ever() -> None:
+def test_stream_times_out_on_a_frame_sent_byte_by_byte() -> None:
     clock = StepClock()
     with pytest.raises(TimeoutError, match="a message did not end"):
         heard(Says(clock, b"x" * 1000, at_once=1, every_s=9.0), Bounds(max_bytes=None))
     assert clock.time < 30
 
 
-def test_silence_is_told_as_silence() -> None:
+def test_stream_reports_silence() -> None:
     clock = StepClock()
     with pytest.raises(TimeoutError, match="nothing was heard for 10 s"):
         heard(Says(clock, FRAME, at_once=1, every_s=11.0), Bounds(total_s=10))
     assert clock.time == 10
 
 
-def test_what_is_large_may_take_longer_on_a_slow_link() -> None:
+def test_stream_allows_more_time_for_large_frames() -> None:
     body = b"b" * 1_000_000
     large = frames.encode({"t": "file"}, body)
     says = Says(StepClock(), large, at_once=int(2 * SLOWEST_BYTES_PER_S), every_s=1.0)
@@ -93,7 +93,7 @@ def test_what_is_large_may_take_longer_on_a_slow_link() -> None:
     assert says.clock.time > 100
 
 
-def test_a_run_that_was_told_to_stop_may_bring_a_backlog_of_logs_over_a_slow_link() -> None:
+def test_stop_bound_allows_a_log_backlog_over_a_slow_link() -> None:
     much = frames.encode({"t": "file"}, b"b" * 1_000_000)
     says = Says(StepClock(), much, at_once=int(1.2 * SLOWEST_BYTES_PER_S), every_s=1.0)
     stream = BoundedStream(says, LAST_WORDS, silence_s=15, now=says.clock.now)
@@ -104,7 +104,7 @@ def test_a_run_that_was_told_to_stop_may_bring_a_backlog_of_logs_over_a_slow_lin
     assert says.clock.time > LAST_WORDS.total_s
 
 
-def test_the_stream_is_one_of_python_s_own() -> None:
+def test_bounded_stream_works_with_python_buffered_readers() -> None:
     clock = StepClock()
     says = Says(clock, b"ab\ncd\n", at_once=4, every_s=0)
     reader = buffered(BoundedStream(says, Bounds(), silence_s=1, now=clock.now))
@@ -114,7 +114,7 @@ def test_the_stream_is_one_of_python_s_own() -> None:
 # A node's names.
 
 
-def test_names_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intake_refuses_too_many_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.intake.MAX_NAMES", 100)
     intake = Intake(tmp_path / "in", max_bytes=1000)
     with pytest.raises(BadAnswer, match="more than 100 files"):
@@ -161,7 +161,7 @@ def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     server.close()
 
 
-def test_a_server_that_takes_no_command_is_not_waited_for(mute: Node) -> None:
+def test_ask_times_out_when_the_server_takes_no_command(mute: Node) -> None:
     ended: list[Exception] = []
 
     def ask() -> None:
@@ -216,7 +216,7 @@ BEATS = """while sleep 0.2; do echo '{"t":"beat"}'; done"""
     ],
     ids=["flood", "beats", "drips", "one-line", "stderr"],
 )
-def test_one_answer_is_one_answer(
+def test_ask_refuses_endless_or_multiple_answers(
     node: Node, tmp_path: Path, code: str, error: type[Exception], says: str
 ) -> None:
     began = time.monotonic()
@@ -226,7 +226,7 @@ def test_one_answer_is_one_answer(
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_node_has_an_end_of_its_own(
+def test_readiness_wait_and_receive_end_on_an_endless_node(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """cloud-init that is not over when it said it would be, and a folder without end."""

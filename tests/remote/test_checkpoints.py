@@ -37,7 +37,7 @@ def checkpoint(folder: Path, at: int, **other: object) -> None:
     (folder / f"{name}.json").write_text(json.dumps(document))
 
 
-def test_of_the_built_in_job_only_whole_ones_count(tmp_path: Path) -> None:
+def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> None:
     checkpoint(tmp_path, 90)
     checkpoint(tmp_path, 1_000_000)
     whole = ["step-000090.pt", "step-000090.json", "step-1000000.pt", "step-1000000.json"]
@@ -56,7 +56,7 @@ def test_of_the_built_in_job_only_whole_ones_count(tmp_path: Path) -> None:
     assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt", "written_ns": written_ns}
 
 
-def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
+def test_files_in_ignores_links_out_of_the_folder(tmp_path: Path) -> None:
     checkpoint(tmp_path / "outside", 1)
     folder = tmp_path / "checkpoints"
     checkpoint(folder, 1)
@@ -68,7 +68,7 @@ def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_script_every_file_counts_the_newest_by_its_time(tmp_path: Path) -> None:
+def test_files_in_lists_all_script_files_newest_last(tmp_path: Path) -> None:
     for at, name in enumerate(("b/shard-0", "a/shard-1", ".meta", "last")):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def test_of_a_script_every_file_counts_the_newest_by_its_time(tmp_path: Path) ->
     }
 
 
-def test_a_link_within_the_folder_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
+def test_files_in_follows_links_within_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     (folder / "e2.pt").write_bytes(b"two")
@@ -99,7 +99,7 @@ def test_a_link_within_the_folder_is_the_file_that_it_leads_to(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_no_folder_and_an_empty_one_have_none(tmp_path: Path, whole: bool) -> None:
+def test_checkpoints_describe_is_none_for_a_missing_or_empty_folder(tmp_path: Path, whole: bool) -> None:
     assert describe(tmp_path / "none", whole) is None
     assert describe(tmp_path, whole) is None
 
@@ -114,7 +114,7 @@ def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_node_places_them_and_leaves_the_earlier_run_as_it_was(tmp_path: Path, whole: bool) -> None:
+def test_checkpoint_staging_keeps_the_earlier_run_unchanged(tmp_path: Path, whole: bool) -> None:
     runs = tmp_path / ".gpuctl-node" / "runs"
     old = runs / RUN / "gpu-0" / "checkpoints"
     checkpoint(old, 7)
@@ -140,7 +140,7 @@ def test_a_node_places_them_and_leaves_the_earlier_run_as_it_was(tmp_path: Path,
         (99, False, []),
     ],
 )
-def test_small_ones_come_back_and_of_large_ones_it_is_told_where_a_run_failed(
+def test_send_if_small_sends_small_and_reports_large_checkpoints(
     tmp_path: Path, max_bytes: int, failed: bool, sent: list[str]
 ) -> None:
     checkpoint(tmp_path / "checkpoints", 7)
@@ -157,7 +157,7 @@ def test_small_ones_come_back_and_of_large_ones_it_is_told_where_a_run_failed(
         ]
 
 
-def test_what_was_placed_for_a_run_that_never_began_can_be_taken_back(tmp_path: Path) -> None:
+def test_discard_removes_staged_checkpoints(tmp_path: Path) -> None:
     run_dir = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0"
     placed = run_dir.with_name("gpu-0.checkpoints")
     checkpoint(placed, 7)
@@ -165,7 +165,7 @@ def test_what_was_placed_for_a_run_that_never_began_can_be_taken_back(tmp_path: 
     assert not placed.exists()
 
 
-def test_a_node_tells_what_it_has_of_each_run(tmp_path: Path) -> None:
+def test_checkpoints_command_reports_each_requested_run(tmp_path: Path) -> None:
     checkpoint(tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints", 7)
     asked = [[RUN, "gpu-0", True], [RUN, "gpu-1", True], ["20261121-060000-0000", "gpu-0", False]]
     found = on_node(tmp_path, "checkpoints", {"runs": asked})["found"]
@@ -178,7 +178,7 @@ SCRIPTS = Run(
 )  # fmt: skip
 
 
-def test_a_part_of_a_scripts_checkpoints_is_not_brought(tmp_path: Path) -> None:
+def test_bring_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints"
     folder.mkdir(parents=True)
     (folder / "shard-0").write_bytes(b"0")
@@ -191,7 +191,7 @@ def test_a_part_of_a_scripts_checkpoints_is_not_brought(tmp_path: Path) -> None:
         checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "again"))
 
 
-def test_a_part_of_a_scripts_checkpoints_is_not_sent(tmp_path: Path) -> None:
+def test_send_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
     for name in ("shard-0", ".aws/shard-1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -205,7 +205,7 @@ def test_a_part_of_a_scripts_checkpoints_is_not_sent(tmp_path: Path) -> None:
     ("refused", "kept"),
     [(None, b"new"), ("artifacts/a", b"new"), ("checkpoints/shard-1", b"old")],
 )
-def test_where_one_was_refused_the_ones_from_before_are_kept(
+def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
     tmp_path: Path, refused: str | None, kept: bytes
 ) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
@@ -224,7 +224,7 @@ def test_where_one_was_refused_the_ones_from_before_are_kept(
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_placed_for_nobody_is_taken_back(tmp_path: Path, whole: bool) -> None:
+def test_checkpoint_staging_is_undone_when_the_caller_is_gone(tmp_path: Path, whole: bool) -> None:
     runs = tmp_path / ".gpuctl-node" / "runs"
     checkpoint(runs / RUN / "gpu-0" / "checkpoints", 7)
     run_dir = runs / "20261121-060000-0000" / "gpu-0"
@@ -256,7 +256,7 @@ def stop_came_first(run_dir: Path) -> None:
     ("in_the_way", "status", "said"),
     [(other_run, FAILED, f"the run {RUN} is going on here\n"), (stop_came_first, 0, "")],
 )
-def test_a_launch_that_starts_nothing_leaves_nothing_that_was_placed(
+def test_launch_that_starts_nothing_removes_staged_checkpoints(
     tmp_path: Path, in_the_way: Callable[[Path], None], status: int, said: str
 ) -> None:
     run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"

@@ -92,7 +92,7 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
         ),
     ],
 )
-def test_what_comes_next(plan: DriverPlan, seen: Look, step: str) -> None:
+def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, seen: Look, step: str) -> None:
     assert driver.next_step(plan, seen, Limits()) == step
 
 
@@ -129,7 +129,7 @@ def test_what_comes_next(plan: DriverPlan, seen: Look, step: str) -> None:
         ),
     ],
 )
-def test_a_machine_that_is_given_up_says_why(seen: Look, sentence: str) -> None:
+def test_driver_sentence_says_why_a_machine_was_given_up(seen: Look, sentence: str) -> None:
     assert driver.sentence(seen).startswith(sentence)
 
 
@@ -201,7 +201,7 @@ NOTHING_MISSING = {"unfetched": "", "branches": [580, 535], "version": None, "la
         ),
     ],
 )
-def test_each_failure_is_a_sentence_that_names_what_is_in_the_way(
+def test_driver_failure_names_each_cause_in_a_sentence(
     reason: str, more: dict[str, object], words: str
 ) -> None:
     result = {"state": "failed", "reason": reason, "facts": {**NOTHING_MISSING, **more}}
@@ -211,12 +211,12 @@ def test_each_failure_is_a_sentence_that_names_what_is_in_the_way(
     assert not said.endswith("..")
 
 
-def test_an_installation_that_does_not_end_is_left_and_followed_later() -> None:
+def test_driver_failure_of_a_timed_out_installation_says_run_up_again() -> None:
     said = driver.failure({"state": "going on"}, Limits(install_s=1200))
     assert "has not ended within 20 minutes, and goes on there: wait, then run gpuctl up again" in said
 
 
-def test_an_answer_that_can_not_be_read_is_no_success() -> None:
+def test_driver_failure_raises_on_an_unknown_answer() -> None:
     for answer in ({"state": "failed"}, {"state": "failed", "reason": "new", "facts": NOTHING_MISSING}):
         with pytest.raises((KeyError, ValueError)):
             driver.failure(answer, Limits())
@@ -229,7 +229,7 @@ def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
     )
 
 
-def test_a_driver_that_works_stays_though_another_was_asked_for() -> None:
+def test_working_driver_is_kept_when_another_is_requested() -> None:
     gpu = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "535.309.01"}
     seen = Look(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
     asked = DriverPlan(source="install", version="580")
@@ -265,7 +265,7 @@ class Installing:
         return nullcontext(SimpleNamespace(frames=lambda: [(header, b"") for header in said]))
 
 
-def test_an_installation_tells_every_half_minute_how_far_it_is() -> None:
+def test_installation_logs_progress_every_30_seconds() -> None:
     told: list[str] = []
     task = _Task(HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append)
     task._open = Installing()  # type: ignore[assignment]
@@ -278,7 +278,7 @@ def test_an_installation_tells_every_half_minute_how_far_it_is() -> None:
 
 
 @pytest.mark.parametrize("since", ["soon", None, []])
-def test_a_time_that_is_none_is_no_answer(since: object) -> None:
+def test_installation_refuses_an_invalid_time_in_an_answer(since: object) -> None:
     class Confused(Installing):
         def converse(
             self, command: str, request: dict[str, object], *, bounds: Bounds
@@ -304,11 +304,11 @@ def test_a_time_that_is_none_is_no_answer(since: object) -> None:
         pytest.param(look(WORKS, installed=True, runs=("R1",)), "b0", False, id="a-run-uses-it"),
     ],
 )
-def test_a_reboot_is_left_out_where_it_is_not_needed_any_more(now: Look, before: str, waits: bool) -> None:
+def test_waits_for_reboot_is_false_when_no_longer_needed(now: Look, before: str, waits: bool) -> None:
     assert driver.waits_for_reboot(now, before=before) == waits
 
 
-def test_a_machine_where_a_run_has_begun_meanwhile_is_not_rebooted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_with_a_new_run_is_not_rebooted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run begins while the driver is installed."""
     task = _Task(
         HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=lambda _: None

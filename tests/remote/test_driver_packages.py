@@ -88,7 +88,7 @@ BOTH = (
         ),
     ],
 )  # fmt: skip
-def test_modules_that_are_built_already(
+def test_choose_driver_takes_prebuilt_modules_that_fit(
     offered: set[str], its: Machine, version: str | None, modules: list[str], kind: str, number: int
 ) -> None:
     assert choose(offered, its, version) == {
@@ -102,14 +102,14 @@ def test_modules_that_are_built_already(
     }
 
 
-def test_modules_are_built_on_the_machine_where_there_are_none() -> None:
+def test_choose_driver_builds_modules_when_none_are_prebuilt() -> None:
     headers = f"linux-headers-{ORACLE}"
     wanted = ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
     assert choose(branch(580) | {headers}, machine(), None)["packages"] == [headers, *wanted]
     assert choose(branch(580), machine(installed=[headers]), None)["packages"] == wanted
 
 
-def test_switches_get_the_fabric_manager_of_the_branch() -> None:
+def test_choose_driver_adds_the_fabric_manager_for_nvswitches() -> None:
     assert choose(BOTH, machine(fabric=True), None)["packages"][-1] == "nvidia-fabricmanager-595"
     offered = BOTH | {"nvlsm"}
     assert choose(offered, machine(B200, fabric=True), None)["packages"][-2:] == [
@@ -132,7 +132,7 @@ def test_switches_get_the_fabric_manager_of_the_branch() -> None:
         (branch(580, "6.8.0-12-oracle"), machine(kernels=("5.4.17-2136.uek",)), None, "kernel"),
     ],
 )
-def test_a_reason_is_given_where_no_packages_fit(
+def test_choose_driver_gives_the_reason_when_no_packages_fit(
     offered: set[str], its: Machine, version: str | None, reason: str
 ) -> None:
     with pytest.raises(apt.Failed) as failed:
@@ -141,13 +141,13 @@ def test_a_reason_is_given_where_no_packages_fit(
     assert failed.value.facts["branches"] == branches(offered) or reason in ("kernel", "no_fabric")
 
 
-def test_the_flavour_of_a_kernel_is_in_its_release() -> None:
+def test_kernel_tracks_reads_the_kernel_flavour_from_its_release() -> None:
     assert tracks("6.8.0-1035-oracle-64k", set()) == ["oracle-64k-6.8"]
     assert tracks(AWS, {"linux-image-aws-lts-22.04", "linux-image-generic"}) == ["aws-lts-22.04", "aws-6.8"]
     assert tracks("6.1.0-custom", set()) == []
 
 
-def test_apt_is_asked_for_names_that_it_can_match() -> None:
+def test_apt_pattern_escapes_kernel_releases() -> None:
     assert pattern([AWS]).endswith("|(linux-headers-6[.]8[.]0-1031-aws)$)")
 
 
@@ -179,11 +179,13 @@ WAITED = (
         ),
     ],
 )
-def test_a_lock_that_is_held_and_its_holder(said: str, lock: str | None, holder: str | None) -> None:
+def test_apt_lock_of_reads_the_apt_lock_and_its_holder(
+    said: str, lock: str | None, holder: str | None
+) -> None:
     assert apt.lock_of(said) == (None if lock is None else {"lock": lock, "holder": holder})
 
 
-def test_the_mirror_that_could_not_be_reached() -> None:
+def test_apt_unfetched_reads_the_unreachable_mirror() -> None:
     said = (
         "Hit:1 http://security.ubuntu.com/ubuntu noble-security InRelease\n"
         "W: Failed to fetch http://archive.ubuntu.com/ubuntu/dists/noble/InRelease  Could not connect to "
@@ -201,7 +203,7 @@ def test_the_mirror_that_could_not_be_reached() -> None:
     assert apt.unfetched("Hit:1 http://a/ubuntu noble InRelease\n") is None
 
 
-def test_mirrors_and_proxies_in_apts_settings() -> None:
+def test_apt_settings_are_read_for_mirrors_and_proxies() -> None:
     uris = (
         "'http://a.test/ubuntu/dists/noble/InRelease' a.test_ubuntu_dists_noble_InRelease 0 \n"
         "'http://a.test/ubuntu/dists/noble-updates/InRelease' x 0 \n'https://b.test:8443/x/InRelease' y 0 \n"
@@ -213,7 +215,7 @@ def test_mirrors_and_proxies_in_apts_settings() -> None:
     assert not apt.has_proxy('Acquire::http::Proxy "";\nAcquire::http::Proxy::a.test "DIRECT";\nAcquire "";')
 
 
-def test_what_apt_failed_over() -> None:
+def test_apt_error_of_reads_the_cause_of_an_apt_failure() -> None:
     unmet = (
         "The following packages have unmet dependencies:\n nvidia-utils-580-server : Depends: libc6 (>= 3) but it is "
         "not going to be installed\nE: Unable to correct problems, you have held broken packages.\n"
@@ -229,7 +231,7 @@ def test_what_apt_failed_over() -> None:
     ("text", "system"),
     [('PRETTY_NAME="Oracle Linux 9"\nID="ol"\n', "Oracle Linux 9"), (None, "an unknown system")],
 )
-def test_only_ubuntu_is_installed_on(tmp_path: Path, text: str | None, system: str) -> None:
+def test_check_system_accepts_only_ubuntu(tmp_path: Path, text: str | None, system: str) -> None:
     path = tmp_path / "os-release"
     if text is not None:
         path.write_text(text)
@@ -266,7 +268,7 @@ SOME = "Hit:1 http://b.test/ubuntu noble InRelease\n"
     ],
     ids=["sources", "space", "not-fetched", "nothing-in-time", "not-all-in-time"],
 )  # fmt: skip
-def test_a_mirror_is_blamed_only_for_what_did_not_come_from_it(
+def test_apt_update_names_the_mirror_only_for_fetch_failures(
     tmp_path: Path, answers: list[tuple[int, str]], reason: str, said: str
 ) -> None:
     with pytest.raises(apt.Failed) as failed:
@@ -274,7 +276,7 @@ def test_a_mirror_is_blamed_only_for_what_did_not_come_from_it(
     assert (failed.value.reason, failed.value.facts["said"]) == (reason, said)
 
 
-def test_lists_that_came_are_used_though_others_did_not(tmp_path: Path) -> None:
+def test_apt_update_accepts_partly_fetched_lists(tmp_path: Path) -> None:
     assert Said(tmp_path, (124, SOME), (0, SOME)).update() == ""
     assert (
         Said(tmp_path, (0, SOME + UNFETCHED), (0, SOME + UNFETCHED)).update() == "a.test: Could not connect"
@@ -290,7 +292,7 @@ def test_lists_that_came_are_used_though_others_did_not(tmp_path: Path) -> None:
         (None, False),
     ],
 )
-def test_a_proxy_of_every_login_is_seen(
+def test_proxy_is_set_reads_etc_environment_and_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, is_set: bool
 ) -> None:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -303,7 +305,7 @@ def test_a_proxy_of_every_login_is_seen(
     assert apt.proxy_is_set()
 
 
-def test_an_address_that_does_not_answer_leaves_time_for_the_next_one(
+def test_check_mirrors_tries_the_next_address_after_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two addresses, as of a machine whose IPv6 leads nowhere: the kernel drops what a full listener gets."""
@@ -340,7 +342,7 @@ def driver_answer(
     return last["result"]["state"]
 
 
-def test_a_result_of_another_machine_or_boot_is_not_taken(
+def test_driver_result_of_another_attempt_counts_only_in_the_same_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = {"attempt": "a", "boot_id": "another", "phase": "install", "result": {"state": "installed"}}
@@ -350,9 +352,7 @@ def test_a_result_of_another_machine_or_boot_is_not_taken(
     assert driver_answer(monkeypatch, tmp_path, "b", here) == "installed", "it was followed"
 
 
-def test_machines_that_share_a_home_have_a_folder_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_folder_is_named_by_machine_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert node_driver.FOLDER.name == node_driver.machine_id()
     monkeypatch.setattr(node_driver, "MACHINE_ID", tmp_path / "machine-id")
     assert node_driver.machine_id() == os.uname().nodename

@@ -49,7 +49,7 @@ def stdin(document: dict[str, Any], *peers: str, owner: str = "a") -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_a_recorded_host(kind: str) -> None:
+def test_open_and_close_steps_match_the_recorded_host(kind: str) -> None:
     shut, opened = parse(recorded(kind, "shut.json")), parse(recorded(kind, "open.json"))
     plan = firewall.open_steps(shut, owner="a", peers=PEERS)
     assert plan.shell() + "\n" == (RECORDED / kind / "open.sh").read_text()
@@ -64,14 +64,14 @@ def test_steps_of_a_recorded_host(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_cluster_with_the_same_peers_leans_on_nobody(kind: str) -> None:
+def test_open_steps_of_another_cluster_use_its_own_rules(kind: str) -> None:
     shut, opened = parse(recorded(kind, "shut.json")), parse(recorded(kind, "open.json"))
     own = firewall.open_steps(opened, owner="b", peers=PEERS)
     assert len(own.steps) == len(firewall.open_steps(shut, owner="b", peers=PEERS).steps)
     assert firewall.close_steps(opened, owner="b").steps == ()
 
 
-def test_peers_that_are_none_any_more_go() -> None:
+def test_open_steps_remove_former_peers() -> None:
     def first(kind: str) -> list[Run | Write]:
         opened = parse(recorded(kind, "open.json"))
         return list(firewall.open_steps(opened, owner="a", peers=PEERS[1:2]).steps)
@@ -111,7 +111,7 @@ def test_peers_that_are_none_any_more_go() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cluster_without_other_nodes_is_closed(kind: str) -> None:
+def test_open_steps_without_peers_equal_close_steps(kind: str) -> None:
     opened = parse(recorded(kind, "open.json"))
     assert (
         firewall.open_steps(opened, owner="a", peers=()).steps
@@ -139,7 +139,7 @@ UFW_KERNEL = {
 
 
 @pytest.mark.parametrize("instead", UFW_KERNEL.values(), ids=UFW_KERNEL.keys())
-def test_a_rule_in_ufws_record_is_made_anew_where_it_lets_nobody_in(instead: str) -> None:
+def test_ufw_rule_without_effect_in_the_kernel_is_recreated(instead: str) -> None:
     document = recorded("ufw", "open.json")
     document["saves"]["iptables-nft"] = document["saves"]["iptables-nft"].replace(UFW_RULE, instead)
     plan = firewall.open_steps(parse(document), owner="a", peers=PEERS)
@@ -150,14 +150,14 @@ def test_a_rule_in_ufws_record_is_made_anew_where_it_lets_nobody_in(instead: str
     assert both.shell() == f"sudo ufw prepend {rule} comment '{A} {B}'"
 
 
-def test_the_chain_comes_directly_before_what_keeps_peers_out() -> None:
+def test_iptables_chain_is_inserted_before_the_reject_rule() -> None:
     chain = ["*filter", f":{A} - [0:0]", f"-A {A} -s 10.0.0.2/32 -p tcp -m tcp --dport 1024:65535 -j ACCEPT"]
     assert stdin(iptables(OCI.format("")), "10.0.0.2") == [*chain, f"-I INPUT 3 -j {A}", "COMMIT"]
     policy = "*filter\n:INPUT DROP [0:0]\n-A INPUT -i lo -j ACCEPT\nCOMMIT\n"
     assert stdin(iptables(policy), "10.0.0.2") == [*chain, f"-A INPUT -j {A}", "COMMIT"]
 
 
-def test_a_chain_that_came_behind_the_reject_is_moved() -> None:
+def test_iptables_chain_behind_the_reject_is_moved() -> None:
     rule = f"-A {A} -s 10.0.0.2/32 -p tcp -m tcp --dport 1024:65535 -j ACCEPT"
     behind = OCI.format("").replace("COMMIT\n", f"-A INPUT -j {A}\n{rule}\nCOMMIT\n")
     assert stdin(iptables(behind), "10.0.0.2") == [
@@ -190,7 +190,7 @@ KEEPS_OUT = {
 
 
 @pytest.mark.parametrize(("rules", "keeps_out"), KEEPS_OUT.values(), ids=KEEPS_OUT.keys())
-def test_who_gets_past_rules_before_the_reject(rules: str, keeps_out: bool) -> None:
+def test_iptables_rules_before_the_reject_decide_about_peers(rules: str, keeps_out: bool) -> None:
     facts = parse(iptables(OCI.format(rules)))
     assert bool(firewall.open_steps(facts, owner="a", peers=["10.0.0.2"]).steps) is keeps_out
 
@@ -207,7 +207,7 @@ DROPS = {
 
 
 @pytest.mark.parametrize(("rule", "keeps_out"), DROPS.values(), ids=DROPS.keys())
-def test_what_a_rule_drops_where_all_else_is_accepted(rule: str, keeps_out: bool) -> None:
+def test_iptables_drop_rule_decides_about_peers(rule: str, keeps_out: bool) -> None:
     save = f"*filter\n:INPUT ACCEPT [0:0]\n-A INPUT {rule}\nCOMMIT\n"
     assert bool(firewall.open_steps(parse(iptables(save)), owner="a", peers=["10.0.0.2"]).steps) is keeps_out
 
@@ -255,7 +255,7 @@ def nft(expression: list[dict[str, Any]], policy: str = "drop", family: str = "i
 
 
 @pytest.mark.parametrize(("expression", "keeps_out"), NFT.values(), ids=NFT.keys())
-def test_what_an_nftables_rule_accepts(expression: list[dict[str, Any]], keeps_out: bool) -> None:
+def test_nftables_accept_rule_decides_about_peers(expression: list[dict[str, Any]], keeps_out: bool) -> None:
     plan = firewall.open_steps(parse(nft(expression)), owner="a", peers=["10.0.0.2"])
     rule = f'insert rule inet t c ip saddr {{ 10.0.0.2 }} tcp dport 1024-65535 accept comment "{A}"\n'
     assert plan.steps == ((Run(argv=("nft", "-f", "-"), stdin=rule),) if keeps_out else ())
@@ -270,12 +270,12 @@ NFT_DROPS = {
 
 
 @pytest.mark.parametrize(("expression", "keeps_out"), NFT_DROPS.values(), ids=NFT_DROPS.keys())
-def test_what_an_nftables_rule_drops(expression: list[dict[str, Any]], keeps_out: bool) -> None:
+def test_nftables_drop_rule_decides_about_peers(expression: list[dict[str, Any]], keeps_out: bool) -> None:
     facts = parse(nft(expression, policy="accept"))
     assert bool(firewall.open_steps(facts, owner="a", peers=["10.0.0.2"]).steps) is keeps_out
 
 
-def test_nftables_chains_of_other_families_are_left_alone() -> None:
+def test_nftables_ignores_chains_of_other_families() -> None:
     facts = parse(nft([{"drop": None}], family="bridge"))
     assert (
         firewall.open_steps(facts, owner="a", peers=["10.0.0.2"]).reason
@@ -283,7 +283,7 @@ def test_nftables_chains_of_other_families_are_left_alone() -> None:
     )
 
 
-def test_a_persisted_chain_is_found_in_what_the_file_includes() -> None:
+def test_nftables_finds_a_saved_chain_in_an_included_file() -> None:
     blocks = (
         "table inet t { # the table c {\n chain c { type filter hook input priority 0; policy drop; }\n}\n"
     )
@@ -300,7 +300,7 @@ def test_a_persisted_chain_is_found_in_what_the_file_includes() -> None:
     assert len(firewall.open_steps(parse(document), owner="a", peers=["10.0.0.2"]).steps) == 1
 
 
-def test_many_peers_are_the_fewest_networks_that_hold_no_one_else() -> None:
+def test_open_steps_merge_many_peers_into_few_networks() -> None:
     peers = [f"10.0.{number // 256}.{number % 256}" for number in range(1, 257)]
     rules = [
         line.split()[3] for line in stdin(iptables(OCI.format("")), *peers) if line.startswith(f"-A {A}")
@@ -311,12 +311,12 @@ def test_many_peers_are_the_fewest_networks_that_hold_no_one_else() -> None:
     ]  # fmt: skip
 
 
-def test_a_host_without_a_firewall_needs_nothing() -> None:
+def test_open_steps_without_a_firewall_are_empty() -> None:
     plan = firewall.open_steps(parse(answer(programs=[])), owner="a", peers=["10.0.0.2"])
     assert (plan.steps, plan.reason, plan.known) == ((), "no firewall program is installed", True)
 
 
-def test_what_could_not_be_read_is_not_taken_for_open() -> None:
+def test_unreadable_firewall_is_unknown_not_open() -> None:
     why = "root is needed, and `sudo -n` says: sudo: a password is required"
     document = answer(programs=["iptables-nft", "ufw"], root=False, unreadable={"root": why})
     plan = firewall.open_steps(parse(document), owner="a", peers=["10.0.0.2"])
@@ -329,7 +329,7 @@ def test_what_could_not_be_read_is_not_taken_for_open() -> None:
     ]
 
 
-def test_what_can_not_be_understood_is_not_taken_for_open() -> None:
+def test_unparsable_firewall_is_unknown_not_open() -> None:
     torn = {"text": '*filter\n:INPUT DROP [0:0]\n-A INPUT --comment "half', "sha256": "0" * 64}
     for part in (
         {"nft": '{"nftables": [{"rule": {}}]}'},
@@ -340,12 +340,12 @@ def test_what_can_not_be_understood_is_not_taken_for_open() -> None:
         assert not plan.known and "can't be understood" in plan.reason
 
 
-def test_ipv6_that_can_not_be_read_is_no_matter_to_ipv4() -> None:
+def test_unreadable_ip6tables_matters_only_for_ipv6_peers() -> None:
     facts = parse(answer(saves={"iptables-nft": ""}, nft="", unreadable={"ip6tables-nft": "exit status 1"}))
     assert firewall.open_steps(facts, owner="a", peers=["10.0.0.2"]).known
     assert not firewall.open_steps(facts, owner="a", peers=["fd00::2"]).known
 
 
-def test_a_peer_has_to_be_an_address() -> None:
+def test_open_steps_refuse_a_peer_that_is_no_address() -> None:
     with pytest.raises(ValueError, match=r"head\.example"):
         firewall.open_steps(parse(answer()), owner="a", peers=["head.example"])

@@ -38,7 +38,7 @@ HIDDEN = facts(driver=driver(smi_exit=0, listed=2))
          f"it should have 1 NVIDIA GPU, and none is on its bus: {FELL_OFF}"),
     ],
 )  # fmt: skip
-def test_gpus_of_which_none_can_be_used_refuse_a_run(fact: Facts, expected: int, problem: str) -> None:
+def test_unusable_gpus_are_fatal_except_on_local_hosts(fact: Facts, expected: int, problem: str) -> None:
     (found,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
     assert (found.node, found.problem, found.fatal) == ("a", problem, True)
     assert found.fix
@@ -56,9 +56,7 @@ def test_gpus_of_which_none_can_be_used_refuse_a_run(fact: Facts, expected: int,
          "nvidia-smi lists 1 of the 2 GPUs that it should have"),
     ],
 )  # fmt: skip
-def test_gpus_of_which_some_can_be_used_are_a_note_with_the_numbers(
-    fact: Facts, expected: int, problem: str
-) -> None:
+def test_partly_usable_gpus_are_noted_with_numbers(fact: Facts, expected: int, problem: str) -> None:
     (found,) = gpu_use.findings({"a": fact}, Expected(gpus={"a": expected}))
     assert (found.problem, found.fatal) == (problem, False)
 
@@ -66,15 +64,15 @@ def test_gpus_of_which_some_can_be_used_are_a_note_with_the_numbers(
 @pytest.mark.parametrize(
     ("fact", "expected"), [(WORKS, 2), (WORKS, 0), (facts(), 0), (facts(driver=driver(devices=0)), 0)]
 )
-def test_gpus_that_work_and_machines_without_any_are_no_findings(fact: Facts, expected: int) -> None:
+def test_working_or_absent_gpus_give_no_finding(fact: Facts, expected: int) -> None:
     assert gpu_use.findings({"a": fact}, Expected(gpus={"a": expected})) == []
 
 
-def test_a_value_of_the_users_own_shows_hidden_gpus() -> None:
+def test_user_set_cuda_visible_devices_gives_no_finding() -> None:
     assert gpu_use.findings({"a": HIDDEN}, Expected(), wished=("CUDA_VISIBLE_DEVICES",)) == []
 
 
-def test_one_error_names_every_machine_its_problem_its_fix_and_the_way_around() -> None:
+def test_gpu_use_check_lists_every_machine_with_problem_and_fix() -> None:
     none = facts(driver=driver(module=False, smi_exit=None))
     nodes = {"gpu-0": WORKS, "gpu-1": none, "gpu-2": none, "gpu-3": HIDDEN}
     with pytest.raises(PreflightFailed) as refused:

@@ -42,7 +42,7 @@ def box() -> Machine:
     )
 
 
-def test_lines_that_cannot_be_read_are_passed_over(key: str) -> None:
+def test_known_hosts_find_skips_unreadable_lines(key: str) -> None:
     kind, data = key.split()
     text = "\n".join(
         (
@@ -64,11 +64,11 @@ def test_lines_that_cannot_be_read_are_passed_over(key: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["@revoked", "@cert-authority", "@unheard-of", "@revoked @revoked"])
-def test_marked_lines_are_no_host_keys(key: str, mark: str) -> None:
+def test_known_hosts_find_skips_lines_with_markers(key: str, mark: str) -> None:
     assert find(f"{mark} h {key}\n", "h") == {}
 
 
-def test_hashed_names_are_found(key: str, tmp_path: Path) -> None:
+def test_known_hosts_find_matches_hashed_names(key: str, tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"[127.0.0.1]:2222 {key}\nh {key}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
@@ -78,7 +78,7 @@ def test_hashed_names_are_found(key: str, tmp_path: Path) -> None:
     assert find(text, "127.0.0.1") == {}
 
 
-def test_the_first_line_of_a_type_counts(key: str) -> None:
+def test_known_hosts_find_takes_the_first_line_of_a_key_type(key: str) -> None:
     kind, data = key.split()
     other = data[:-4] + "AAAA"
     assert find(f"h {key}\nh {kind} {other}\n", "h") == {kind: data}
@@ -101,25 +101,25 @@ def test_the_first_line_of_a_type_counts(key: str) -> None:
         ("!node-2.example", False),
     ],
 )
-def test_names_have_wildcards_and_exceptions(key: str, names: str, found: bool) -> None:
+def test_known_hosts_find_matches_wildcards_and_negations(key: str, names: str, found: bool) -> None:
     assert find(f"{names} {key}\n", "node-1.example") == (dict([key.split()]) if found else {})
 
 
-def test_brackets_stand_for_themselves(key: str) -> None:
+def test_known_hosts_find_takes_brackets_literally(key: str) -> None:
     assert find(f"[10.0.0.*]:2222 {key}\n", "[10.0.0.7]:2222") == dict([key.split()])
     assert find(f"[10.0.0.*]:2222 {key}\n", "[10.0.0.7]:2223") == {}
     assert find(f"10.0.0.[0-9] {key}\n", "10.0.0.7") == {}
 
 
-def test_the_line_that_names_the_host_goes_before_the_wildcards(key: str, other: str) -> None:
+def test_known_hosts_find_prefers_the_exact_host_name_over_wildcards(key: str, other: str) -> None:
     assert find(f"* {other}\nh {key}\n", "h") == dict([key.split()])
 
 
-def test_a_revoked_key_is_not_among_those_known(key: str, other: str) -> None:
+def test_known_hosts_find_leaves_out_a_revoked_key(key: str, other: str) -> None:
     assert find(f"h {other}\nh {key}\n@revoked * {other}\n", "h") == dict([key.split()])
 
 
-def test_the_files_are_as_one(box: Machine, key: str, other: str, tmp_path: Path) -> None:
+def test_pin_reads_all_known_hosts_files_as_one(box: Machine, key: str, other: str, tmp_path: Path) -> None:
     files = (tmp_path / "none", tmp_path / "mine", tmp_path / "everybodys")
     files[1].write_text(f"*.invalid {other}")
     files[2].write_text(f"box.invalid {key}\n")
@@ -130,16 +130,14 @@ def test_the_files_are_as_one(box: Machine, key: str, other: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("accept_new", [False, True])
-def test_no_revoked_key_is_pinned_and_none_in_its_place(
-    box: Machine, key: str, tmp_path: Path, accept_new: bool
-) -> None:
+def test_pin_refuses_a_revoked_key(box: Machine, key: str, tmp_path: Path, accept_new: bool) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"box.invalid {key}\n@revoked box.invalid {key}\n")
     with pytest.raises(HostKeyRejected, match=r"the host key of box\.invalid is marked @revoked"):
         pin(box, [file], accept_new=accept_new)
 
 
-def test_a_key_that_the_inventory_states_may_be_revoked_too(
+def test_pin_refuses_a_revoked_key_of_the_inventory(
     box: Machine, key: str, other: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "known_hosts"

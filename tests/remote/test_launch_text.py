@@ -34,7 +34,7 @@ def run_of_two() -> Run:
     )  # fmt: skip
 
 
-def test_torchrun_argv() -> None:
+def test_torchrun_argv_is_exact() -> None:
     run = run_of_two()
     script = Script(kind="file", target="my.py", args=("--lr", "0.1"))
     digest = payload.packed()[0]
@@ -48,7 +48,7 @@ def test_torchrun_argv() -> None:
     ]  # fmt: skip
 
 
-def test_environment_names_the_interface_exactly_and_wishes_win() -> None:
+def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     run = run_of_two()
     made = environment.rank_environment(run, run.nodes[0], facts(), cores=8, wished={"OMP_NUM_THREADS": "3"})
     assert made == {
@@ -64,7 +64,7 @@ def test_environment_names_the_interface_exactly_and_wishes_win() -> None:
     assert unknown["OMP_NUM_THREADS"] == "4"
 
 
-def test_nodes_that_share_a_kernel_share_its_cores() -> None:
+def test_cores_are_shared_by_nodes_of_one_machine() -> None:
     found = {
         "a": facts(boot_id="x", cpus=8),
         "b": facts(boot_id="x", cpus=8),
@@ -81,7 +81,7 @@ def test_nodes_that_share_a_kernel_share_its_cores() -> None:
         (("true",), "true"),
     ],
 )
-def test_one_word_is_a_shell_line_and_several_are_an_argv(words: tuple[str, ...], line: str) -> None:
+def test_shell_command_quotes_several_words_but_not_one(words: tuple[str, ...], line: str) -> None:
     assert shell_command(words) == line
 
 
@@ -93,14 +93,14 @@ def machine(**changed: object) -> Machine:
     return Machine(**{**values, **changed})  # type: ignore[arg-type]
 
 
-def test_known_hosts_text() -> None:
+def test_known_hosts_text_is_exact() -> None:
     machines = [machine(), machine(port=22, host_key="ssh-ed25519 BBBB"), machine(host_key=None)]
     assert (
         known_hosts.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
     )
 
 
-def test_ssh_config_text(tmp_path: Path) -> None:
+def test_ssh_config_is_read_correctly_by_ssh(tmp_path: Path) -> None:
     text = ssh_config.render([machine(), machine(name="c-1", key_file=None)], Path("/c/known hosts"))
     config = tmp_path / "config"
     config.write_text(text)
@@ -144,7 +144,7 @@ def test_ssh_config_text(tmp_path: Path) -> None:
         ("box", "50%h"),
     ],
 )
-def test_ssh_reads_names_as_they_are(tmp_path: Path, host: str, user: str) -> None:
+def test_ssh_config_keeps_special_characters_in_names(tmp_path: Path, host: str, user: str) -> None:
     config = tmp_path / "config"
     config.write_text(ssh_config.render([machine(host=host, user=user)], tmp_path / "known"))
     shown = subprocess.run(
@@ -154,14 +154,14 @@ def test_ssh_reads_names_as_they_are(tmp_path: Path, host: str, user: str) -> No
     assert f"user {user}" in shown
 
 
-def test_the_payload_is_the_same_bytes_for_the_same_sources() -> None:
+def test_payload_is_deterministic_and_small() -> None:
     digest, data = payload.packed()
     payload.packed.cache_clear()
     assert payload.packed() == (digest, data)
     assert len(data) < 80 * 1024
 
 
-def test_the_payload_boots_from_its_standard_input(tmp_path: Path) -> None:
+def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> None:
     line, ahead = payload.first_command(sys.executable, "facts")
     request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": false}\n'
     hostile = tmp_path / "cwd"

@@ -66,7 +66,7 @@ def there(node: NodeHere, path: str) -> bool:
     return os.path.lexists(node.home / ".gpuctl-node" / path)
 
 
-def test_all_that_is_there_is_told(node: NodeHere) -> None:
+def test_look_lists_everything_gpuctl_left_on_a_node(node: NodeHere) -> None:
     write(node, "envs/key-py3/venv/lib/big.so", b"x" * 100_000)
     write(node, "envs/key-py3/ready.json", b"{}", modified=1000)
     write(node, "envs/key-py3/used", modified=2000)
@@ -110,14 +110,14 @@ def test_all_that_is_there_is_told(node: NodeHere) -> None:
     assert look(node).home == left.home
 
 
-def test_a_node_with_nothing_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
+def test_look_at_a_clean_node_creates_nothing(tmp_path: Path) -> None:
     tmp_path.joinpath("home").mkdir()
     left = look(NodeHere(tmp_path / "home"))
     assert (left.items, left.home) == ((), None)
     assert list(tmp_path.joinpath("home").iterdir()) == []
 
 
-def test_what_is_named_is_removed_and_nothing_else(node: NodeHere) -> None:
+def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
     for path in ("envs/a/ready.json", "envs/b/ready.json", "wheels/w.whl", "uv/1/uv", ".removed-0a/x"):
         write(node, path)
     send(node, "proj-1", **{"train.py": b"code"})
@@ -144,7 +144,7 @@ def test_what_is_named_is_removed_and_nothing_else(node: NodeHere) -> None:
     assert not there(node, "code/proj-1")
 
 
-def test_hostile_names_and_links_lead_nowhere(node: NodeHere, tmp_path: Path) -> None:
+def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "inner").mkdir(parents=True)
     (outside / "inner" / "precious").write_text("safe")
@@ -175,7 +175,7 @@ def test_hostile_names_and_links_lead_nowhere(node: NodeHere, tmp_path: Path) ->
     assert (ours / "envs" / "linked").is_symlink()
 
 
-def test_a_run_that_is_going_on_keeps_all(node: NodeHere) -> None:
+def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
     write(node, "envs/a/ready.json")
     part = write_run(node, RUN, ended=False)
     here = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
@@ -186,14 +186,14 @@ def test_a_run_that_is_going_on_keeps_all(node: NodeHere) -> None:
     assert there(node, "envs/a/ready.json")
 
 
-def test_what_may_be_at_work_elsewhere_stays(node: NodeHere) -> None:
+def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     write_run(node, RUN, ended=False, boot_id="another machine's")
     assert by_name(look(node))["run", RUN].over is False
     assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
 
 
-def test_what_a_process_uses_stays(node: NodeHere) -> None:
+def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:
     python = write(node, "envs/a/venv/bin/python")
     python.unlink()
     python.symlink_to(sys.executable)
@@ -207,7 +207,7 @@ def test_what_a_process_uses_stays(node: NodeHere) -> None:
     assert clean(node, [("environment", "a")]).kept == ()
 
 
-def test_an_environment_that_is_being_built_stays_and_its_wheels(node: NodeHere) -> None:
+def test_clean_keeps_an_environment_being_built_and_its_wheels(node: NodeHere) -> None:
     write(node, "envs/a/venv/pyvenv.cfg")
     write(node, "wheels/w.whl")
     lock = write(node, "envs/a.lock")
@@ -218,7 +218,7 @@ def test_an_environment_that_is_being_built_stays_and_its_wheels(node: NodeHere)
     assert clean(node, [("environment", "a"), ("wheels", "wheels")]).kept == ()
 
 
-def test_what_a_node_says_is_checked(node: NodeHere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: pytest.MonkeyPatch) -> None:
     for said in (
         {"t": "item", "kind": "secret", "name": "x", "bytes": 1},
         {"t": "item", "kind": "run"},
@@ -241,7 +241,7 @@ class Saying(NodeHere):
         return nullcontext(SimpleNamespace(frames=lambda: iter([(self.said, b"")])))
 
 
-def test_a_tree_goes_however_deep_and_closed_it_is(tmp_path: Path) -> None:
+def test_remove_tree_removes_deep_and_unreadable_folders(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o755)
     (victim / "file").write_text("safe")
@@ -270,7 +270,7 @@ def test_a_tree_goes_however_deep_and_closed_it_is(tmp_path: Path) -> None:
     assert freed > 10_000
 
 
-def test_a_root_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
+def test_remove_tree_refuses_a_link_as_root(tmp_path: Path) -> None:
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "file").write_text("safe")
     (tmp_path / "root").symlink_to(tmp_path / "victim")
@@ -300,7 +300,7 @@ def with_mounts(mounts: str, code: str, home: Path) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("point", ["root/data", "root/deep/data"])
-def test_what_is_mounted_within_a_tree_stays(tmp_path: Path, mount: str, why: str, point: str) -> None:
+def test_remove_tree_keeps_mounts_within_the_tree(tmp_path: Path, mount: str, why: str, point: str) -> None:
     for folder in (tmp_path / point, tmp_path / "other"):
         folder.mkdir(parents=True)
     (tmp_path / "root" / "file").write_bytes(b"x")
@@ -315,7 +315,7 @@ def test_what_is_mounted_within_a_tree_stays(tmp_path: Path, mount: str, why: st
     assert (tmp_path / "other" / "precious").read_text() == "safe"
 
 
-def test_of_code_what_is_mounted_stays_and_one_file_keeps_no_other(node: NodeHere) -> None:
+def test_code_removal_keeps_mounts_and_removes_the_rest(node: NodeHere) -> None:
     send(node, "proj-1", **{"train.py": b"code"})
     for name in ("a", "b", "c"):
         write(node, f"code/proj-1/{name}/out.pt", b"x" * 20_000)
@@ -343,7 +343,7 @@ def test_of_code_what_is_mounted_stays_and_one_file_keeps_no_other(node: NodeHer
     assert said == ["True my data: something else is mounted there", "safe"]
 
 
-def test_sizes_are_taken_until_a_deadline_and_counted_once(tmp_path: Path) -> None:
+def test_sizes_count_hard_links_once_until_a_deadline(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(b"x" * 100_000)
     os.link(tmp_path / "a" / "one", tmp_path / "a" / "two")

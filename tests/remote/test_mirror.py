@@ -45,7 +45,7 @@ NEWER = {**FOUND, "newest": "step-000050.pt"}
         (None, FOUND, False, TELL_S, 60, False),
     ],
 )
-def test_what_a_node_tells_and_when(
+def test_mirror_reports_checkpoints_by_their_age_and_kind(
     found: Any, before: Any, whole: bool, told_s_ago: float, written_s_ago: float, expected: bool
 ) -> None:
     said = is_to_be_told(found, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
@@ -60,7 +60,7 @@ def checkpoint(folder: Path, step: int, size: int = 100) -> None:
     (folder / f"{name}.json").write_text(json.dumps({"file": f"{name}.pt", "bytes": size, "step": step}))
 
 
-def test_the_folder_of_a_run_that_goes_on_is_looked_at_now_and_then(tmp_path: Path) -> None:
+def test_news_looks_at_the_folder_at_intervals(tmp_path: Path) -> None:
     checkpoint(tmp_path, 40)
     checkpoint(tmp_path, 50)
     news = News(tmp_path, whole=True)
@@ -77,7 +77,7 @@ def test_the_folder_of_a_run_that_goes_on_is_looked_at_now_and_then(tmp_path: Pa
     assert (written_ahead["files"], written_ahead["newest"]) == (6, "step-000040.pt")
 
 
-def test_a_listing_that_fails_is_no_news(tmp_path: Path) -> None:
+def test_news_returns_none_when_listing_fails(tmp_path: Path) -> None:
     assert News(tmp_path / "gone", whole=True).look() is None
     (tmp_path / "step-000050.json").mkdir()
     assert News(tmp_path, whole=True).look() is None
@@ -164,7 +164,7 @@ class Scene:
         assert list(incoming(self.folder).glob(".*")) == []
 
 
-def test_of_the_built_in_job_the_newest_is_brought_and_replaces_the_one_before(tmp_path: Path) -> None:
+def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
     checkpoint(scene.there, 40)
     checkpoint(scene.there, 50)
@@ -183,7 +183,7 @@ def test_of_the_built_in_job_the_newest_is_brought_and_replaces_the_one_before(t
     assert scene.observer.notes == []
 
 
-def test_a_scripts_set_that_changes_on_the_way_is_dropped(tmp_path: Path) -> None:
+def test_mirror_drops_script_checkpoints_changed_in_transfer(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, SCRIPTS), Slow(tmp_path / "node")
     for name in ("shard-0", "shard-1"):
         (scene.there / name).write_bytes(b"old")
@@ -205,7 +205,7 @@ def test_a_scripts_set_that_changes_on_the_way_is_dropped(tmp_path: Path) -> Non
     ]
 
 
-def test_what_fails_is_noted_once_and_tried_again(tmp_path: Path) -> None:
+def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
     incoming(scene.folder).write_text("in the way")
@@ -223,7 +223,7 @@ def test_what_fails_is_noted_once_and_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [RUN, SCRIPTS])
-def test_nothing_never_replaces_what_is_here(tmp_path: Path, run: Run) -> None:
+def test_mirror_keeps_local_files_when_the_node_has_none(tmp_path: Path, run: Run) -> None:
     scene, node = Scene(tmp_path, run), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
     scene.mirror.told(node, scene.found())
@@ -238,7 +238,7 @@ def test_nothing_never_replaces_what_is_here(tmp_path: Path, run: Run) -> None:
     assert len(scene.observer.notes) == 1
 
 
-def test_a_large_set_is_not_brought(tmp_path: Path) -> None:
+def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> None:
     scene = Scene(tmp_path, RUN)
     for size in (MAX_MIRROR_BYTES + 10**6, 2 * MAX_MIRROR_BYTES):
         found = Checkpoints(files=2, bytes=size, newest="step-000040.pt", written_ns=1)
@@ -250,9 +250,7 @@ def test_a_large_set_is_not_brought(tmp_path: Path) -> None:
     ]
 
 
-def test_a_node_that_sends_more_than_it_told_of_does_not_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirror_refuses_more_bytes_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.mirror.MAX_MIRROR_BYTES", 1000)
     scene = Scene(tmp_path, RUN)
     checkpoint(scene.there, 40, size=2000)
@@ -264,7 +262,7 @@ def test_a_node_that_sends_more_than_it_told_of_does_not_fill_the_disk(
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_transfer_is_abandoned_at_the_end(tmp_path: Path, silent: bool) -> None:
+def test_mirror_close_abandons_a_transfer(tmp_path: Path, silent: bool) -> None:
     scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
     checkpoint(scene.there, 40, size=10**6)
     scene.mirror.told(node, scene.found())

@@ -58,7 +58,7 @@ EFA = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=(), addressed=False)
         pytest.param(None, "NVIDIA H200", (roce(0, "ib0"),), 2, SOCKETS, id="elsewhere-rdma-is-left-to-nccl"),
     ],
 )  # fmt: skip
-def test_variables(
+def test_nccl_variables_fit_cloud_gpu_and_rdma(
     cloud: str | None, gpu: str | None, rdma: tuple[RdmaDevice, ...], nodes: int, more: dict[str, str]
 ) -> None:
     gpus = ({"index": 0, "name": gpu},) if gpu else ()
@@ -66,7 +66,7 @@ def test_variables(
     assert made == {**ENS3, **more}
 
 
-def test_an_unknown_interface_is_not_made_up() -> None:
+def test_nccl_variables_are_empty_for_an_unknown_interface() -> None:
     assert nccl.variables(facts(interfaces={}), master_addr="10.0.0.2", nodes=2) == {}
 
 
@@ -83,7 +83,7 @@ def test_an_unknown_interface_is_not_made_up() -> None:
         pytest.param(None, "NVIDIA H100 80GB HBM3", (roce(0, addressed=False),), False, id="elsewhere"),
     ],
 )  # fmt: skip
-def test_nodes_that_belong_on_a_cluster_network(
+def test_joins_cluster_network_only_with_oci_cluster_rdma(
     cloud: str | None, gpu: str | None, rdma: tuple[RdmaDevice, ...], joins: bool
 ) -> None:
     gpus = ({"index": 0, "name": gpu},) if gpu else ()
@@ -128,15 +128,15 @@ node-0:71:90 [0] NCCL INFO Channel 02/0 : 0[0] -> 1[1] via P2P/CUMEM
 
 
 @pytest.mark.parametrize(("log", "expected"), LOGS.values(), ids=LOGS.keys())
-def test_what_nccl_chose(log: str, expected: list[str]) -> None:
+def test_nccl_log_transports_are_read(log: str, expected: list[str]) -> None:
     assert nccl_log.transports(log.encode()) == expected
 
 
-def test_no_log_tells_nothing(tmp_path: Path) -> None:
+def test_nccl_log_read_of_a_missing_file_is_empty(tmp_path: Path) -> None:
     assert nccl_log.read(str(tmp_path / "nccl-0.log")) == []
 
 
-def test_rdma_devices_as_the_kernel_shows_them(tmp_path: Path) -> None:
+def test_rdma_devices_are_read_from_sysfs(tmp_path: Path) -> None:
     for name, driver, interface in (("mlx5_0", "mlx5_core", "rdma0"), ("rdmap0s6", "efa", None)):
         device = tmp_path / "pci" / name
         device.mkdir(parents=True)
@@ -163,6 +163,6 @@ def test_rdma_devices_as_the_kernel_shows_them(tmp_path: Path) -> None:
         ("product_name", "Amazon EC2\n", None),
     ],
 )
-def test_whose_machine_it_is(tmp_path: Path, name: str, text: str, cloud: str | None) -> None:
+def test_cloud_is_read_from_dmi_files(tmp_path: Path, name: str, text: str, cloud: str | None) -> None:
     (tmp_path / name).write_text(text)
     assert hardware.cloud(tmp_path) == cloud

@@ -22,7 +22,7 @@ class Seen:
         self.metrics.append((rank, line))
 
 
-def test_lines_are_whole_however_they_arrive() -> None:
+def test_log_lines_are_assembled_from_chunks() -> None:
     seen = Seen()
     lines = Lines(seen, "n-0")
     for chunk in (b"first li", b"ne\nsec", b"ond\r\nthi", b"rd"):
@@ -34,7 +34,7 @@ def test_lines_are_whole_however_they_arrive() -> None:
     assert seen.metrics == [(3, {"step": 1})]
 
 
-def test_a_bar_that_writes_over_itself_is_shown_as_it_stands() -> None:
+def test_log_lines_show_the_last_state_of_a_progress_bar() -> None:
     seen = Seen()
     lines = Lines(seen, "n-0")
     lines.feed("logs/rank-0.log", b"\r10%\r20%\r30%")

@@ -12,6 +12,6 @@ FILES = [Path(str(module.__file__)) for module in (__main__, frames, ready)]
 
 
 @pytest.mark.parametrize("text", [payload.BOOT, payload.ENTRY, *(path.read_text() for path in FILES)])
-def test_python_3_6_can_tell_whether_cloud_init_has_ended(text: str) -> None:
+def test_readiness_sources_parse_with_python_3_6(text: str) -> None:
     ast.parse(text, feature_version=(3, 6))
     assert "from __future__ import annotations" not in text

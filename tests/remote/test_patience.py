@@ -15,7 +15,7 @@ def test_pauses_grow_to_a_limit() -> None:
     assert shortest == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
 
 
-def test_a_server_that_hangs_up_is_tried_again() -> None:
+def test_connect_is_retried_after_a_hang_up() -> None:
     answers = iter([HungUp("it hung up."), HungUp("it hung up."), None])
 
     def connect() -> str:
@@ -26,7 +26,7 @@ def test_a_server_that_hangs_up_is_tried_again() -> None:
     assert patiently(connect, deadline_s=30) == "open"
 
 
-def test_one_that_always_hangs_up_is_given_up_with_what_to_do() -> None:
+def test_connect_gives_up_on_hang_ups_with_advice() -> None:
     def connect() -> str:
         raise HungUp("gpu-0: the server hung up.")
 
@@ -38,7 +38,7 @@ def test_one_that_always_hangs_up_is_given_up_with_what_to_do() -> None:
     assert type(raised.value) is Unreachable
 
 
-def test_nothing_else_is_tried_again() -> None:
+def test_connect_is_not_retried_after_other_errors() -> None:
     answers = iter([Unreachable("no TCP connection."), None])
 
     def connect() -> None:
@@ -58,7 +58,9 @@ def test_nothing_else_is_tried_again() -> None:
         ("Negotiation failed.", EOFError(), False),
     ],
 )
-def test_what_is_a_hang_up(text: str, cause: Exception, is_one: bool) -> None:
+def test_hung_up_recognizes_a_connection_closed_before_the_banner(
+    text: str, cause: Exception, is_one: bool
+) -> None:
     try:
         try:
             raise cause

@@ -19,11 +19,11 @@ MASTER = Machine(
 A10 = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "570.1"}
 
 
-def test_healthy_nodes_have_no_findings() -> None:
+def test_preflight_finds_nothing_on_healthy_nodes() -> None:
     assert preflight.findings({"a": facts(), "b": facts()}, master=MASTER) == []
 
 
-def test_ray_is_needed_where_it_starts_the_ranks() -> None:
+def test_preflight_checks_ray_only_in_ray_mode() -> None:
     found = {
         "a": facts(ray=None),
         "b": facts(ray="2.9.1"),
@@ -40,7 +40,7 @@ def test_ray_is_needed_where_it_starts_the_ranks() -> None:
     assert preflight.findings(alike, master=MASTER, mode="ray") == []
 
 
-def test_each_trap_is_found_on_its_node() -> None:
+def test_preflight_reports_each_problem_on_its_node() -> None:
     found = preflight.findings(
         {
             "a": facts(free_port=None, cant_listen="Cannot assign requested address"),
@@ -65,7 +65,7 @@ def test_each_trap_is_found_on_its_node() -> None:
     assert all(finding.fix for finding in found)
 
 
-def test_ports_that_are_all_taken_are_not_an_address_that_is_wrong() -> None:
+def test_preflight_distinguishes_taken_ports_from_a_wrong_address() -> None:
     (found,) = preflight.findings({"a": facts(free_port=None)}, master=MASTER)
     assert (
         found.problem == "no free port was found at 10.0.0.1 for the rendezvous, of those from 20000 to 29999"
@@ -73,7 +73,7 @@ def test_ports_that_are_all_taken_are_not_an_address_that_is_wrong() -> None:
     assert found.fatal
 
 
-def test_an_interface_that_is_not_known_is_fatal_unless_both_are_named() -> None:
+def test_preflight_refuses_an_unknown_interface_unless_named() -> None:
     nodes = {"a": facts(), "b": facts(interfaces={"10.0.0.1": None, "10.0.0.2": "ens3"})}
     (found,) = preflight.findings(nodes, master=MASTER)
     assert (found.node, found.fatal) == ("b", True)
@@ -111,7 +111,7 @@ def on_oci(*addressed: bool) -> Facts:
         (on_oci(), on_oci(), []),
     ],
 )  # fmt: skip
-def test_rdma_devices_without_addresses(
+def test_preflight_reports_rdma_devices_without_addresses(
     first: Facts, second: Facts, expected: list[tuple[str, str, bool]]
 ) -> None:
     found = preflight.findings({"a": first, "b": second}, master=MASTER)
@@ -132,19 +132,19 @@ def test_rdma_devices_without_addresses(
          "the GPU driver is 550.2 here, and 570.1 on a", False),
     ],
 )  # fmt: skip
-def test_what_differs_between_nodes(
+def test_preflight_reports_versions_and_gpus_that_differ(
     first: dict[str, object], second: dict[str, object], problem: str, fatal: bool
 ) -> None:
     found = preflight.findings({"a": facts(**first), "b": facts(**second)}, master=MASTER)
     assert [(finding.node, finding.problem, finding.fatal) for finding in found] == [("b", problem, fatal)]
 
 
-def test_patch_releases_of_python_do_not_differ() -> None:
+def test_preflight_ignores_python_patch_releases() -> None:
     nodes = {"a": facts(python_version="3.10.4"), "b": facts(python_version="3.10.12")}
     assert preflight.findings(nodes, master=MASTER) == []
 
 
-def test_gpus_that_can_not_be_used_are_found() -> None:
+def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
     broken = replace(NO_GPU, devices=2, smi_exit=-1)
     nodes = {"a": facts(driver=broken), "b": facts(gpus=(A10,))}
     found = preflight.findings(nodes, master=MASTER)
@@ -156,7 +156,7 @@ def test_gpus_that_can_not_be_used_are_found() -> None:
 
 
 @pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])
-def test_a_route_that_leads_nowhere(interface: str) -> None:
+def test_preflight_notes_a_route_over_a_virtual_interface(interface: str) -> None:
     nodes = {
         "a": facts(interfaces={"10.0.0.1": "ens3", "172.17.0.9": interface}),
         "b": facts(interfaces={"10.0.0.1": "ens3", "10.0.0.2": None}),
@@ -167,11 +167,11 @@ def test_a_route_that_leads_nowhere(interface: str) -> None:
     assert not found.fatal
 
 
-def test_nodes_of_one_machine_meet_on_loopback() -> None:
+def test_preflight_accepts_loopback_for_nodes_of_one_machine() -> None:
     assert preflight.findings({"a": facts(interfaces={"127.0.0.1": "lo"})}, master=MASTER) == []
 
 
-def test_the_same_on_several_nodes_is_told_once() -> None:
+def test_preflight_merges_the_same_finding_of_several_nodes() -> None:
     nodes = {name: facts(disk_free_bytes=1000) for name in ("a", "g-1", "g-2", "g-3", "g-4", "h")}
     (found,) = preflight.findings(nodes, master=MASTER)
     assert found.node == "a, g-1…g-4 and h"
@@ -207,7 +207,7 @@ def test_check_is_silent_about_what_is_harmless() -> None:
     assert notes == []
 
 
-def test_check_tells_what_a_run_can_live_with() -> None:
+def test_check_notes_findings_that_are_not_fatal() -> None:
     notes: list[str] = []
     preflight.check({"a": facts(clock_offset_s=9.0)}, master=MASTER, note=notes.append)
     assert len(notes) == 1
@@ -224,15 +224,15 @@ def test_check_tells_what_a_run_can_live_with() -> None:
         (["g-0", "g-1", "g-2", "g-3", "g-7", "head"], "g-0…g-3, g-7 and head"),
     ],
 )
-def test_many_names_are_short(names: list[str], text: str) -> None:
+def test_named_shortens_many_node_names(names: list[str], text: str) -> None:
     assert named(names) == text
 
 
-def test_long_lists_are_cut() -> None:
+def test_listed_cuts_lists_after_four_items() -> None:
     assert listed(["1", "2", "3", "4"]) == "1, 2, 3 and 4"
     assert listed(["1", "2", "3", "4", "5"]) == "1, 2, 3 and 2 more"
 
 
-def test_a_finding_as_people_read_it() -> None:
+def test_sentence_formats_a_finding_with_its_fix() -> None:
     finding = Finding(node="a", problem="the disk is full", fix="free some")
     assert sentence(finding) == "a: the disk is full. Fix: free some."

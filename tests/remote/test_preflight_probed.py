@@ -43,11 +43,11 @@ def said(answers: dict[str, ProbeAnswer], cloud: str | None = None) -> list[Find
     return unreachable(answers, clouds=clouds, rendezvous_port=RENDEZVOUS)
 
 
-def test_where_all_connect_there_is_nothing_to_say() -> None:
+def test_probed_finds_nothing_when_all_connect() -> None:
     assert said(probes(3, {})) == []
 
 
-def test_a_firewall_that_rejects_is_named_with_node_peers_ports_and_fix() -> None:
+def test_probed_reports_a_rejecting_firewall_with_fix() -> None:
     (found,) = said(probes(3, {("g-0", "g-1"): "rejected", ("g-2", "g-1"): "rejected"}))
     assert found.node == "g-1"
     assert found.problem == (
@@ -60,7 +60,7 @@ def test_a_firewall_that_rejects_is_named_with_node_peers_ports_and_fix() -> Non
     assert found.fatal
 
 
-def test_where_nobody_reaches_anybody_one_sentence_tells_it() -> None:
+def test_probed_reports_unreachable_nodes_in_one_finding() -> None:
     names = list(ADDRESSES)[:16]
     (found,) = said(probes(16, dict.fromkeys(itertools.permutations(names, 2), "timeout")))
     assert found.node == "g-0…g-15"
@@ -70,14 +70,14 @@ def test_where_nobody_reaches_anybody_one_sentence_tells_it() -> None:
     )
 
 
-def test_two_nodes_that_nobody_reaches_are_told_of_together() -> None:
+def test_probed_merges_two_unreachable_nodes() -> None:
     bad = {(f"g-{s}", f"g-{p}"): "rejected" for s in range(4) for p in (1, 2) if s != p}
     (found,) = said(probes(4, bad))
     assert found.node == "g-1 and g-2"
     assert found.problem.startswith("g-0…g-3 can't reach them (at 10.0.0.2 and 10.0.0.3) on port 40000")
 
 
-def test_a_node_whose_own_firewall_holds_it_back_is_the_one_to_mend() -> None:
+def test_probed_names_a_node_whose_firewall_denies_output() -> None:
     (found,) = said(probes(3, {("g-1", "g-0"): "denied", ("g-1", "g-2"): "denied"}))
     assert found.node == "g-1"
     assert found.problem == (
@@ -88,14 +88,14 @@ def test_a_node_whose_own_firewall_holds_it_back_is_the_one_to_mend() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["rejected", "timeout"])
-def test_one_node_that_reaches_nobody_is_the_one_to_mend(outcome: str) -> None:
+def test_probed_names_the_one_node_that_reaches_no_peer(outcome: str) -> None:
     (found,) = said(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
     assert found.node == "g-1"
     assert found.problem.startswith("it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on ")
     assert found.fix == "let TCP out on g-1: sudo iptables -S OUTPUT shows what forbids it"
 
 
-def test_each_kind_of_failure_has_its_own_finding() -> None:
+def test_probed_reports_each_kind_of_failure_separately() -> None:
     found = said(probes(3, {("g-0", "g-1"): "rejected", ("g-0", "g-2"): "timeout"}))
     assert [finding.node for finding in found] == ["g-1", "g-2"]
 
@@ -109,7 +109,7 @@ def test_each_kind_of_failure_has_its_own_finding() -> None:
         (None, "in the firewall between them"),
     ],
 )
-def test_a_timeout_names_the_clouds_own_rule(cloud: str | None, rule: str) -> None:
+def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str) -> None:
     (found,) = said(probes(2, {("g-0", "g-1"): "timeout"}), cloud)
     assert rule in found.fix
 
@@ -126,7 +126,7 @@ def test_a_timeout_names_the_clouds_own_rule(cloud: str | None, rule: str) -> No
         ("Protocol not available", "Protocol not available", "private_ip"),
     ],
 )
-def test_each_outcome_has_its_words_and_its_fix(outcome: str, problem: str, fix: str) -> None:
+def test_probed_describes_each_outcome_with_a_fix(outcome: str, problem: str, fix: str) -> None:
     (found,) = said(probes(2, {("g-0", "g-1"): outcome}))
     assert problem in found.problem
     assert fix in found.fix
@@ -139,11 +139,11 @@ def of_two(**changed: object) -> list[Finding]:
     return probed(dict.fromkeys(answers, facts()), answers, master=MASTER)
 
 
-def test_healthy_nodes_have_no_findings() -> None:
+def test_probed_finds_nothing_on_healthy_nodes() -> None:
     assert of_two() == []
 
 
-def test_a_silent_node_is_named() -> None:
+def test_probed_names_a_silent_node() -> None:
     (found,) = of_two(health=None, failure="g-1: nothing was heard for 9 s.")
     assert (found.node, found.problem, found.fatal) == (
         "g-1",
@@ -165,7 +165,7 @@ def test_a_silent_node_is_named() -> None:
          "files", "see what forbids it there (ulimit -n, SELinux, the container's own limits)"),
     ],
 )  # fmt: skip
-def test_a_port_that_is_not_to_be_had(taken: Taken, problem: str, fix: str) -> None:
+def test_probed_reports_a_port_it_cannot_use(taken: Taken, problem: str, fix: str) -> None:
     found = of_two(taken=(taken,))
     assert found == [Finding(node="g-1", problem=problem, fix=fix)]
 
@@ -180,21 +180,23 @@ def test_a_port_that_is_not_to_be_had(taken: Taken, problem: str, fix: str) -> N
         ({"hostname_addresses": None}, f"its hostname has no answer there{NOBODY}", False),
     ],
 )  # fmt: skip
-def test_what_spoils_a_run(changed: dict[str, object], problem: str, fatal: bool) -> None:
+def test_probed_reports_inodes_mtu_and_hostname_problems(
+    changed: dict[str, object], problem: str, fatal: bool
+) -> None:
     (found,) = of_two(health=health(**changed))
     assert (found.node, found.problem, found.fatal) == ("g-1", problem, fatal)
 
 
 @pytest.mark.parametrize("unknown", [{"free_inodes": None}, {"mtu": None}, {"nccl": "2.27.3"}])
-def test_what_is_not_known_is_no_finding(unknown: dict[str, object]) -> None:
+def test_probed_ignores_unknown_values(unknown: dict[str, object]) -> None:
     assert of_two(health=health(**unknown)) == []
 
 
-def test_the_hostname_of_nodes_on_one_machine_does_not_matter() -> None:
+def test_probed_ignores_hostnames_on_one_machine() -> None:
     assert of_two(health=health(interface="lo", hostname_addresses=("127.0.0.1",), mtu=9000)) == []
 
 
-def test_nccl_that_differs_is_fatal() -> None:
+def test_probed_refuses_different_nccl_versions() -> None:
     answers = probes(2, {})
     answers["g-0"] = ProbeAnswer(node="g-0", health=health(nccl="2.27.3"))
     answers["g-1"] = ProbeAnswer(node="g-1", health=health(nccl="2.26.2"))
@@ -203,7 +205,7 @@ def test_nccl_that_differs_is_fatal() -> None:
     assert found.fatal
 
 
-def test_the_nccl_of_the_ranks_environment_counts_and_not_the_machines() -> None:
+def test_probed_takes_nccl_from_the_ranks_environment() -> None:
     answers = probes(2, {})
     answers["g-0"] = ProbeAnswer(node="g-0", health=health(nccl="2.27.3"))
     answers["g-1"] = ProbeAnswer(node="g-1", health=health(nccl="2.26.2"))
@@ -229,7 +231,9 @@ def test_the_nccl_of_the_ranks_environment_counts_and_not_the_machines() -> None
          True),
     ],
 )  # fmt: skip
-def test_a_stale_rank(gpu: bool, ports: tuple[int, ...], problem: str, fatal: bool) -> None:
+def test_probed_reports_a_leftover_process_fatal_if_it_holds_a_gpu(
+    gpu: bool, ports: tuple[int, ...], problem: str, fatal: bool
+) -> None:
     stale = StaleProcess(pid=9, command="python3 t.py", run="R1", gpu=gpu, ports=ports)
     (found,) = of_two(health=health(stale=(stale,)))
     assert (found.problem, found.fatal) == (problem, fatal)

@@ -122,7 +122,7 @@ def serving(answer: Callable[[socket.socket], None], address: str = "127.0.0.1")
 
 
 @needs_127
-def test_nodes_reach_each_other_on_every_port(start: Callable[..., Probed]) -> None:
+def test_probe_connects_all_nodes_on_every_port(start: Callable[..., Probed]) -> None:
     rendezvous = free_port("127.0.0.11")
     nodes = [
         start("a", "127.0.0.11", rendezvous=rendezvous),
@@ -157,7 +157,7 @@ def outcomes(node: Probed, targets: list[dict[str, Any]]) -> list[str]:
     return [attempt["outcome"] for attempt in node.hear()["attempts"]]
 
 
-def test_what_else_listens_is_not_taken_for_the_peer(start: Callable[..., Probed]) -> None:
+def test_probe_does_not_take_another_listener_for_the_peer(start: Callable[..., Probed]) -> None:
     node = start("a", "127.0.0.1")
     other = start("b", "127.0.0.1")
 
@@ -179,7 +179,7 @@ def test_what_else_listens_is_not_taken_for_the_peer(start: Callable[..., Probed
         assert outcomes(node, targets) == ["stranger", "stranger", "stranger", "stranger", "refused"]
 
 
-def test_a_path_that_takes_only_small_packets_is_stalled(start: Callable[..., Probed]) -> None:
+def test_probe_reports_a_path_that_drops_large_packets_as_stalled(start: Callable[..., Probed]) -> None:
     node = start("a", "127.0.0.1")
 
     def swallow(connection: socket.socket) -> None:
@@ -198,7 +198,7 @@ def test_a_path_that_takes_only_small_packets_is_stalled(start: Callable[..., Pr
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux")
 @pytest.mark.skipif(shutil.which("iptables", path=SBIN) is None, reason="needs iptables")
-def test_a_closed_network_of_many_nodes_is_told_before_the_node_is_given_up(
+def test_probe_of_a_closed_network_ends_before_its_silence_limit(
     start: Callable[..., Probed],
 ) -> None:
     closed = f'PATH={SBIN}; ip link set lo up; iptables -A INPUT -p tcp --syn -j DROP; exec "$@"'
@@ -213,17 +213,17 @@ def test_a_closed_network_of_many_nodes_is_told_before_the_node_is_given_up(
     assert time.monotonic() - began < silence_of(130)
 
 
-def test_the_silence_that_many_nodes_are_allowed() -> None:
+def test_silence_of_grows_with_the_number_of_nodes() -> None:
     assert [silence_of(nodes) for nodes in (2, 256, 257, 1000)] == [12, 12, 22, 42]
 
 
-def test_the_limit_of_open_files_is_raised_for_many_peers(start: Callable[..., Probed]) -> None:
+def test_probe_raises_the_open_file_limit_for_many_peers(start: Callable[..., Probed]) -> None:
     few_files = ("sh", "-c", 'ulimit -Sn 128; exec "$@"', "sh")
     node, other = (start(name, "127.0.0.1", within=few_files) for name in "ab")
     assert set(outcomes(node, other.targets() * 250)) == {"connected"}
 
 
-def test_a_taken_port_is_told_with_its_holder(start: Callable[..., Probed]) -> None:
+def test_probe_names_the_holder_of_a_taken_port(start: Callable[..., Probed]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         node = start("a", "127.0.0.1", rendezvous=port)
@@ -234,13 +234,13 @@ def test_a_taken_port_is_told_with_its_holder(start: Callable[..., Probed]) -> N
             assert f"(pid {os.getpid()})" in taken["holder"]
 
 
-def test_an_address_of_another_machine_is_told(start: Callable[..., Probed]) -> None:
+def test_probe_reports_an_address_of_another_machine(start: Callable[..., Probed]) -> None:
     node = start("a", "192.0.2.1")
     assert node.opened["ports"] == []
     assert [taken["problem"] for taken in node.opened["taken"]] == ["not ours", "not ours"]
 
 
-def test_a_stranger_is_given_nothing(start: Callable[..., Probed]) -> None:
+def test_probe_sends_nothing_to_an_unknown_client(start: Callable[..., Probed]) -> None:
     node = start("a", "127.0.0.1")
     with socket.create_connection(("127.0.0.1", node.opened["ports"][0]), timeout=5) as stranger:
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -249,7 +249,7 @@ def test_a_stranger_is_given_nothing(start: Callable[..., Probed]) -> None:
 
 
 @pytest.mark.parametrize("say_peers", [False, True])
-def test_the_probe_ends_when_its_asker_has_gone(start: Callable[..., Probed], say_peers: bool) -> None:
+def test_probe_ends_when_stdin_is_closed(start: Callable[..., Probed], say_peers: bool) -> None:
     node = start("a", "127.0.0.1")
     if say_peers:
         assert outcomes(node, []) == []
@@ -271,11 +271,11 @@ def test_the_probe_ends_when_its_asker_has_gone(start: Callable[..., Probed], sa
         (OSError(errno.EPROTO, "Protocol error"), 0.1, "Protocol error"),
     ],
 )
-def test_what_a_failed_connect_means(error: OSError, seconds: float, outcome: str) -> None:
+def test_classify_maps_connect_errors_to_outcomes(error: OSError, seconds: float, outcome: str) -> None:
     assert on_node.classify(error, seconds) == outcome
 
 
-def test_a_meeting_goes_on_without_those_who_leave_or_are_late() -> None:
+def test_meeting_ends_without_nodes_that_left_or_are_late() -> None:
     meeting: Meeting[int] = Meeting(["a", "b", "c"], deadline_s=60)
     assert meeting.arrive("a", 1)
     meeting.leave("b")
@@ -295,7 +295,7 @@ def test_a_meeting_goes_on_without_those_who_leave_or_are_late() -> None:
     assert 0.15 < time.monotonic() - began < 10
 
 
-def test_an_answer_that_is_none_of_ours_is_refused() -> None:
+def test_parse_refuses_a_malformed_probe_answer() -> None:
     with pytest.raises(KeyError):
         parse("a", {"taken": []}, {"attempts": []})
     with pytest.raises(TypeError):

@@ -32,13 +32,13 @@ TCP6 = """\
 @pytest.mark.skipif(
     sys.byteorder != "little", reason="the kernel prints addresses in the machine's byte order"
 )
-def test_the_kernels_tables() -> None:
+def test_parse_reads_proc_net_tcp_tables() -> None:
     assert listening.parse(TCP) == [("127.0.0.1", 8080, "12345"), ("0.0.0.0", 22, "23456")]
     assert listening.parse(TCP6) == [("::1", 53, "45678"), ("::", 22, "56789")]
     assert listening.parse("") == []
 
 
-def test_who_listens() -> None:
+def test_listening_names_port_pid_and_command() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         (row,) = [row for row in listening.read() if row["port"] == port]
@@ -47,7 +47,7 @@ def test_who_listens() -> None:
     assert [row for row in listening.read() if row["port"] == port] == []
 
 
-def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+def test_listening_and_stale_are_empty_without_proc(tmp_path: Path) -> None:
     assert listening.read(tmp_path / "none") == []
     assert health.stale(proc=tmp_path / "none") == []
 
@@ -68,7 +68,7 @@ def rank(run_dir: Path) -> Iterator[int]:
             child.kill()
 
 
-def test_a_rank_whose_runner_is_dead_is_stale(tmp_path: Path) -> None:
+def test_rank_whose_runner_died_is_stale(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "R1" / "node"
     run_dir.mkdir(parents=True)
     with subprocess.Popen(["sleep", "60"]) as runner, rank(run_dir) as pid:
@@ -86,7 +86,7 @@ def test_a_rank_whose_runner_is_dead_is_stale(tmp_path: Path) -> None:
     assert health.stale(home=tmp_path) == []
 
 
-def test_a_gpu_that_is_held_is_seen(tmp_path: Path) -> None:
+def test_stale_reports_a_process_that_holds_a_gpu(tmp_path: Path) -> None:
     home, proc = tmp_path / "home", tmp_path / "proc"
     for pid, target in ((7, "/dev/nvidia0"), (8, "/dev/nvidiactl")):
         (proc / str(pid) / "fd").mkdir(parents=True)
@@ -101,14 +101,14 @@ def test_a_gpu_that_is_held_is_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_names_and_interfaces() -> None:
+def test_addresses_of_and_mtu_of_read_name_and_interface() -> None:
     assert health.addresses_of("localhost") == ["127.0.0.1"]
     assert health.addresses_of("no-such-host.invalid") == []
     assert health.mtu_of("lo") == int(Path("/sys/class/net/lo/mtu").read_text())
     assert health.mtu_of("none0") is None
 
 
-def test_what_takes_too_long_is_unknown() -> None:
+def test_within_returns_none_after_the_time_limit() -> None:
     import threading
 
     never = threading.Event()

@@ -36,7 +36,7 @@ def of(text: str, **more: Any) -> Wanted:
     return Wanted(**{**fields, **more})
 
 
-def test_where_requirements_come_from(tmp_path: Path) -> None:
+def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: Path) -> None:
     assert wanted(tmp_path) is None
     write(tmp_path, pyproject_toml="[tool.ruff]\nline-length = 100\n")
     assert wanted(tmp_path) is None
@@ -66,7 +66,7 @@ def test_where_requirements_come_from(tmp_path: Path) -> None:
     assert "torch>=" in built_in.files[0][1]
 
 
-def test_a_file_brings_those_that_it_includes(tmp_path: Path) -> None:
+def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")
     with pytest.raises(BadRequirements, match=r"outside its folder and is not sent"):
@@ -87,7 +87,7 @@ def test_a_file_brings_those_that_it_includes(tmp_path: Path) -> None:
     "line",
     ["-e .", "--editable=src", ".", "./pkg", "/opt/pkg", "file:///opt/x.whl", "pkg @ file:///opt/x", "../up"],
 )
-def test_folders_of_this_computer_are_refused(tmp_path: Path, line: str) -> None:
+def test_wanted_refuses_local_folders_in_requirements(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"torch\n{line}\n")
     with pytest.raises(BadRequirements, match=r"requirements.txt, line 2: .* is a folder of this computer"):
         wanted(tmp_path)
@@ -96,7 +96,7 @@ def test_folders_of_this_computer_are_refused(tmp_path: Path, line: str) -> None
 @pytest.mark.parametrize(
     "line", ["-rmore.txt", "eager", "e.g", "pkg @ https://example.org/x.whl", "-c c.txt"]
 )
-def test_other_lines_are_not(tmp_path: Path, line: str) -> None:
+def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
     assert wanted(tmp_path) is not None
 
@@ -110,18 +110,18 @@ def test_other_lines_are_not(tmp_path: Path, line: str) -> None:
         ({"requirements_txt": "x"}, {"wheels": Path("/nowhere")}, "there is no wheel"),
     ],
 )
-def test_what_can_not_be_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
+def test_wanted_names_what_it_cannot_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
     with pytest.raises(BadRequirements, match=said):
         wanted(write(tmp_path, **files), **options)
 
 
-def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
+def test_wanted_names_a_damaged_wheel(tmp_path: Path) -> None:
     write(tmp_path, bad_whl="no zip", requirements_txt="bad")
     with pytest.raises(BadRequirements, match=r"bad.whl is not a wheel"):
         wanted(tmp_path, wheels=tmp_path)
 
 
-def test_the_built_in_jobs_requirements() -> None:
+def test_built_in_requirements_take_torch_packages_of_the_train_extra() -> None:
     lines = [
         "click>=8",
         'torch>=2.6; extra == "train"',
@@ -131,7 +131,7 @@ def test_the_built_in_jobs_requirements() -> None:
     assert built_in_requirements(lines) == ["torch>=2.6", "torchmetrics"]
 
 
-def test_what_does_not_count_in_the_key() -> None:
+def test_key_of_ignores_comments_and_whitespace() -> None:
     key = key_of(of("torch\neinops\n"), "cpu")
     assert key == "fbc6b66c7d462a3c", (
         "another key builds every environment anew: raise FORMAT on purpose only"
@@ -141,7 +141,7 @@ def test_what_does_not_count_in_the_key() -> None:
     assert key_of(of("torch\neinops\n", source="elsewhere"), "cpu") == key
 
 
-def test_what_counts_in_the_key() -> None:
+def test_key_of_differs_by_packages_python_backend_and_wheels() -> None:
     with_wheels = of("torch", wheels=(("torch.whl", "a"),))
     project = (("pyproject.toml", PROJECT),)
     different = [
@@ -159,7 +159,7 @@ def test_what_counts_in_the_key() -> None:
     assert key_of(with_wheels, "cu126") == key_of(with_wheels, "cpu")
 
 
-def test_only_what_installs_counts_in_a_pyproject() -> None:
+def test_key_of_a_pyproject_counts_only_what_installs() -> None:
     def key(text: str) -> str:
         return key_of(of("", kind="project", files=(("pyproject.toml", text),)), "cpu")
 
@@ -189,12 +189,12 @@ def gpu(name: str, driver: str) -> dict[str, Any]:
         ([[gpu("NVIDIA L40S", "580.95.05")]], "driver 580.65.06"),
     ],
 )
-def test_one_backend_for_all_nodes(nodes: Any, backend: str) -> None:
+def test_backend_of_picks_the_build_for_the_oldest_driver(nodes: Any, backend: str) -> None:
     assert backend_of({f"node-{number}": gpus for number, gpus in enumerate(nodes)}) == backend
 
 
 @pytest.mark.parametrize("driver", ["[N/A]", "", "[Unknown Error]"])
-def test_a_driver_of_unknown_version_is_not_taken_for_none(driver: str) -> None:
+def test_backend_of_refuses_an_unknown_driver_version(driver: str) -> None:
     nodes = {"node-0": [gpu("NVIDIA A10", "580.65.06")], "node-1": [gpu("NVIDIA A10", driver)]}
     with pytest.raises(PreflightFailed) as caught:
         backend_of(nodes)
@@ -203,7 +203,7 @@ def test_a_driver_of_unknown_version_is_not_taken_for_none(driver: str) -> None:
     assert str(caught.value).endswith("--python PATH")
 
 
-def test_a_build_for_cpus_beside_gpus_is_told() -> None:
+def test_findings_report_cpu_torch_on_gpu_nodes() -> None:
     old, new = gpu("Tesla K80", "390.1"), gpu("NVIDIA A10", "580.65.06")
     there = {
         "old": facts(gpus=(old,), torch="2.13.0+cpu"),
@@ -225,7 +225,7 @@ def test_a_build_for_cpus_beside_gpus_is_told() -> None:
     assert found[1].fix.startswith("ask for a build with CUDA")
 
 
-def test_environments_that_hold_other_packages_are_told() -> None:
+def test_findings_report_environments_with_other_packages() -> None:
     def holding(*packages: str) -> Facts:
         return facts(packages=packages)
 
@@ -243,7 +243,7 @@ def test_environments_that_hold_other_packages_are_told() -> None:
     )
 
 
-def test_settings_of_a_backend() -> None:
+def test_settings_of_a_backend_are_uv_options() -> None:
     assert settings(None) == ([], {})
     assert settings("cpu") == (["--torch-backend", "cpu"], {})
     assert settings("driver 525.60.13") == (
@@ -282,11 +282,11 @@ WHEELS = (("a.whl", "1"),)
         ),
     ],
 )  # fmt: skip
-def test_uvs_command_lines(wish: Wanted, commands: list[list[str]]) -> None:
+def test_building_commands_are_exact(wish: Wanted, commands: list[list[str]]) -> None:
     assert building.commands(wish, "cpu") == commands
 
 
-def test_a_node_that_comes_later_gets_the_packages_of_the_others() -> None:
+def test_building_request_constrains_a_later_node_to_the_same_packages() -> None:
     request = building.request(of("torch"), "driver 580.65.06", ["torch==2.13.0+cu130", "x @ file:///x"])
     assert request["files"] == {"requirements.txt": "torch", "constraints.txt": "torch==2.13.0+cu130\n"}
     assert request["commands"][1] == [
@@ -308,7 +308,7 @@ def test_a_node_that_comes_later_gets_the_packages_of_the_others() -> None:
         (["  No solution found when resolving dependencies:"], "Mend requirements.txt"),
     ],
 )
-def test_a_failure_says_what_to_do(said: list[str], fix: str) -> None:
+def test_building_failure_says_what_to_do(said: list[str], fix: str) -> None:
     text = str(building.failure("node-1", of("nope"), "uv pip install", said))
     assert text.startswith(
         "node-1: the environment for requirements.txt could not be built (uv pip install):\n"
@@ -317,12 +317,12 @@ def test_a_failure_says_what_to_do(said: list[str], fix: str) -> None:
     assert fix in text
 
 
-def test_a_full_disk_is_told_apart() -> None:
+def test_building_failure_recognizes_a_full_disk() -> None:
     error = building.failure("n", of("x"), "uv pip install", ["No space left on device (os error 28)"])
     assert isinstance(error, DiskFull)
 
 
-def test_a_wheel_is_known_by_its_record(tmp_path: Path) -> None:
+def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "a.whl", "one")
     wheel(tmp_path / "b.whl", "one")
     wheel(tmp_path / "c.whl", "two")

@@ -30,11 +30,11 @@ LOGIN = "Basic " + base64.b64encode(b"me:s@cret").decode()
         ("bash: uv", ()),
     ],
 )
-def test_a_version(said: str, version: tuple[int, ...]) -> None:
+def test_version_of_reads_the_version_of_uv(said: str, version: tuple[int, ...]) -> None:
     assert env_uv.version_of(said) == version
 
 
-def test_the_wheel_of_uv_that_suits_the_node() -> None:
+def test_sent_uv_wheel_fits_the_node() -> None:
     names = [name for name, _ in env_uv.WHEELS.values()]
     for (system, machine), (name, _) in env_uv.WHEELS.items():
         assert env_uv.sent(names, system, machine) == name
@@ -57,14 +57,14 @@ def test_the_wheel_of_uv_that_suits_the_node() -> None:
         ({"SSL_CERT_FILE": "/own"}, {"cert": "/c.pem"}, "https://pypi.org/simple", {}),
     ],
 )
-def test_the_nodes_index(
+def test_index_url_comes_from_environment_then_pip(
     environment: dict[str, str], pip: dict[str, str], index: str, told: dict[str, str]
 ) -> None:
     assert env_uv.index_url(environment, pip) == index
     assert env_uv.uv_environment(environment, pip) == told
 
 
-def test_a_link_on_an_indexs_page() -> None:
+def test_find_link_resolves_links_of_an_index_page() -> None:
     page = "<a href=\"../../f/x-1.whl#sha256=1\">x-1.whl</a><a data-y href='https://h/y%2B1.whl?a=1&amp;b=2'>y</a>"
     assert env_uv.find_link("https://i/simple/x/", page, "x-1.whl") == "https://i/f/x-1.whl"
     assert env_uv.find_link("https://i/simple/x/", page, "y+1.whl") == "https://h/y%2B1.whl?a=1&b=2"
@@ -123,7 +123,7 @@ needs_a_wheel = pytest.mark.skipif(not NAME, reason="needs a system that uv's wh
 
 
 @needs_a_wheel
-def test_uv_comes_from_the_nodes_index(index: dict[str, bytes], tmp_path: Path) -> None:
+def test_uv_is_downloaded_once_from_the_nodes_index(index: dict[str, bytes], tmp_path: Path) -> None:
     body = index[f"/simple/files/{NAME}"] = wheel_of_uv(tmp_path / "uv.whl")
     url, home = index.pop("url").decode(), tmp_path / "home"
     done = provide(home, url, hashlib.sha256(body).hexdigest())
@@ -149,7 +149,9 @@ def test_uv_comes_from_the_nodes_index(index: dict[str, bytes], tmp_path: Path) 
         ),
     ],
 )
-def test_no_way_to_uv(index: dict[str, bytes], tmp_path: Path, change: dict[str, bytes], said: str) -> None:
+def test_uv_download_failure_names_the_cause_without_secrets(
+    index: dict[str, bytes], tmp_path: Path, change: dict[str, bytes], said: str
+) -> None:
     index[f"/simple/files/{NAME}"] = wheel_of_uv(tmp_path / "uv.whl")
     index.update(change)
     done = provide(tmp_path / "home", index.pop("url").decode(), DIGEST)
@@ -161,7 +163,7 @@ def test_no_way_to_uv(index: dict[str, bytes], tmp_path: Path, change: dict[str,
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
 
 
-def test_the_torch_beside_an_interpreter(tmp_path: Path) -> None:
+def test_torch_of_reads_the_version_beside_an_interpreter(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.touch()
@@ -170,7 +172,7 @@ def test_the_torch_beside_an_interpreter(tmp_path: Path) -> None:
     assert env_images.torch_of(python) == "2.9.1+cu130"
 
 
-def test_a_record_counts_only_while_its_python_is_there(tmp_path: Path) -> None:
+def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:
     script = "import json\nfrom remote.node import python_env\nprint(json.dumps(python_env.look('k')))\n"
 
     def look() -> object:

@@ -48,7 +48,7 @@ def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
     return record, [float(time) for time in said]
 
 
-def test_the_first_and_the_last_write_of_the_metrics_are_noted(tmp_path: Path) -> None:
+def test_rank_record_has_first_and_last_metrics_time(tmp_path: Path) -> None:
     script = "time.sleep(0.3); tell(64); time.sleep(1); tell(128); time.sleep(1); tell(256); time.sleep(0.3)"
     record, (first, _, last) = watched(tmp_path, script)
     assert record["metrics_began_at"] == pytest.approx(first, abs=CLOCK_S)
@@ -56,7 +56,7 @@ def test_the_first_and_the_last_write_of_the_metrics_are_noted(tmp_path: Path) -
     assert record["metrics_ended_at"] == pytest.approx(last, abs=CLOCK_S)
 
 
-def test_of_lines_that_come_at_once_the_last_whole_one_counts(tmp_path: Path) -> None:
+def test_rank_record_takes_the_last_whole_line_of_a_write(tmp_path: Path) -> None:
     record, (first, _) = watched(tmp_path, "tell(64, 128, 192, half=1); time.sleep(1); tell(256)")
     assert record["metrics_began_at"] == pytest.approx(first, abs=CLOCK_S)
     assert record["metrics_began_samples"] == 192
@@ -71,7 +71,7 @@ def test_of_lines_that_come_at_once_the_last_whole_one_counts(tmp_path: Path) ->
         "os.remove(os.environ['GPUCTL_METRICS']); os.rmdir('metrics'); open('metrics', 'w').write('x')",
     ],
 )
-def test_of_a_rank_that_tells_of_no_samples_nothing_is_known(tmp_path: Path, script: str) -> None:
+def test_rank_record_without_samples_has_no_metrics_time(tmp_path: Path, script: str) -> None:
     record, _ = watched(tmp_path, script)
     assert (record["exit_code"], record["metrics_began_at"], record["metrics_began_samples"]) == (
         0,
@@ -80,7 +80,7 @@ def test_of_a_rank_that_tells_of_no_samples_nothing_is_known(tmp_path: Path, scr
     )
 
 
-def test_lines_that_come_with_the_ranks_end_began_and_ended_then(tmp_path: Path) -> None:
+def test_rank_record_of_metrics_at_exit_begins_and_ends_then(tmp_path: Path) -> None:
     record, (said,) = watched(tmp_path, "tell(64, 128)")
     assert record["metrics_began_at"] == record["metrics_ended_at"] == pytest.approx(said, abs=CLOCK_S)
     assert record["metrics_began_samples"] == 128
@@ -107,7 +107,7 @@ def test_lines_that_come_with_the_ranks_end_began_and_ended_then(tmp_path: Path)
         (b"", None),
     ],
 )
-def test_the_samples_at_a_files_end(tmp_path: Path, text: bytes, samples: float | None) -> None:
+def test_samples_at_end_reads_the_last_whole_line(tmp_path: Path, text: bytes, samples: float | None) -> None:
     path = tmp_path / "rank-0.jsonl"
     path.write_bytes(text)
     found = samples_at_end(path)

@@ -48,7 +48,7 @@ def run_of(*nproc: int) -> Run:
     )  # fmt: skip
 
 
-def test_a_head_and_a_worker() -> None:
+def test_ray_daemons_argv_of_head_and_worker_are_exact() -> None:
     first, second = machine(0, "10.0.0.1"), machine(1, "10.0.0.2")
     head = ray.daemons(first, facts(), cores=8, master=first, nodes=2, head=None, token="TOKEN")
     start = ["/usr/bin/python3", "-m", "ray.scripts.scripts", "start"]
@@ -82,7 +82,7 @@ def test_a_head_and_a_worker() -> None:
     assert "TOKEN" not in json.dumps({**worker, "token": None}), "the token is in its own field alone"
 
 
-def test_what_differs_is_another_ray() -> None:
+def test_ray_identity_changes_with_token_python_gpus_and_version() -> None:
     def identity(token: str = "T", **changed: object) -> str:
         first = machine(0, "10.0.0.1")
         asked = ray.daemons(first, facts(**changed), cores=8, master=first, nodes=2, head=None, token=token)
@@ -98,12 +98,12 @@ def test_what_differs_is_another_ray() -> None:
     assert len({identity(), *others}) == 5
 
 
-def test_hosts_of_one_machine_have_addresses_of_their_own() -> None:
+def test_ray_address_of_local_hosts_is_unique() -> None:
     assert [ray.address_of(machine(rank, "127.0.0.1")) for rank in (0, 1)] == ["127.0.0.2", "127.0.0.3"]
     assert ray.address_of(machine(1, "10.0.0.7")) == "10.0.0.7"
 
 
-def test_the_machines_that_are_left_keep_their_names() -> None:
+def test_ray_layout_keeps_the_names_of_the_remaining_machines() -> None:
     """A run on some of the machines: what it asks for is what those that are there are called."""
     left = [machine(1, "10.0.0.2"), machine(3, "10.0.0.4")]
     asked = [
@@ -119,7 +119,7 @@ def test_the_machines_that_are_left_keep_their_names() -> None:
     assert f"--layout={labels[0]}:1,{labels[1]}:1" in words
 
 
-def test_names_that_are_no_labels() -> None:
+def test_ray_label_of_hashes_names_that_are_no_labels() -> None:
     assert [ray.label_of(name) for name in ("gpu-0.lan", "a_b")] == ["gpu-0.lan", "a_b"]
     assert ray.label_of("gpu 0") != ray.label_of("gpu 1")
     assert all(re.fullmatch("[0-9a-f]{32}", ray.label_of(name)) for name in ("gpu 0", "-a", "a" * 64))
@@ -133,7 +133,7 @@ def test_names_that_are_no_labels() -> None:
         ((3, 1), (1, 1), (1, 1), (0.3333, 0.3333)),
     ],
 )
-def test_every_rank_finds_room(
+def test_ray_shares_give_every_rank_cpus_and_gpus(
     nproc: tuple[int, int], gpus: tuple[int, int], cores: tuple[int, int], shares: tuple[float, float]
 ) -> None:
     run = run_of(*nproc)
@@ -141,7 +141,7 @@ def test_every_rank_finds_room(
     assert ray.shares(run.nodes, found, {f"c-{rank}": cores[rank] for rank in (0, 1)}) == shares
 
 
-def test_the_first_node_drives_and_every_node_watches_its_ranks() -> None:
+def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     run, job = run_of(2, 2), Script(kind="built-in", target="train", args=("--epochs", "1"))
     found = {"c-0": facts(), "c-1": facts()}
 
@@ -171,7 +171,7 @@ def test_the_first_node_drives_and_every_node_watches_its_ranks() -> None:
     assert "RAY_ADDRESS" not in launch(1)["env"]
 
 
-def test_a_script_is_a_driver() -> None:
+def test_ray_launch_spec_runs_a_script_as_driver() -> None:
     run = run_of(1)
     script = Script(kind="file", target="drive.py", args=("--lr", "0.1"))
     launch = ray.launch_spec(
@@ -205,7 +205,7 @@ def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, 
         ([{**raylet("10.0.0.1"), "resources_total": None}, raylet("10.0.0.2", GPU=2.0)], []),
     ],
 )
-def test_who_is_missing_by_rays_own_view(nodes: list[Any] | None, missing: list[str]) -> None:
+def test_ray_missing_of_lists_nodes_absent_from_ray(nodes: list[Any] | None, missing: list[str]) -> None:
     document = None if nodes is None else {"data": {"result": {"result": nodes}}}
     expected = {
         address: {"gpus": gpus, "start": f"now {address}"}
@@ -229,7 +229,7 @@ time.sleep(300)
 """
 
 
-def test_daemons_are_kept_replaced_and_ended_with_all_that_they_started(tmp_path: Path) -> None:
+def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path) -> None:
     node = NodeHere(tmp_path)
     argv = [sys.executable, "-c", LISTENER, "{gcs}", "{temp_dir}"]
     first = node.ask("ray_start", daemons_request(argv))
@@ -270,7 +270,7 @@ def marked(run_dir: str) -> list[int]:
     return found
 
 
-def test_a_head_that_dies_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_ray_start_reports_the_last_lines_of_a_dead_head(tmp_path: Path) -> None:
     node = NodeHere(tmp_path)
     argv = [sys.executable, "-c", "raise SystemExit('the port 1 is taken')", "{gcs}"]
     with pytest.raises(AssertionError, match="Ray ended: the port 1 is taken"):
@@ -323,7 +323,7 @@ Traceback (most recent call last):
         "a daemon was killed",
     ],
 )
-def test_what_tells_how_rays_daemons_ended(log: str, lines: list[str]) -> None:
+def test_ray_last_lines_show_how_the_daemons_ended(log: str, lines: list[str]) -> None:
     assert ray_daemons.last_lines(log) == lines
 
 
@@ -416,7 +416,7 @@ def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[d
 
 @pytest.mark.usefixtures("node_ray")
 @pytest.mark.parametrize(("statuses", "code"), [(["0", "0"], 0), (["0", "2"], 2), (["0", "none"], 1)])
-def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], code: int) -> None:
+def test_ray_ranks_are_recorded_with_exit_codes(tmp_path: Path, statuses: list[str], code: int) -> None:
     began = time.time()
     status, records = watched(tmp_path / "run", tmp_path, statuses)
     assert status == code
@@ -428,7 +428,7 @@ def test_the_ranks_of_a_node_are_recorded(tmp_path: Path, statuses: list[str], c
 
 
 @pytest.mark.usefixtures("node_ray")
-def test_the_drivers_end_is_the_first_nodes(tmp_path: Path) -> None:
+def test_ray_driver_exit_code_is_that_of_the_first_node(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
         assert part.wait(timeout=20) == 7
@@ -461,7 +461,7 @@ DRIVER = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
 @pytest.mark.parametrize("driver", [[], DRIVER], ids=["worker", "head"])
-def test_rays_end_is_the_end_of_the_nodes_part(tmp_path: Path, node_ray: NodeRay, driver: list[str]) -> None:
+def test_ray_end_fails_the_part_of_the_node(tmp_path: Path, node_ray: NodeRay, driver: list[str]) -> None:
     """With a rank that goes on: it is ended by who started the part."""
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 2, *driver) as part, going_on(run_dir, 2, 3) as ranks:
@@ -475,7 +475,7 @@ def test_rays_end_is_the_end_of_the_nodes_part(tmp_path: Path, node_ray: NodeRay
     assert record["ended_at"]
 
 
-def test_a_driver_that_fails_of_rays_end(tmp_path: Path, node_ray: NodeRay) -> None:
+def test_ray_end_is_named_as_cause_of_a_failed_driver(tmp_path: Path, node_ray: NodeRay) -> None:
     run_dir = tmp_path / "run"
     fails = f"import os, signal; os.kill({node_ray.raylet}, signal.SIGKILL); raise SystemExit(7)"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", fails) as part:
@@ -483,7 +483,7 @@ def test_a_driver_that_fails_of_rays_end(tmp_path: Path, node_ray: NodeRay) -> N
     assert (run_dir / "failure").read_text() == RAY_ENDED + "it said nothing"
 
 
-def test_a_killed_keeper_ends_no_run(tmp_path: Path, node_ray: NodeRay) -> None:
+def test_ray_keeper_killed_does_not_end_the_run(tmp_path: Path, node_ray: NodeRay) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1) as part:
         the_place(run_dir)
@@ -495,7 +495,7 @@ def test_a_killed_keeper_ends_no_run(tmp_path: Path, node_ray: NodeRay) -> None:
 
 
 @pytest.mark.parametrize("ray_ends", [True, False])
-def test_who_is_told_to_stop_as_ray_ends_says_so(tmp_path: Path, node_ray: NodeRay, ray_ends: bool) -> None:
+def test_ray_end_is_recorded_even_during_a_stop(tmp_path: Path, node_ray: NodeRay, ray_ends: bool) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 2) as part, going_on(run_dir, 2, 3) as ranks:
         os.kill(part.pid, signal.SIGSTOP)
@@ -510,7 +510,7 @@ def test_who_is_told_to_stop_as_ray_ends_says_so(tmp_path: Path, node_ray: NodeR
 
 
 @pytest.mark.usefixtures("node_ray")
-def test_what_may_be_secret_goes_with_a_stop(tmp_path: Path) -> None:
+def test_ray_stop_removes_the_environment_file(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1) as part:
         place = the_place(run_dir)

@@ -21,7 +21,9 @@ def saved(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_trial_from_its_begin_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_saves_and_prints_a_trial_from_start_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "trials.json"
     trials = Trials(SEARCH, path)
     trials.told(trial("a"), None, "running")
@@ -36,7 +38,7 @@ def test_a_trial_from_its_begin_to_its_end(tmp_path: Path, capsys: pytest.Captur
     ]
 
 
-def test_a_metric_that_is_not_reported_is_named_and_ends_the_search(tmp_path: Path) -> None:
+def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
     path = tmp_path / "trials.json"
     trials = Trials(SEARCH, path)
     trials.told(trial("a"), None, "running")

@@ -59,13 +59,13 @@ UNREACHED = (
         ),
     ],
 )
-def test_what_the_driver_needs(found: Driver, state: str) -> None:
+def test_driver_state_is_derived_from_bus_module_and_nvidia_smi(found: Driver, state: str) -> None:
     assert readiness.driver_state(found) == state
     problem = readiness.driver_problem(found)
     assert (problem is None) == (state in ("none", "ok"))
 
 
-def test_the_problem_names_the_gpus_and_what_was_said() -> None:
+def test_driver_problem_names_gpus_and_the_error() -> None:
     problem = readiness.driver_problem(driver(smi_exit=18, smi_said=MISMATCH))
     assert problem == (
         "2 NVIDIA GPUs, and the driver waits for a reboot: "
@@ -75,7 +75,7 @@ def test_the_problem_names_the_gpus_and_what_was_said() -> None:
 
 
 @pytest.mark.parametrize("state", ["absent", "done", "degraded"])
-def test_a_run_may_follow(state: readiness.CloudInit) -> None:
+def test_judge_accepts_absent_done_and_degraded_cloud_init(state: readiness.CloudInit) -> None:
     set_up = SetUp(cloud_init=state, complaints=("a",))
     assert readiness.judge("node-0", set_up, deadline_s=60) == set_up
 
@@ -94,13 +94,13 @@ def test_a_run_may_follow(state: readiness.CloudInit) -> None:
         ),
     ],
 )
-def test_no_run_may_follow(set_up: SetUp, sentence: str) -> None:
+def test_judge_refuses_failed_running_and_unknown_cloud_init(set_up: SetUp, sentence: str) -> None:
     with pytest.raises(NotReady, match=sentence):
         readiness.judge("node-0", set_up, deadline_s=900)
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"cloud_init": "done", "complaints": 3}])
-def test_an_answer_that_is_none(answer: dict[str, object] | None) -> None:
+def test_readiness_parse_refuses_a_malformed_answer(answer: dict[str, object] | None) -> None:
     with pytest.raises(BadAnswer):
         readiness.parse("node-0", answer)
 
@@ -120,20 +120,20 @@ def answers(deadline_s: float) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "done"), (1, "failed"), (2, "degraded"), (7, "unknown")])
-def test_the_node_tells_how_cloud_init_ended(cloud_init: Path, code: int, state: str) -> None:
+def test_cloud_init_exit_code_is_mapped_to_a_state(cloud_init: Path, code: int, state: str) -> None:
     cloud_init.write_text(f'#!/bin/sh\n[ "$*" = "status --wait" ] || exit 9\nexit {code}\n')
     cloud_init.chmod(0o755)
     assert answers(10)[-1]["cloud_init"] == state
 
 
-def test_a_signal_is_no_answer_of_cloud_init(cloud_init: Path, tmp_path: Path) -> None:
+def test_cloud_init_killed_by_a_signal_is_asked_again(cloud_init: Path, tmp_path: Path) -> None:
     cloud_init.write_text(f"#!/bin/sh\nmkdir {tmp_path}/once 2>/dev/null && kill -TERM $$\nexit 2\n")
     cloud_init.chmod(0o755)
     assert answers(30)[-1]["cloud_init"] == "degraded"
     assert (tmp_path / "once").is_dir()
 
 
-def test_the_node_gives_up_at_the_deadline_and_leaves_nothing(cloud_init: Path, tmp_path: Path) -> None:
+def test_cloud_init_wait_ends_at_the_deadline_without_processes(cloud_init: Path, tmp_path: Path) -> None:
     cloud_init.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
     cloud_init.chmod(0o755)
     began = time.monotonic()
@@ -143,7 +143,7 @@ def test_the_node_gives_up_at_the_deadline_and_leaves_nothing(cloud_init: Path, 
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_complaints_of_cloud_init(tmp_path: Path) -> None:
+def test_cloud_init_complaints_are_read_from_result_json(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     assert ready.complaints(result) == []
     result.write_text('{"v1": {"datasource": "DataSourceOracle", "errors": ["(\'scripts_user\', 1)"]}}')
@@ -152,7 +152,7 @@ def test_complaints_of_cloud_init(tmp_path: Path) -> None:
     assert ready.complaints(result) == []
 
 
-def test_gpus_and_switches_on_the_bus(tmp_path: Path) -> None:
+def test_bus_counts_nvidia_gpus_and_nvswitches(tmp_path: Path) -> None:
     for name, vendor, kind, device in (
         ("0000:00:04.0", "0x10de", "0x030200", "0x2330"),
         ("0000:00:05.0", "0x10de", "0x030000", None),
@@ -174,7 +174,7 @@ def test_gpus_and_switches_on_the_bus(tmp_path: Path) -> None:
     [([0x2330], 4, True), ([0x2236], 0, False), ([0x2901], 0, True), ([0x2941], 0, False), ([], 4, False)],
     ids=["hgx-h100", "a10", "hgx-b200", "gb200", "switches-alone"],
 )
-def test_gpus_that_need_the_fabric_manager(devices: list[int], switches: int, needed: bool) -> None:
+def test_needs_fabric_is_true_for_nvswitch_gpus(devices: list[int], switches: int, needed: bool) -> None:
     assert gpus.needs_fabric(gpus.Bus(gpus=devices, switches=switches)) == needed
 
 
@@ -189,11 +189,11 @@ Warning: something else
     ("visible", "indices"),
     [(None, [0, 1]), ("1", [1]), ("GPU-1a", [0]), ("", []), ("7", []), ("0,1", [0, 1])],
 )
-def test_gpus_that_a_run_may_use(visible: str | None, indices: list[int]) -> None:
+def test_parse_gpus_respects_cuda_visible_devices(visible: str | None, indices: list[int]) -> None:
     assert [gpu["index"] for gpu in gpus.parse_gpus(CSV, visible)] == indices
 
 
-def test_an_nvidia_smi_that_hangs_is_reported_though_its_output_stays_open(tmp_path: Path) -> None:
+def test_nvidia_smi_timeout_is_reported_though_its_pipe_stays_open(tmp_path: Path) -> None:
     """What it has started holds the pipe, as a process would that is stuck in the driver."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/pid\nwait\n")
@@ -206,9 +206,7 @@ def test_an_nvidia_smi_that_hangs_is_reported_though_its_output_stays_open(tmp_p
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_gpus_are_counted_before_those_are_left_out_that_a_run_may_not_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_read_counts_gpus_hidden_from_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{CSV}END\n")
     program.chmod(0o755)
@@ -233,7 +231,7 @@ FABRIC = "GPU 00000000:{}:00.0\n    Product Name                : NVIDIA H100\n 
     ],
     ids=["at-work", "failed", "no-systemd", "outside-this-container", "not-yet", "says-nothing"],
 )  # fmt: skip
-def test_the_fabric_manager_is_asked_for_and_then_the_gpus(
+def test_fabric_state_asks_systemd_then_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, systemd: str, smi: str, state: str
 ) -> None:
     for name, text in (("systemctl", systemd), ("nvidia-smi", f"cat <<'END'\n{smi}END\n")):
@@ -243,7 +241,7 @@ def test_the_fabric_manager_is_asked_for_and_then_the_gpus(
     assert gpus.fabric_state(str(tmp_path / "nvidia-smi")) == state
 
 
-def test_processes_that_hold_the_gpus_are_found(tmp_path: Path) -> None:
+def test_holders_lists_processes_that_hold_gpus(tmp_path: Path) -> None:
     for pid, name, opened in (
         ("20", "python3", "/dev/nvidia0"),
         ("3", "nvidia-persiste", "/dev/nvidiactl"),
@@ -258,7 +256,7 @@ def test_processes_that_hold_the_gpus_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_a_set_up_that_failed_is_its_owners_business_after_a_reboot_too(
+def test_facts_after_reboot_checks_cloud_init_only_when_judged(
     monkeypatch: pytest.MonkeyPatch, judged: bool
 ) -> None:
     node = SimpleNamespace(name="gpu-0", close=lambda: None)

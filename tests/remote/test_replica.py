@@ -49,7 +49,7 @@ def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -
         None,
     ],
 )
-def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: Any) -> None:
+def test_intake_refuses_hostile_names_one_by_one(tmp_path: Path, path: Any) -> None:
     intake = Intake(tmp_path / "in" / "side")
     send(intake, path, b"evil")
     send(intake, "good.txt", b"good")
@@ -65,7 +65,7 @@ def test_hostile_names_are_refused_one_by_one(tmp_path: Path, path: Any) -> None
         max_size=5,
     )
 )
-def test_no_name_leaves_the_folder(parts: list[str]) -> None:
+def test_plain_parts_never_lead_out_of_the_folder(parts: list[str]) -> None:
     path = "/".join(parts)
     try:
         taken = plain_parts(path)
@@ -77,7 +77,7 @@ def test_no_name_leaves_the_folder(parts: list[str]) -> None:
     assert ".." not in resolved.parts
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_intake_does_not_follow_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     root = tmp_path / "root"
@@ -89,7 +89,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     assert not list(outside.iterdir())
 
 
-def test_damaged_and_misordered_files_are_not_kept(tmp_path: Path) -> None:
+def test_intake_drops_damaged_and_misordered_files(tmp_path: Path) -> None:
     intake = Intake(tmp_path)
     send(intake, "a", b"body", sha256="0" * 64)
     intake.chunk("b", 5, b"body")
@@ -99,7 +99,7 @@ def test_damaged_and_misordered_files_are_not_kept(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_files_that_come_at_the_same_time_are_kept_apart(tmp_path: Path) -> None:
+def test_intake_keeps_interleaved_files_apart(tmp_path: Path) -> None:
     intake = Intake(tmp_path)
     bodies = {"a": b"of a", "b": b"of b", "c": b"of c"}
     for name in ("a", "b"):
@@ -111,7 +111,7 @@ def test_files_that_come_at_the_same_time_are_kept_apart(tmp_path: Path) -> None
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == bodies
 
 
-def test_no_more_is_taken_than_was_asked_for(tmp_path: Path) -> None:
+def test_intake_refuses_files_over_the_byte_limit(tmp_path: Path) -> None:
     intake = Intake(tmp_path, max_bytes=10)
     send(intake, "a", b"123456")
     intake.chunk("b", 0, b"123")
@@ -125,7 +125,7 @@ def test_no_more_is_taken_than_was_asked_for(tmp_path: Path) -> None:
     assert (intake.files, intake.bytes) == (2, 10)
 
 
-def test_what_replaces_a_file_counts_once_and_a_lost_connection_gives_no_room(tmp_path: Path) -> None:
+def test_intake_counts_a_replaced_file_once(tmp_path: Path) -> None:
     intake = Intake(tmp_path, max_bytes=10)
     for _ in range(3):
         send(intake, "a", b"123456")
@@ -142,7 +142,9 @@ def test_what_replaces_a_file_counts_once_and_a_lost_connection_gives_no_room(tm
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 10
 
 
-def test_the_end_of_a_run_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_limits_artifacts_and_checkpoints_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("remote.replica.MAX_ARTIFACT_BYTES", 10)
     monkeypatch.setattr("remote.replica.MAX_CHECKPOINT_BYTES", 5)
     folder, run = folder_of_two(tmp_path)
@@ -169,7 +171,7 @@ for number in range(200):
 """
 
 
-def test_two_commands_may_bring_the_same_runs_checkpoints_at_once(tmp_path: Path) -> None:
+def test_replica_keeps_checkpoints_from_two_commands_at_once(tmp_path: Path) -> None:
     folder, _ = folder_of_two(tmp_path)
     pipe = subprocess.PIPE
     commands = [
@@ -204,7 +206,7 @@ def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:
     return folder, run
 
 
-def test_a_node_writes_its_own_ranks_files_only(tmp_path: Path) -> None:
+def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     replica = Replica(folder, run.nodes[1])
     replica.append("logs/rank-1.log", 0, b"hello")
@@ -229,7 +231,7 @@ def test_a_node_writes_its_own_ranks_files_only(tmp_path: Path) -> None:
         replica.record("ranks/rank-1.json", b"[]")
 
 
-def test_a_record_of_an_older_gpuctl_lacks_what_came_later(tmp_path: Path) -> None:
+def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     old = {"rank": 1, "local_rank": 0, "pid": 7, "started_at": 1.5, "ended_at": 2.5, "exit_code": 0}
     record = Replica(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(old).encode())
@@ -251,7 +253,7 @@ def test_a_record_of_an_older_gpuctl_lacks_what_came_later(tmp_path: Path) -> No
     ] == [(1.75, 64.0, 2.25)]
 
 
-def test_artifacts_of_two_nodes_are_merged_and_none_is_lost(tmp_path: Path) -> None:
+def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     for rank, files in enumerate(
         ({"same": b"s", "model.pt": b"0", "x": b"file"}, {"same": b"s", "model.pt": b"1", "x/y": b"in"})

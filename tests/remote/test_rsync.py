@@ -16,7 +16,7 @@ TARGET = rsync.Target(
 )
 
 
-def test_the_command() -> None:
+def test_rsync_argv_is_exact() -> None:
     assert rsync.argv(TARGET) == [
         "rsync", "--files-from=-", "--from0", "--perms", "--times", "--ignore-times", "--no-implied-dirs",
         "--protect-args",
@@ -29,7 +29,7 @@ def test_the_command() -> None:
     ]  # fmt: skip
 
 
-def test_a_path_with_quotes_is_quoted_as_rsync_takes_it_apart() -> None:
+def test_rsync_argv_quotes_a_path_with_quotes() -> None:
     words = rsync.argv(replace(TARGET, ssh_config=Path("/it's mine/config")))
     assert "--rsh=ssh -F '/it''s mine/config' -o " in " ".join(words)
 
@@ -44,7 +44,7 @@ def test_a_path_with_quotes_is_quoted_as_rsync_takes_it_apart() -> None:
         ("", (0,)),
     ],
 )
-def test_versions(said: str, found: tuple[int, ...]) -> None:
+def test_rsync_version_is_read(said: str, found: tuple[int, ...]) -> None:
     assert rsync.version(said) == found
 
 
@@ -57,12 +57,12 @@ def test_versions(said: str, found: tuple[int, ...]) -> None:
         (b"\r        1048576  10%  100.00MB/s    0:00:04  \r        20", 1048576),
     ],
 )
-def test_progress(said: bytes, sent: int) -> None:
+def test_rsync_progress_is_read(said: bytes, sent: int) -> None:
     assert rsync.sent_bytes(said) == sent
 
 
 @pytest.mark.skipif(not rsync.usable(), reason="needs ssh and rsync 3.1 or newer")
-def test_why_it_failed_is_what_ssh_says(tmp_path: Path) -> None:
+def test_rsync_failure_reports_the_message_of_ssh(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     config = tmp_path / "it's mine" / "config"
     config.parent.mkdir()

@@ -8,7 +8,7 @@ from remote.errors import BadAnswer
 from remote.run_state import record_of_end
 
 
-def test_what_a_node_says_is_kept() -> None:
+def test_record_of_end_keeps_the_nodes_answer() -> None:
     said = {"running": False, "exit_code": 3, "ended_at": 1790000000.5, "stopped": False, "pid": 7}
     record = record_of_end("gpu-0", "torchrun", said)
     assert (record.node, record.launcher, record.exit_code, record.ended_at) == (
@@ -35,6 +35,6 @@ def test_what_a_node_says_is_kept() -> None:
         {"failure": ["disk full"]},
     ],
 )
-def test_what_can_not_be_so_is_refused(wrong: dict[str, Any]) -> None:
+def test_record_of_end_refuses_impossible_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadAnswer, match="gpu-0: what it says of the run's end can't be read"):
         record_of_end("gpu-0", "torchrun", {"running": False} | wrong)

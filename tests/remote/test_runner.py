@@ -36,7 +36,7 @@ json.dump(runner.wait_for_end(run_dir, 30), sys.stdout)
 @pytest.mark.parametrize(
     ("hook", "stopped", "failure"), [("stop", True, None), ("shut_down", False, NOT_OUR_STOP)]
 )
-def test_a_run_that_is_ended_early_was_started(
+def test_run_stopped_during_launch_is_recorded_as_started(
     tmp_path: Path, hook: str, stopped: bool, failure: str | None
 ) -> None:
     run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"

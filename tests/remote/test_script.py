@@ -23,14 +23,18 @@ from remote.tree import tree_of
         "pattern = '\\d'\nclass objective: pass",
     ],
 )
-def test_a_function_that_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_user_function_accepts_sources_that_may_define_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
     (tmp_path / "search.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     assert user_function("search.py:objective", tree_of(tmp_path, "*.py")).target == "search:objective"
 
 
 @pytest.mark.parametrize("source", ["", "def objectiv(config): pass", "objective()", "'objective'"])
-def test_a_function_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_user_function_refuses_a_missing_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
     (tmp_path / "search.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(

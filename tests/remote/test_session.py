@@ -15,7 +15,9 @@ from remote.session import Node
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a bug")])
-def test_what_a_listener_raises_is_no_broken_connection(node: Node, stream: str, error: Exception) -> None:
+def test_run_raises_the_listeners_error_and_keeps_the_connection(
+    node: Node, stream: str, error: Exception
+) -> None:
     heard: list[tuple[str, bytes]] = []
 
     def listen(name: str, line: bytes) -> None:
@@ -31,7 +33,7 @@ def test_what_a_listener_raises_is_no_broken_connection(node: Node, stream: str,
     assert node.run("echo fine", lambda *_: None).stdout == b"fine\n"
 
 
-def test_listeners_of_both_streams_may_fail_at_once(node: Node) -> None:
+def test_run_raises_when_listeners_of_both_streams_fail(node: Node) -> None:
     both = threading.Barrier(2)
 
     def listen(name: str, _: bytes) -> None:
@@ -42,7 +44,7 @@ def test_listeners_of_both_streams_may_fail_at_once(node: Node) -> None:
         node.run("echo a; echo b >&2; cat /dev/zero", listen)
 
 
-def test_a_command_that_does_not_end_in_time_is_lost(node: Node) -> None:
+def test_run_times_out_and_keeps_the_connection(node: Node) -> None:
     with pytest.raises(ConnectionLost, match=r"`exec sleep 60` did not end within 0 s"):
         node.run("exec sleep 60", timeout_s=0.2)
     assert node.run("exit 3", timeout_s=60).exit_code == 3, "the connection is there for the next"
@@ -50,7 +52,7 @@ def test_a_command_that_does_not_end_in_time_is_lost(node: Node) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_a_full_disk_here_is_told_as_that(cluster: Gpuctl) -> None:
+def test_exec_reports_a_full_local_disk(cluster: Gpuctl) -> None:
     command = [BIN / "gpuctl", "exec", "--rank", "0", "--", "seq 200000; echo ended >&2"]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=cluster.env)
@@ -58,7 +60,7 @@ def test_a_full_disk_here_is_told_as_that(cluster: Gpuctl) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error(cluster: Gpuctl) -> None:
+def test_exec_to_a_closed_pipe_is_no_error(cluster: Gpuctl) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [BIN / "gpuctl", "exec", "--rank", "0", "--", "seq 200000; echo ended >&2"]

@@ -56,7 +56,7 @@ def listing(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir())
 
 
-def test_a_push_never_replaces_a_folder_by_a_file(here: Path, tmp_path: Path) -> None:
+def test_push_refuses_to_replace_a_folder_by_a_file(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(there / "notes", dear="diary")
     make(here, a="new", notes="a file")
@@ -66,7 +66,7 @@ def test_a_push_never_replaces_a_folder_by_a_file(here: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("push", [True, False])
-def test_a_file_in_the_way_of_a_folder_is_named(here: Path, tmp_path: Path, push: bool) -> None:
+def test_sync_and_push_refuse_to_replace_a_file_by_a_folder(here: Path, tmp_path: Path, push: bool) -> None:
     there = make(tmp_path / "there", data="precious")
     make(here / "data", x="1")
     with pytest.raises(OSError, match="data is a file there, and a folder here; nothing was changed"):
@@ -74,7 +74,7 @@ def test_a_file_in_the_way_of_a_folder_is_named(here: Path, tmp_path: Path, push
     assert (there / "data").read_text() == "precious"
 
 
-def test_a_push_follows_linked_folders_and_a_sync_does_not(here: Path, tmp_path: Path) -> None:
+def test_push_follows_linked_folders_and_sync_refuses_them(here: Path, tmp_path: Path) -> None:
     there, real = make(tmp_path / "there"), make(tmp_path / "real", mine="kept")
     (there / "lnk").symlink_to(real)
     make(here / "lnk", x="1")
@@ -86,7 +86,7 @@ def test_a_push_follows_linked_folders_and_a_sync_does_not(here: Path, tmp_path:
     assert listing(real) == ["mine", "x"]
 
 
-def test_a_sync_makes_room_for_what_changed_its_kind(here: Path, tmp_path: Path) -> None:
+def test_sync_replaces_files_by_folders_it_sent(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here / "a" / "b", x="1")
     make(here, c="file")
@@ -102,7 +102,7 @@ def test_a_sync_makes_room_for_what_changed_its_kind(here: Path, tmp_path: Path)
     assert listing(there) == ["a", "c/y", "of a run"]
 
 
-def test_a_sync_spares_what_a_run_wrote(here: Path, tmp_path: Path) -> None:
+def test_sync_keeps_files_a_run_wrote(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here / "out", x="1")
     sync(there, read_everything(here))
@@ -115,7 +115,7 @@ def test_a_sync_spares_what_a_run_wrote(here: Path, tmp_path: Path) -> None:
     assert listing(there) == ["out/model.pt", "out/x"]
 
 
-def test_a_folder_that_became_a_link_is_not_emptied(here: Path, tmp_path: Path) -> None:
+def test_sync_does_not_delete_through_a_linked_folder(here: Path, tmp_path: Path) -> None:
     there, real = tmp_path / "there", make(tmp_path / "real", x="not brought")
     make(here / "a", x="1")
     make(here, b="1")
@@ -128,7 +128,7 @@ def test_a_folder_that_became_a_link_is_not_emptied(here: Path, tmp_path: Path) 
     assert listing(real) == ["x"]
 
 
-def test_an_interrupted_sync_leaves_nothing_behind_and_goes_on(here: Path, tmp_path: Path) -> None:
+def test_interrupted_sync_changes_nothing_and_can_be_repeated(here: Path, tmp_path: Path) -> None:
     there = make(tmp_path / "there", a="old")
     make(here, a="new", b="2")
     with pytest.raises(EOFError):
@@ -139,7 +139,7 @@ def test_an_interrupted_sync_leaves_nothing_behind_and_goes_on(here: Path, tmp_p
     assert sync(there, read_everything(here))[0]["paths"] == []
 
 
-def test_what_an_interrupted_sync_brought_makes_room_later(here: Path, tmp_path: Path) -> None:
+def test_sync_replaces_files_of_an_interrupted_sync(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
@@ -152,7 +152,7 @@ def test_what_an_interrupted_sync_brought_makes_room_later(here: Path, tmp_path:
     assert listing(there) == ["a/x"]
 
 
-def test_a_folder_that_a_killed_sync_left_is_removed(here: Path, tmp_path: Path) -> None:
+def test_sync_removes_the_staging_folder_of_a_killed_sync(here: Path, tmp_path: Path) -> None:
     """But not that of one that goes on; what rsync had of a file is kept for it."""
     there = make(tmp_path / "there")
     make(here, a="1")
@@ -167,7 +167,7 @@ def test_a_folder_that_a_killed_sync_left_is_removed(here: Path, tmp_path: Path)
     assert listing(there) == ["a"]
 
 
-def test_what_came_by_another_way_is_not_asked_for_again(here: Path, tmp_path: Path) -> None:
+def test_sync_does_not_request_files_already_copied(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
@@ -186,7 +186,7 @@ def test_what_came_by_another_way_is_not_asked_for_again(here: Path, tmp_path: P
     assert read_everything(there).entries == tree.entries
 
 
-def test_one_file_after_the_other(here: Path, tmp_path: Path) -> None:
+def test_sync_refuses_interleaved_or_unrequested_files(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here, a="1", b="2")
     tree = read_everything(here)
@@ -198,7 +198,7 @@ def test_one_file_after_the_other(here: Path, tmp_path: Path) -> None:
         assert listing(there) == []
 
 
-def test_a_sync_that_changes_nothing_writes_nothing(here: Path, tmp_path: Path) -> None:
+def test_sync_without_changes_writes_nothing(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here / "deep" / "er", a="1")
     sync(there, read_everything(here))
@@ -209,7 +209,7 @@ def test_a_sync_that_changes_nothing_writes_nothing(here: Path, tmp_path: Path) 
     assert paths[2].stat().st_ino == before[2].st_ino
 
 
-def test_a_file_goes_to_another_disk_whole(tmp_path: Path) -> None:
+def test_put_copies_files_and_links_to_another_disk(tmp_path: Path) -> None:
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second disk: Linux has one in /dev/shm")
@@ -227,7 +227,7 @@ def test_a_file_goes_to_another_disk_whole(tmp_path: Path) -> None:
             staging.put(str(tmp_path / "f"), f"{folder}/none/f")
 
 
-def test_how_far_it_is() -> None:
+def test_sync_progress_is_logged_at_intervals() -> None:
     said: list[str] = []
     progress = _Progress(total_bytes=500_000_000, say=said.append)
     progress.at(1)
@@ -237,7 +237,7 @@ def test_how_far_it_is() -> None:
     assert said == ["250.0 MB of 500.0 MB sent"]
 
 
-def test_links_are_made_and_replaced(here: Path, tmp_path: Path) -> None:
+def test_sync_creates_and_replaces_links(here: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     make(here, a="1", b="2")
     (here / "lnk").symlink_to("a")
@@ -249,12 +249,12 @@ def test_links_are_made_and_replaced(here: Path, tmp_path: Path) -> None:
     assert listing(there) == ["a", "b", "lnk"]
 
 
-def test_a_damaged_document_reads_as_empty(tmp_path: Path) -> None:
+def test_read_json_of_a_damaged_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_bytes(b'{"a": [1, 2')
     assert files.read_json(tmp_path / "d.json") == {}
 
 
-def test_a_document_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
+def test_write_json_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "d.json"
     files.write_json(path, {"a": 1})
     script = (

@@ -17,7 +17,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_nothing_is_lost_and_the_end_is_seen(ends):
+def test_tcp_recv_returns_all_bytes_and_the_end(ends):
     ours, theirs = ends
     sent = bytes(range(256)) * 1000
     theirs.sendall(sent)
@@ -28,7 +28,7 @@ def test_nothing_is_lost_and_the_end_is_seen(ends):
     assert ours.recv(1) == b""
 
 
-def test_a_time_limit_is_kept_and_what_comes_later_is_read(ends):
+def test_tcp_recv_times_out_and_reads_later_data(ends):
     ours, theirs = ends
     ours.settimeout(0.01)
     with pytest.raises(TimeoutError):
@@ -38,6 +38,6 @@ def test_a_time_limit_is_kept_and_what_comes_later_is_read(ends):
     assert ours.recv(2) + ours.recv(2) == b"late"
 
 
-def test_a_name_that_can_be_none_has_a_sentence_of_the_system():
+def test_open_tcp_raises_gaierror_for_an_invalid_name():
     with pytest.raises(socket.gaierror):
         open_tcp("a..b", 22, 1)

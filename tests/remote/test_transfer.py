@@ -38,7 +38,7 @@ class Sends(NodeHere):
             assert go_on.wait(30)
 
 
-def test_what_is_on_its_way_goes_when_the_intake_is_closed_and_nothing_comes_after(tmp_path: Path) -> None:
+def test_closed_intake_removes_partial_files_and_takes_no_more(tmp_path: Path) -> None:
     chunk = {"t": "chunk", "path": "a", "offset": 0}
     node = Sends(tmp_path, (chunk, b"1"), (dict(chunk, offset=1), b"2"), (dict(chunk, path="b/c"), b"3"))
     intake = Intake(tmp_path / "in", max_bytes=1000)
@@ -70,7 +70,7 @@ def test_what_is_on_its_way_goes_when_the_intake_is_closed_and_nothing_comes_aft
         {"t": "what"},
     ],
 )
-def test_what_is_no_part_of_a_file_ends_the_transfer(tmp_path: Path, header: dict[str, Any]) -> None:
+def test_receive_refuses_a_malformed_header(tmp_path: Path, header: dict[str, Any]) -> None:
     node = Sends(tmp_path, ({"t": "chunk", "path": "b", "offset": 0}, b"1"), (header, b"2"))
     node.go_on[0].set()
     with pytest.raises(BadAnswer, match=r"^gpu-0: sent "):
@@ -79,7 +79,7 @@ def test_what_is_no_part_of_a_file_ends_the_transfer(tmp_path: Path, header: dic
 
 
 @pytest.mark.parametrize("path", ["\ud800", 5, None, "../a"])
-def test_a_name_that_no_file_has_is_left_out_by_itself(tmp_path: Path, path: Any) -> None:
+def test_receive_leaves_out_an_invalid_file_name(tmp_path: Path, path: Any) -> None:
     complete = {"t": "complete", "path": path, "bytes": 1, "sha256": "", "mode": 0}
     node = Sends(
         tmp_path, ({"t": "chunk", "path": path, "offset": 0}, b"1"), (complete, b""), ({"t": "done"}, b"")
@@ -91,7 +91,7 @@ def test_a_name_that_no_file_has_is_left_out_by_itself(tmp_path: Path, path: Any
 
 
 @pytest.mark.slow
-def test_an_interrupted_pull_leaves_no_part_of_a_file(cluster: Gpuctl) -> None:
+def test_interrupted_pull_leaves_no_partial_file(cluster: Gpuctl) -> None:
     with (cluster.cwd / "large").open("wb") as file:
         os.truncate(file.fileno(), 20 * 1000**3)
     pulling = cluster.start("pull", str(cluster.cwd / "large"), "back")

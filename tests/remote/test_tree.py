@@ -19,7 +19,7 @@ def fill(root: Path, *names: str) -> None:
         path.write_text(name)
 
 
-def test_without_git_the_usual_clutter_is_left_out(tmp_path: Path) -> None:
+def test_read_tree_without_git_leaves_out_caches_and_environments(tmp_path: Path) -> None:
     fill(
         tmp_path, "a.py", ".venv/bin/python", "pkg/__pycache__/m.pyc", "pkg/m.py", "node_modules/x.js", ".env"
     )
@@ -28,7 +28,7 @@ def test_without_git_the_usual_clutter_is_left_out(tmp_path: Path) -> None:
     assert read.skipped == (".env",)
 
 
-def test_with_git_it_is_what_git_would_track(tmp_path: Path) -> None:
+def test_read_tree_with_git_sends_what_git_would_track(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     fill(tmp_path, "a.py", "new.py", "out/model.pt", "gone.py", "späße.py")
     (tmp_path / ".gitignore").write_text("out/\n")
@@ -39,7 +39,7 @@ def test_with_git_it_is_what_git_would_track(tmp_path: Path) -> None:
     assert found == [".gitignore", "a.py", "new.py", "späße.py", "untracked.py"]
 
 
-def test_a_tracked_folder_that_became_a_file(tmp_path: Path) -> None:
+def test_read_tree_sends_a_tracked_folder_replaced_by_a_file(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     fill(tmp_path, "a/b.py", "c.py")
     subprocess.run(["git", "-C", str(tmp_path), "add", "-A"], check=True)
@@ -49,12 +49,12 @@ def test_a_tracked_folder_that_became_a_file(tmp_path: Path) -> None:
     assert list(tree.read_tree(tmp_path).entries) == ["a", "c.py"]
 
 
-def test_the_list_of_many_files_is_small(tmp_path: Path) -> None:
+def test_tree_manifest_of_many_files_is_small(tmp_path: Path) -> None:
     entries = {f"package/part{n % 50}/module_{n}.py": (n, 10**18 + n * 7919**3, 0o644) for n in range(10_000)}
     assert len(tree.Tree(root=tmp_path, entries=entries).packed) < 250_000
 
 
-def test_links_inside_are_kept_and_those_that_lead_out_are_named(tmp_path: Path) -> None:
+def test_read_tree_keeps_inner_links_and_names_outer_ones(tmp_path: Path) -> None:
     root = tmp_path / "root"
     fill(root, "a.py", "folder/b.py")
     (root / "inside").symlink_to("folder/b.py")
@@ -67,7 +67,7 @@ def test_links_inside_are_kept_and_those_that_lead_out_are_named(tmp_path: Path)
     assert sorted(read.entries) == ["a.py", "folder/b.py", "inside"]
 
 
-def test_a_large_folder_is_refused_with_its_size(tmp_path: Path) -> None:
+def test_read_tree_refuses_a_large_folder_unless_allowed(tmp_path: Path) -> None:
     fill(tmp_path, "a.py")
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(tree.MAX_BYTES + 1)
@@ -76,7 +76,9 @@ def test_a_large_folder_is_refused_with_its_size(tmp_path: Path) -> None:
     assert len(tree.read_tree(tmp_path, allow_large=True).entries) == 2
 
 
-def test_only_what_has_a_size_is_named_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_tree_names_only_large_files_in_its_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tree, "MAX_BYTES", 10)
     (tmp_path / "a.txt").touch()
     (tmp_path / "b.bin").write_bytes(bytes(20))
@@ -84,7 +86,7 @@ def test_only_what_has_a_size_is_named_as_large(tmp_path: Path, monkeypatch: pyt
         tree.read_tree(tmp_path)
 
 
-def test_a_checkout_that_git_refuses_is_not_sent_as_a_whole(
+def test_read_tree_refuses_a_checkout_of_dubious_ownership(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
@@ -94,7 +96,7 @@ def test_a_checkout_that_git_refuses_is_not_sent_as_a_whole(
         tree.read_tree(tmp_path / "sub")
 
 
-def test_a_git_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_tree_times_out_on_a_hanging_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "project", "a")
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "git").chmod(0o755)
@@ -106,13 +108,13 @@ def test_a_git_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         tree.read_tree(tmp_path / "project")
 
 
-def test_without_a_git_program_there_is_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_tree_works_without_a_git_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "a.py")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert list(tree.read_tree(tmp_path).entries) == ["a.py"]
 
 
-def test_repositories_within_are_named(tmp_path: Path) -> None:
+def test_read_tree_names_and_skips_nested_repositories(tmp_path: Path) -> None:
     fill(tmp_path, "a.py", "inner/b.py")
     for root in (tmp_path, tmp_path / "inner"):
         subprocess.run(["git", "init", "-q", str(root)], check=True)
@@ -122,7 +124,7 @@ def test_repositories_within_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("allow_large", [True, False])
-def test_the_home_folder_is_never_sent(
+def test_read_tree_refuses_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow_large: bool
 ) -> None:
     home = tmp_path / "users" / "me"
@@ -136,7 +138,7 @@ def test_the_home_folder_is_never_sent(
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_credentials_are_never_sent(tmp_path: Path, git: bool) -> None:
+def test_read_tree_never_sends_credentials(tmp_path: Path, git: bool) -> None:
     if git:
         subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     fill(tmp_path, "a.py", ".ssh/id", ".ssh/deep/er", "x/.aws/credentials", "x/.netrc", "x/y.py")
@@ -145,7 +147,7 @@ def test_credentials_are_never_sent(tmp_path: Path, git: bool) -> None:
         assert {"a.py", "x/y.py"} == {name for name in read.entries if not name.startswith(".git/")}
 
 
-def test_everything_is_what_git_ignores_too(tmp_path: Path) -> None:
+def test_read_everything_includes_git_ignored_files(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     fill(tmp_path, "a.py", "out/model.pt", ".venv/bin/python", ".env")
     (tmp_path / ".gitignore").write_text("out/\n")
@@ -157,13 +159,15 @@ def test_everything_is_what_git_ignores_too(tmp_path: Path) -> None:
     assert list(tree.read_everything(tmp_path / "odd[1].txt").entries) == ["odd[1].txt"]
 
 
-def test_the_built_in_job_is_found_without_importing_it() -> None:
+def test_built_in_tree_contains_only_python_files_of_train() -> None:
     entries = built_in_tree().entries
     assert "train/__main__.py" in entries
     assert all(name.startswith("train/") and name.endswith(".py") for name in entries)
 
 
-def test_scripts_are_checked_against_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_script_accepts_only_python_scripts_that_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     fill(root, "train.py", "pkg/__init__.py", "pkg/mod.py", "hidden/secret.py", "tool/__main__.py")
@@ -210,7 +214,7 @@ def test_scripts_are_checked_against_what_is_sent(tmp_path: Path, monkeypatch: p
             user_script(words, module, read)
 
 
-def test_sizes_for_people() -> None:
+def test_human_bytes_formats_sizes() -> None:
     assert [tree.human_bytes(n) for n in (0, 999, 1000, 1_234_567, 5e12)] == [
         "0 B",
         "999 B",

@@ -81,7 +81,9 @@ def failure(machine: Machine, pinned: Path, kind: type[RemoteError], timeout_s: 
     return str(caught.value)
 
 
-def test_all_machines_share_one_connection(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_shares_one_connection_to_the_jump_host(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     behind = {machine.name: machine for machine in hosts[1:]}
     nodes = values(fan_out(lambda machine: connect(machine, pinned), behind))
     try:
@@ -102,7 +104,9 @@ def test_all_machines_share_one_connection(hosts: Sequence[Machine], home: Path,
     again.close()
 
 
-def test_a_connection_that_broke_is_made_anew(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_reconnects_after_a_broken_connection(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     node = connect(hosts[1], pinned)
     (shared,) = tunnel._open.values()
     transport = shared.client.result().get_transport()
@@ -117,7 +121,9 @@ def test_a_connection_that_broke_is_made_anew(hosts: Sequence[Machine], home: Pa
     closed()
 
 
-def test_no_key_of_a_jump_host_is_taken_on_trust(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_refuses_an_unknown_or_changed_jump_host_key(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     (home / "known_hosts").write_text("")
     said = failure(hosts[1], pinned, HostKeyRejected)
     assert said.startswith(f"{hosts[1].name}: jump host {hosts[1].jump}: no host key of [127.0.0.1]:")
@@ -132,7 +138,9 @@ def test_no_key_of_a_jump_host_is_taken_on_trust(hosts: Sequence[Machine], home:
     assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in said
 
 
-def test_the_machine_s_own_key_is_pinned_too(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_checks_the_host_key_of_the_machine(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     pinned.write_text(known_hosts.render([replace(hosts[1], host_key=make_key(home / "other"))]))
     assert "the host key has changed" in failure(hosts[1], pinned, HostKeyRejected)
     shown = known_hosts.pin(replace(hosts[1], host_key=None), [pinned], accept_new=False)
@@ -142,7 +150,9 @@ def test_the_machine_s_own_key_is_pinned_too(hosts: Sequence[Machine], home: Pat
     closed()
 
 
-def test_a_jump_host_that_takes_no_key(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_names_the_keys_a_jump_host_refused(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     (home / "config").write_text("")
     said = failure(hosts[1], pinned, AuthenticationFailed)
     assert f"jump host {hosts[1].jump}: it did not accept the keys of your agent and of ~/.ssh" in said
@@ -151,7 +161,9 @@ def test_a_jump_host_that_takes_no_key(hosts: Sequence[Machine], home: Path, pin
     assert f"it did not accept {home}/wrong" in failure(hosts[1], pinned, AuthenticationFailed)
 
 
-def test_what_lies_behind_does_not_answer(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_reports_a_machine_that_does_not_answer(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
     said = failure(replace(hosts[1], port=port), pinned, Unreachable)
@@ -174,9 +186,7 @@ def accepted(listener: socket.socket) -> int:
         count += 1
 
 
-def test_a_jump_host_that_is_not_there_is_waited_for_once(
-    hosts: Sequence[Machine], home: Path, pinned: Path
-) -> None:
+def test_tunnel_waits_once_for_a_silent_jump_host(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gate = replace(hosts[0], port=silent.getsockname()[1])
         (home / "known_hosts").write_text(known_hosts.render([gate]))
@@ -191,7 +201,7 @@ def test_a_jump_host_that_is_not_there_is_waited_for_once(
     closed()
 
 
-def test_a_machine_that_falls_silent_is_noticed(
+def test_tunnel_detects_a_machine_that_stops_answering(
     hosts: Sequence[Machine], home: Path, pinned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnel, "ASK_EVERY_S", 0.3)
@@ -248,7 +258,7 @@ needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs OpenSSH's server")
 
 
 @needs_sshd
-def test_over_openssh_s_server(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_works_over_an_openssh_server(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
     with openssh_server(home, "MaxSessions 1", "MaxStartups 2") as jump:
         behind = {str(n): replace(hosts[1 + n % 2], name=f"n{n}", jump=jump) for n in range(16)}
         nodes = values(fan_out(lambda machine: connect(machine, pinned), behind))
@@ -260,7 +270,9 @@ def test_over_openssh_s_server(hosts: Sequence[Machine], home: Path, pinned: Pat
 
 
 @needs_sshd
-def test_a_jump_host_that_forwards_nothing(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_reports_a_jump_host_that_forbids_forwarding(
+    hosts: Sequence[Machine], home: Path, pinned: Path
+) -> None:
     with openssh_server(home, "AllowTcpForwarding no") as jump:
         said = failure(replace(hosts[1], jump=jump), pinned, Unreachable)
     assert (
@@ -269,7 +281,7 @@ def test_a_jump_host_that_forwards_nothing(hosts: Sequence[Machine], home: Path,
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
-def test_openssh_takes_the_same_way(
+def test_openssh_connects_with_the_rendered_jump_config(
     hosts: Sequence[Machine], home: Path, pinned: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "ssh_config"
@@ -290,7 +302,7 @@ def test_openssh_takes_the_same_way(
     assert (home / "known_hosts").read_text() == ""
 
 
-def test_what_the_user_s_configuration_says(tmp_path: Path) -> None:
+def test_find_way_reads_the_users_ssh_config(tmp_path: Path) -> None:
     config, key = tmp_path / "config", tmp_path / "key"
     key.write_text("")
     config.write_text(
@@ -323,7 +335,7 @@ def test_what_the_user_s_configuration_says(tmp_path: Path) -> None:
         way("gate")
 
 
-def test_the_stream_is_what_paramiko_wants() -> None:
+def test_tunnel_has_the_attributes_paramiko_uses() -> None:
     """paramiko looks for these on a socket that it is given; some of them only when things go wrong."""
     for name in ("settimeout", "recv", "send", "close", "_closed"):
         assert hasattr(tunnel.Tunnel, name)

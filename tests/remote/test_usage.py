@@ -49,7 +49,7 @@ UNKNOWN = dict.fromkeys(
         ("", None),
     ],
 )
-def test_a_row_of_nvidia_smi(line: str, row: tuple[int, str, dict[str, Any]] | None) -> None:
+def test_parse_row_reads_a_line_of_nvidia_smi(line: str, row: tuple[int, str, dict[str, Any]] | None) -> None:
     assert gpu_usage.parse_row(line) == row
 
 
@@ -66,7 +66,7 @@ def test_a_row_of_nvidia_smi(line: str, row: tuple[int, str, dict[str, Any]] | N
         ("GPU-5a,", False),
     ],
 )
-def test_the_gpus_of_cuda_visible_devices(visible: str | None, seen: bool) -> None:
+def test_is_visible_respects_cuda_visible_devices(visible: str | None, seen: bool) -> None:
     assert gpu_usage.is_visible(1, "GPU-c93e", visible) is seen
 
 
@@ -83,7 +83,7 @@ STAT = "cpu  100 5 45 800 50 3 7 0 40 0\ncpu0 100 5 45 800 50 3 7 0 40 0\nintr 1
         ("cpu 1\n", None),
     ],
 )
-def test_the_cpus_ticks(text: str, ticks: tuple[int, int] | None) -> None:
+def test_parse_stat_reads_busy_and_total_ticks(text: str, ticks: tuple[int, int] | None) -> None:
     assert usage.parse_stat(text) == ticks
 
 
@@ -100,7 +100,7 @@ def test_the_cpus_ticks(text: str, ticks: tuple[int, int] | None) -> None:
         ((1, 1), None, None),
     ],
 )
-def test_how_busy_the_cpus_were(
+def test_cpu_busy_returns_the_cpu_fraction_between_samples(
     before: tuple[int, int] | None, after: tuple[int, int] | None, fraction: float | None
 ) -> None:
     assert usage.busy(before, after) == fraction
@@ -115,7 +115,7 @@ def test_how_busy_the_cpus_were(
         ("", None),
     ],
 )
-def test_the_memory(text: str, memory: tuple[int, int] | None) -> None:
+def test_parse_meminfo_reads_used_and_total_memory(text: str, memory: tuple[int, int] | None) -> None:
     assert usage.parse_meminfo(text) == memory
 
 
@@ -127,7 +127,7 @@ enp1s0f0:123456 9 0 0 0 0 0 0 654321 9 0 0 0 0 0 0
 """
 
 
-def test_the_networks_counters() -> None:
+def test_parse_net_reads_bytes_per_interface() -> None:
     assert usage.parse_net(NET) == {"lo": (10, 10), "enp1s0f0": (123456, 654321)}
     assert usage.parse_net("") == {}
 
@@ -143,7 +143,7 @@ def test_the_networks_counters() -> None:
         ({}, {}, [], (None, None)),
     ],
 )
-def test_the_networks_speed(
+def test_network_rates_returns_network_bytes_per_second(
     before: usage.Counters,
     after: usage.Counters,
     interfaces: list[str],
@@ -152,7 +152,7 @@ def test_the_networks_speed(
     assert usage.rates(before, after, interfaces, 2.0) == found
 
 
-def test_physical_interfaces_have_a_device(tmp_path: Path) -> None:
+def test_physical_lists_interfaces_that_have_a_device(tmp_path: Path) -> None:
     for name in ("lo", "docker0", "ens5"):
         (tmp_path / name).mkdir()
     assert usage.physical(tmp_path) == ["docker0", "ens5"]
@@ -161,7 +161,7 @@ def test_physical_interfaces_have_a_device(tmp_path: Path) -> None:
     assert usage.physical(tmp_path / "none") == []
 
 
-def test_a_line_is_of_twice_the_time_after_so_many() -> None:
+def test_usage_log_line_interval_doubles_over_time() -> None:
     assert [usage_log.line_s(written) for written in (0, 255, 256, 511, 512, 2560)] == [1, 1, 2, 2, 4, 1024]
     assert sum(usage_log.line_s(written) for written in range(2048)) > 18 * 3600
 
@@ -173,11 +173,11 @@ def sample(seconds: float, cpu: float | None, memory: int | None, *gpus: dict[st
     }  # fmt: skip
 
 
-def test_gpus_that_are_not_known_stay_so() -> None:
+def test_usage_merge_keeps_unknown_gpus_unknown() -> None:
     assert usage_log.merge([dict(sample(1.0, None, None), gpus=None)] * 2)["gpus"] is None
 
 
-def test_samples_become_one_line() -> None:
+def test_usage_merge_averages_samples_into_one_line() -> None:
     first = {"index": 0, "utilization": 0.9, "power_w": 100.0, "memory_used_bytes": 7}
     second = {"index": 0, "utilization": None, "power_w": 300.0, "memory_used_bytes": 5}
     other = {"index": 1, "utilization": None, "power_w": None, "memory_used_bytes": None}
@@ -198,7 +198,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_feed_tells_of_every_gpu_and_ends_its_process(smi: Path) -> None:
+def test_feed_reports_every_gpu_and_ends_nvidia_smi(smi: Path) -> None:
     with closing(gpu_usage.Feed(0.2)) as feed:
         feed.wait(10)
         assert feed.read() == [A10, {**A10, **UNKNOWN, "index": 1, "memory_used_bytes": 3 * 1024**2,
@@ -210,7 +210,7 @@ def test_the_feed_tells_of_every_gpu_and_ends_its_process(smi: Path) -> None:
     wait_for(lambda: not processes_with(str(smi / "nvidia-smi")), what="the end of nvidia-smi", deadline_s=5)
 
 
-def test_what_was_told_too_long_ago_is_not_known(smi: Path) -> None:
+def test_feed_reports_stale_values_as_unknown(smi: Path) -> None:
     with closing(gpu_usage.Feed(0.1, grace_s=0.1)) as feed:
         feed.wait(10)
         (smi / "rows.csv").unlink()
@@ -218,7 +218,9 @@ def test_what_was_told_too_long_ago_is_not_known(smi: Path) -> None:
         wait_for(lambda: feed.read()[0] == gone, what="unknown values", deadline_s=10)
 
 
-def test_an_nvidia_smi_that_fails_or_is_not_there(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_is_none_if_nvidia_smi_fails_and_empty_if_missing(
+    smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (smi / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
     with closing(gpu_usage.Feed(0.2)) as feed:
         feed.wait(10)
@@ -229,7 +231,7 @@ def test_an_nvidia_smi_that_fails_or_is_not_there(smi: Path, monkeypatch: pytest
         assert feed.read() == []
 
 
-def test_an_nvidia_smi_that_hangs_holds_nothing_up(smi: Path) -> None:
+def test_feed_does_not_block_on_a_hanging_nvidia_smi(smi: Path) -> None:
     (smi / "nvidia-smi").write_text("#!/bin/sh\ntrap '' TERM\nexec sleep 60\n")
     with closing(gpu_usage.Feed(0.2)) as feed:
         feed.wait(0.3)
@@ -237,7 +239,7 @@ def test_an_nvidia_smi_that_hangs_holds_nothing_up(smi: Path) -> None:
     wait_for(lambda: not processes_with(str(smi)), what="the end of nvidia-smi", deadline_s=5)
 
 
-def test_gpus_of_another_host_are_not_shown(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_shows_only_gpus_in_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with closing(gpu_usage.Feed(0.2)) as feed:
         feed.wait(10)
@@ -249,7 +251,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [15, 9])
-def test_the_log_of_a_run_ends_with_its_runner(smi: Path, tmp_path: Path, number: int) -> None:
+def test_usage_log_ends_with_the_runner(smi: Path, tmp_path: Path, number: int) -> None:
     runner = subprocess.Popen(["sleep", "60"])
     try:
         run_dir = tmp_path / "run"
@@ -276,7 +278,7 @@ def test_the_log_of_a_run_ends_with_its_runner(smi: Path, tmp_path: Path, number
     assert times == sorted(times), "one writer"
 
 
-def test_a_log_that_cannot_be_kept_disturbs_nothing(tmp_path: Path) -> None:
+def test_usage_log_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
     write_json(tmp_path / "runner.json", {"pid": os.getpid(), "birth": process.birth(os.getpid())})
     (tmp_path / "usage").write_text("in the way")
     usage_log.begin(tmp_path, "n-0", [])
@@ -290,7 +292,7 @@ GOOD = {
 }  # fmt: skip
 
 
-def test_a_nodes_sample() -> None:
+def test_parse_reads_a_usage_sample() -> None:
     found = ours.parse(GOOD)
     assert found.gpus == (ours.GpuUsage(**A10),)
     assert ours.parse({**GOOD, "gpus": None}).gpus is None
@@ -309,6 +311,6 @@ def test_a_nodes_sample() -> None:
         {"gpus": [A10] * 65}, {"gpus": [{**A10, "index": "x"}]}, {"interfaces": 3},
     ],
 )  # fmt: skip
-def test_a_sample_that_is_none(changed: dict[str, Any]) -> None:
+def test_parse_refuses_a_malformed_usage_sample(changed: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         ours.parse({**GOOD, **changed})

@@ -14,7 +14,7 @@ from train import allreduce
     ("size", "seconds", "world_size", "algorithm", "bus"),
     [(10**9, 0.5, 2, 2.0, 2.0), (10**9, 0.5, 4, 2.0, 3.0), (64_000_000, 0.001, 8, 64.0, 112.0)],
 )
-def test_bandwidth(size, seconds, world_size, algorithm, bus):
+def test_bandwidth_computes_algorithm_and_bus_gb_per_s(size, seconds, world_size, algorithm, bus):
     assert allreduce.bandwidth(size, seconds, world_size) == {
         "algorithm_gb_s": pytest.approx(algorithm),
         "bus_gb_s": pytest.approx(bus),
@@ -22,7 +22,7 @@ def test_bandwidth(size, seconds, world_size, algorithm, bus):
 
 
 @pytest.mark.parametrize(("one_s", "count"), [(0.0, 50), (0.1, 20), (1.0, 5), (60.0, 5)])
-def test_a_fast_operation_is_repeated_more_often(one_s, count):
+def test_iterations_are_more_for_a_fast_operation(one_s, count):
     assert allreduce.iterations(one_s) == count
 
 
@@ -38,12 +38,12 @@ def test_a_fast_operation_is_repeated_more_often(one_s, count):
         (10**9, [(64_000, 0.0001), (4_000_000, 0.004), (64_000_000, 0.06)], True),
     ],
 )
-def test_a_size_that_takes_too_long_is_left_out(size, took, left_out):
+def test_too_slow_leaves_out_sizes_that_take_too_long(size, took, left_out):
     assert allreduce.too_slow(size, took) is left_out
 
 
 @pytest.mark.slow
-def test_two_ranks_measure_every_size(start, free_port, tmp_path: Path):
+def test_allreduce_on_two_ranks_measures_every_size(start, free_port, tmp_path: Path):
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     with start(
         *launcher, "--master-port", str(free_port()), "-m", "train.allreduce", run_dir=tmp_path
@@ -65,7 +65,7 @@ def test_two_ranks_measure_every_size(start, free_port, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_two_nodes_of_two_ranks_measure_within_each_node_too(start, free_port, tmp_path: Path):
+def test_allreduce_on_two_nodes_also_measures_within_each_node(start, free_port, tmp_path: Path):
     port = str(free_port())
     launcher = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     where = ["--master-addr", "127.0.0.1", "--master-port", port, "-m", "train.allreduce"]
@@ -80,7 +80,7 @@ def test_two_nodes_of_two_ranks_measure_within_each_node_too(start, free_port, t
     assert told == {("all", 0, 4), ("node", 0, 2), ("node", 2, 2)}
 
 
-def test_one_rank_has_nothing_to_measure(node: Path, tmp_path: Path):
+def test_allreduce_on_one_rank_exits_silently(node: Path, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "train.allreduce"],
         cwd=node,

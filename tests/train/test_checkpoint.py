@@ -14,7 +14,7 @@ def save(folder, step, keep=2, **state):
     return checkpoint.save(folder, {"weights": torch.ones(3), **state}, step=step, keep=keep, epoch=1.0)
 
 
-def test_the_newest_ones_are_kept_and_found(tmp_path):
+def test_checkpoint_save_keeps_the_newest_and_newest_finds_it(tmp_path):
     for step in (9, 10, 1_000_000):
         path = save(tmp_path, step)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -30,7 +30,7 @@ def test_the_newest_ones_are_kept_and_found(tmp_path):
     assert torch.equal(checkpoint.load(path)["weights"], torch.ones(3))
 
 
-def test_those_of_later_steps_are_of_another_run(tmp_path):
+def test_checkpoint_save_removes_checkpoints_of_later_steps(tmp_path):
     save(tmp_path, 100)
     save(tmp_path, 200).write_bytes(b"damaged")
     path = save(tmp_path, 150, keep=1)
@@ -38,12 +38,12 @@ def test_those_of_later_steps_are_of_another_run(tmp_path):
     assert [one.name for one in tmp_path.glob("*.pt")] == ["step-000150.pt"]
 
 
-def test_none(tmp_path):
+def test_checkpoint_newest_is_none_without_a_folder(tmp_path):
     assert checkpoint.newest(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("harm", ["torn", "other", "no-json", "torn-json", "list"])
-def test_what_is_not_whole_does_not_exist(tmp_path, harm):
+def test_checkpoint_newest_skips_incomplete_or_damaged_ones(tmp_path, harm):
     good, bad = save(tmp_path, 1), save(tmp_path, 2)
     told = bad.with_suffix(".json")
     if harm == "torn":
@@ -60,7 +60,7 @@ def test_what_is_not_whole_does_not_exist(tmp_path, harm):
     assert checkpoint.passed_over(tmp_path, bad) == []
 
 
-def test_a_full_disk_leaves_the_old_ones(tmp_path):
+def test_checkpoint_save_failure_keeps_the_old_ones(tmp_path):
     folder = tmp_path / "checkpoints"
     good = save(folder, 1)
     folder.joinpath("step-000002.pt.part").mkdir()  # nothing can be written under that name
@@ -76,7 +76,7 @@ class Hostile:
         return os.system, ("touch was-here",)
 
 
-def test_a_hostile_checkpoint_runs_nothing(tmp_path, monkeypatch):
+def test_checkpoint_load_refuses_hostile_pickles_without_running_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "step-000001.pt"
     torch.save({"weights": Hostile()}, path)
@@ -89,21 +89,21 @@ def test_a_hostile_checkpoint_runs_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"no checkpoint"])
-def test_what_is_no_checkpoint(tmp_path, content):
+def test_checkpoint_load_refuses_a_file_that_is_no_checkpoint(tmp_path, content):
     path = tmp_path / "step-000001.pt"
     path.write_bytes(content)
     with pytest.raises(BadCheckpoint, match=r"step-000001\.pt can't be read"):
         checkpoint.load(path)
 
 
-def test_something_else_of_torchs(tmp_path):
+def test_checkpoint_load_refuses_another_torch_file(tmp_path):
     path = tmp_path / "step-000001.pt"
     torch.save(torch.ones(2), path)
     with pytest.raises(BadCheckpoint, match="is not one of this job"):
         checkpoint.load(path)
 
 
-def test_what_a_killed_process_has_left_goes(tmp_path):
+def test_checkpoint_save_removes_files_of_a_killed_process(tmp_path):
     """Killed between a checkpoint's two files, within one, and between the removal of two."""
     for name in ("step-000001.pt", "step-000002.pt.part", "step-000003.json.part"):
         (tmp_path / name).write_bytes(b"left")
@@ -143,7 +143,7 @@ POSITION = {
         {"seen": [{"samples": 1.5, "loss_sum": 0.5}]},
     ],
 )
-def test_numbers_that_no_run_can_have_come_to(wrong):
+def test_check_position_refuses_impossible_values(wrong):
     check_position(POSITION, images=10)
     with pytest.raises(ValueError, match=f"its ({next(iter(wrong))}|metrics)|random numbers"):
         check_position(POSITION | wrong, images=10)
@@ -157,7 +157,7 @@ def test_numbers_that_no_run_can_have_come_to(wrong):
         {0: {"exp_avg": torch.zeros(2, 3)}, 2: {"exp_avg": torch.zeros(2, 3)}},
     ],
 )
-def test_an_optimizers_state_is_of_the_weights(state):
+def test_check_optimizer_refuses_state_of_other_weights(state):
     weights = [torch.zeros(2, 3), torch.zeros(4)]
     check_optimizer({"state": {0: {"step": torch.tensor(3.0), "exp_avg": weights[0]}}}, weights, steps=3)
     check_optimizer({"state": {}}, weights, steps=0)

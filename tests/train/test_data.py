@@ -21,7 +21,7 @@ def digits():
     return load(Options(), ALONE)
 
 
-def test_the_digits_are_those_of_scikit_learn(digits):
+def test_digits_dataset_equals_that_of_scikit_learn(digits):
     theirs = load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     found = torch.cat([digits.validation.images, digits.training.images])
@@ -33,7 +33,7 @@ def test_the_digits_are_those_of_scikit_learn(digits):
     assert len(digits.validation) == 359
 
 
-def test_every_class_is_among_the_validation_images(digits):
+def test_digits_validation_images_cover_every_class(digits):
     assert set(digits.validation.labels.tolist()) == set(range(10))
 
 
@@ -42,7 +42,7 @@ def test_every_class_is_among_the_validation_images(digits):
     [Options(), Options(dataset="synthetic", synthetic=(2000, 3, 16, 16, 10))],
     ids=lambda o: o.dataset,
 )
-def test_mean_and_std_are_those_of_the_pixels(options):
+def test_dataset_mean_and_std_match_the_pixels(options):
     dataset = load(options, ALONE)
     pixels = torch.cat([dataset.training.images, dataset.validation.images]) / 255
     assert len(dataset.mean) == len(dataset.std) == dataset.shape[0]
@@ -50,13 +50,13 @@ def test_mean_and_std_are_those_of_the_pixels(options):
     assert pixels.std().item() == pytest.approx(dataset.std[0], rel=0.05)
 
 
-def test_without_scikit_learn_a_sentence_names_it(monkeypatch):
+def test_load_digits_without_scikit_learn_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # Python's own way to say that there is none
     with pytest.raises(MissingData, match="pip install scikit-learn"):
         load(Options(), ALONE)
 
 
-def test_without_its_file_the_digits_are_asked_of_scikit_learn_itself(digits, monkeypatch, tmp_path):
+def test_load_digits_without_its_file_asks_scikit_learn(digits, monkeypatch, tmp_path):
     (tmp_path / "datasets").mkdir()
     monkeypatch.setattr(sys.modules["sklearn"].__spec__, "origin", str(tmp_path / "__init__.py"))
     again = load(Options(), ALONE)
@@ -65,18 +65,18 @@ def test_without_its_file_the_digits_are_asked_of_scikit_learn_itself(digits, mo
 
 
 @pytest.mark.parametrize(("fraction", "out"), [(None, 359), (0.1, 180), (0.5, 898)])
-def test_the_fraction_that_is_held_out_can_be_chosen(fraction, out):
+def test_validation_option_sets_the_held_out_fraction(fraction, out):
     dataset = load(Options(validation=fraction), ALONE)
     assert (len(dataset.validation), len(dataset.training)) == (out, 1797 - out)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.0001, 0.9999])
-def test_a_fraction_that_leaves_nothing_of_one_part_is_refused(fraction):
+def test_validation_option_refuses_a_fraction_that_leaves_no_images(fraction):
     with pytest.raises(BadOptions, match="Of 1797 training images, --validation"):
         load(Options(validation=fraction), ALONE)
 
 
-def test_what_is_held_out_is_disjoint_complete_and_always_the_same():
+def test_held_out_is_disjoint_complete_and_deterministic():
     training, out = held_out(1000, 0.2)
     assert sorted(torch.cat([training, out]).tolist()) == list(range(1000))
     torch.manual_seed(99)
@@ -97,12 +97,12 @@ def numbered(count):
         (7, 0.3, (70, 30, 7)),
     ],
 )
-def test_own_images_validate_or_are_the_test(own, fraction, sizes):
+def test_divided_uses_own_images_for_validation_or_test(own, fraction, sizes):
     parts = divided(numbered(100), None if own is None else numbered(own), fraction)
     assert tuple(part and len(part) for part in parts) == sizes
 
 
-def test_labels_have_to_be_classes_and_as_many_as_the_images(tmp_path):
+def test_labelled_refuses_labels_out_of_range_or_count(tmp_path):
     images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
 
     def check(labels, images=images):
@@ -121,7 +121,7 @@ def test_labels_have_to_be_classes_and_as_many_as_the_images(tmp_path):
         check([], images[:0])
 
 
-def test_more_than_all_ranks_of_the_machine_can_hold_is_refused():
+def test_check_memory_refuses_more_than_all_ranks_can_hold():
     half = {"count": 1000, "shape": (3, 10, 10), "memory": 600_000}
     check_memory("x", place=Place(local_world_size=2), **half)
     with pytest.raises(BadData) as raised:
@@ -140,7 +140,7 @@ def test_more_than_all_ranks_of_the_machine_can_hold_is_refused():
     ("sizes", "shape"),
     [((100, 3, 32, 32, 10), (3, 32, 32)), ((1, 1, 1, 1, 1), (1, 1, 1)), ((40, 2, 5, 7, 1000), (2, 5, 7))],
 )
-def test_synthetic_images_are_as_many_and_as_large_as_wanted(sizes, shape):
+def test_synthetic_dataset_has_the_requested_count_and_size(sizes, shape):
     dataset = load(Options(dataset="synthetic", synthetic=sizes), ALONE)
     assert dataset.shape == shape
     assert (len(dataset.training), len(dataset.validation)) == (sizes[0], max(1, sizes[0] // 5))
@@ -150,7 +150,7 @@ def test_synthetic_images_are_as_many_and_as_large_as_wanted(sizes, shape):
     assert dataset.training.images.dtype == torch.uint8
 
 
-def test_synthetic_images_follow_from_the_seed():
+def test_synthetic_dataset_is_determined_by_the_seed():
     def images(seed):
         torch.manual_seed(99)
         return load(
@@ -161,7 +161,7 @@ def test_synthetic_images_follow_from_the_seed():
     assert not torch.equal(images(1), images(2))
 
 
-def test_synthetic_images_can_be_told_apart_also_when_mirrored():
+def test_synthetic_classes_are_separable_also_when_mirrored():
     dataset = load(Options(dataset="synthetic", synthetic=(1000, 3, 32, 32, 10)), ALONE)
     assert dataset.flips
     pixels, labels = dataset.training.images.flatten(1).float(), dataset.training.labels

@@ -21,7 +21,7 @@ def read(folder, **options):
 
 
 @pytest.mark.filterwarnings("ignore:numpy.core is deprecated")
-def test_the_test_files_are_written_as_the_originals():
+def test_cifar10_fixture_files_are_pickled_like_the_originals():
     content = cifar10()["data_batch_1"]
     names = {name for code, name, _ in pickletools.genops(content) if code.name == "GLOBAL"}
     assert names == {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
@@ -31,7 +31,7 @@ def test_the_test_files_are_written_as_the_originals():
 
 
 @pytest.mark.parametrize("write", [write_cifar10, write_cifar10_binary])
-def test_images_and_labels_are_those_of_the_batches(tmp_path, write):
+def test_cifar10_images_and_labels_match_the_batches(tmp_path, write):
     found = read(write(tmp_path))
     assert (found.shape, found.classes, found.flips, found.test) == ((3, 32, 32), 10, True, None)
     assert (len(found.training), len(found.validation)) == (60, 12)
@@ -43,7 +43,7 @@ def test_images_and_labels_are_those_of_the_batches(tmp_path, write):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_batches_that_python_3_wrote_are_read_too(tmp_path, protocol):
+def test_cifar10_reads_batches_pickled_by_python_3(tmp_path, protocol):
     write_cifar10(tmp_path)
     batch = cifar_batch(5, 9)
     for keys in (batch, {name.encode(): value for name, value in batch.items()}):
@@ -51,12 +51,12 @@ def test_batches_that_python_3_wrote_are_read_too(tmp_path, protocol):
         assert np.array_equal(read(tmp_path).validation.images.flatten(1).numpy(), batch["data"])
 
 
-def test_with_a_fraction_the_own_test_images_are_the_test(tmp_path):
+def test_cifar10_with_validation_fraction_has_a_test_set(tmp_path):
     found = read(write_cifar10(tmp_path), validation=0.2)
     assert [len(part) for part in (found.training, found.validation, found.test)] == [48, 12, 12]
 
 
-def test_missing_and_not_to_be_downloaded_is_a_sentence_with_the_files(tmp_path):
+def test_cifar10_without_download_names_the_missing_files(tmp_path):
     write_cifar10(tmp_path)
     (tmp_path / "cifar-10-batches-py/data_batch_3").unlink()
     with pytest.raises(
@@ -91,7 +91,7 @@ def hostile(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*hostile("")])
-def test_a_hostile_pickle_is_a_sentence_and_nothing_runs(tmp_path, name):
+def test_cifar10_refuses_hostile_pickles_without_running_them(tmp_path, name):
     path = write_cifar10(tmp_path) / "cifar-10-batches-py/data_batch_2"
     path.write_bytes(hostile(tmp_path)[name])
     with pytest.raises(BadData) as raised:
@@ -100,7 +100,7 @@ def test_a_hostile_pickle_is_a_sentence_and_nothing_runs(tmp_path, name):
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_hostile_pickle_would_run_if_it_were_loaded(tmp_path):
+def test_hostile_pickle_fixture_runs_when_loaded_by_pickle(tmp_path):
     pickle.loads(hostile(tmp_path)["a command"])
     assert (tmp_path / "ran").exists()
 
@@ -140,7 +140,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_batch_is_a_sentence_that_names_it(tmp_path, name):
+def test_cifar10_names_a_bad_batch(tmp_path, name):
     content, sentence = BAD[name]
     path = write_cifar10(tmp_path) / "cifar-10-batches-py/data_batch_2"
     path.write_bytes(content)
@@ -158,7 +158,7 @@ def test_a_bad_batch_is_a_sentence_that_names_it(tmp_path, name):
         (b"\x0a" + bytes(3072), "has the label 10"),
     ],
 )
-def test_a_bad_binary_batch_is_a_sentence_that_names_it(tmp_path, content, sentence):
+def test_cifar10_names_a_bad_binary_batch(tmp_path, content, sentence):
     path = write_cifar10_binary(tmp_path) / "cifar-10-batches-bin/data_batch_4.bin"
     path.write_bytes(content)
     with pytest.raises(BadData) as raised:

@@ -162,7 +162,7 @@ def output(process: subprocess.Popen[str]) -> list[str]:
 MNIST = f"mnist {sum(mnist()['train-images-idx3-ubyte'][16:])} 20"
 
 
-def test_several_ranks_that_ask_at_once_download_once(rank, mirror, tmp_path):
+def test_download_by_several_ranks_happens_once(rank, mirror, tmp_path):
     processes = [rank("mnist,cifar10", mirror.described) for _ in range(3)]
     for process in map(ready, processes):
         process.stdin.write("\n")
@@ -182,7 +182,7 @@ def test_several_ranks_that_ask_at_once_download_once(rank, mirror, tmp_path):
     assert not list((tmp_path / "data").glob(".*.part"))
 
 
-def test_what_a_killed_rank_left_is_downloaded_anew(rank, mirror, tmp_path):
+def test_download_of_a_killed_rank_is_repeated(rank, mirror, tmp_path):
     mirror.stalls_at = "t10k-labels-idx1-ubyte.gz"
     first = ready(rank("mnist", mirror.described))
     first.stdin.write("\n")
@@ -197,7 +197,7 @@ def test_what_a_killed_rank_left_is_downloaded_anew(rank, mirror, tmp_path):
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [".mnist.lock", "MNIST"]
 
 
-def test_a_file_that_is_not_what_it_should_be_is_a_sentence_and_nothing_is_kept(rank, mirror, tmp_path):
+def test_download_of_a_wrong_file_is_refused_and_not_kept(rank, mirror, tmp_path):
     described = mirror.described
     mirror.files["t10k-labels-idx1-ubyte.gz"] = compress(b"<html>Log in to this network</html>")
     sentence = output(rank("mnist", described))[-1]
@@ -217,7 +217,7 @@ def nowhere() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_offline_is_a_sentence_that_says_what_to_put_where(rank, nowhere, tmp_path):
+def test_download_offline_names_the_files_to_provide(rank, nowhere, tmp_path):
     for name, line in zip(
         ("mnist", "cifar10"),
         [
@@ -244,13 +244,13 @@ def download(folder: Path) -> None:
     (folder / "an archive").write_text("")
 
 
-def test_only_the_files_of_the_dataset_are_kept(tmp_path, capsys):
+def test_obtain_keeps_only_the_files_of_the_dataset(tmp_path, capsys):
     obtain("x", tmp_path / "new/data", missing=missing, download=download, allowed=True)
     assert (tmp_path / "new/data/a/file").read_text() == "whole"
     assert sorted(path.name for path in (tmp_path / "new/data").iterdir()) == [".x.lock", "a"]
 
 
-def test_what_is_there_needs_neither_lock_nor_leave(tmp_path):
+def test_obtain_of_existing_files_needs_no_lock_or_download(tmp_path):
     download(tmp_path)
     before = sorted(tmp_path.iterdir())
     with locked(tmp_path / ".x.lock", wait_s=1):
@@ -258,7 +258,7 @@ def test_what_is_there_needs_neither_lock_nor_leave(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / ".x.lock"])
 
 
-def test_waiting_for_another_process_has_an_end(tmp_path):
+def test_obtain_times_out_waiting_for_the_lock(tmp_path):
     with (
         locked(tmp_path / ".x.lock", wait_s=1),
         pytest.raises(
@@ -268,7 +268,7 @@ def test_waiting_for_another_process_has_an_end(tmp_path):
         obtain("x", tmp_path, missing=missing, download=pytest.fail, allowed=True, wait_s=0.2)
 
 
-def test_a_silent_server_is_not_waited_for_for_ever(tmp_path, capsys):
+def test_obtain_sets_and_restores_the_socket_timeout(tmp_path, capsys):
     limits = []
 
     def ask(folder: Path) -> None:
@@ -281,13 +281,13 @@ def test_a_silent_server_is_not_waited_for_for_ever(tmp_path, capsys):
     assert socket.getdefaulttimeout() is None
 
 
-def test_a_folder_that_can_not_be_made_is_a_sentence(tmp_path):
+def test_obtain_reports_a_folder_it_cannot_make(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MissingData, match="Not a directory"):
         obtain("x", tmp_path / "file/data", missing=missing, download=download, allowed=True)
 
 
-def test_where_datasets_lie():
+def test_data_folder_comes_from_option_then_variable_then_cache():
     home = Path.home()
     assert data_folder(Options(), {}) == home / ".cache/gpuctl/data"
     assert data_folder(Options(), {"GPUCTL_DATA_DIR": "/data"}) == Path("/data")

@@ -37,7 +37,7 @@ def pictures(tmp_path):
     return tmp_path
 
 
-def test_each_class_is_a_folder_and_a_fifth_validates(pictures):
+def test_folder_dataset_has_a_class_per_folder(pictures):
     found = read(pictures)
     assert (found.shape, found.classes, found.flips, found.test) == ((3, 8, 8), 2, True, None)
     assert (len(found.training), len(found.validation)) == (16, 4)
@@ -60,7 +60,7 @@ def test_each_class_is_a_folder_and_a_fifth_validates(pictures):
         (("val", "test"), 0.0, (20, 3, 3)),
     ],
 )
-def test_folders_beside_train_validate_or_are_the_test(pictures, beside, fraction, sizes):
+def test_folder_dataset_uses_val_and_test_folders(pictures, beside, fraction, sizes):
     for name in beside:
         write_class(pictures / name / "red", count=3)
     found = read(pictures, validation=fraction)
@@ -72,19 +72,19 @@ def test_folders_beside_train_validate_or_are_the_test(pictures, beside, fractio
         assert (found.test or found.validation).labels.tolist() == [1, 1, 1]  # red, as in train/
 
 
-def test_a_fraction_and_a_val_folder_can_not_both_be(pictures):
+def test_folder_dataset_refuses_validation_option_with_val_folder(pictures):
     write_class(pictures / "val" / "red")
     with pytest.raises(BadOptions, match="leave --validation out"):
         read(pictures, validation=0.2)
 
 
-def test_all_ranks_and_all_numbers_of_threads_see_the_same(pictures):
+def test_folder_dataset_is_the_same_for_all_ranks_and_threads(pictures):
     one, two = read(pictures, threads=1), read(pictures, Place(local_rank=1, local_world_size=2), threads=7)
     assert torch.equal(one.training.images, two.training.images)
     assert torch.equal(one.training.labels, two.training.labels)
 
 
-def test_more_files_than_a_thread_takes_at_a_time(tmp_path):
+def test_folder_dataset_reads_more_files_than_one_thread_chunk(tmp_path):
     for number in range(100):
         write_picture(tmp_path / "train/all" / f"{number:03}.png", color=(number, 0, 0))
     found = read(tmp_path, validation=0.01)
@@ -92,7 +92,7 @@ def test_more_files_than_a_thread_takes_at_a_time(tmp_path):
     assert sorted(values.tolist()) == list(range(100))
 
 
-def test_what_is_hidden_or_no_picture_is_passed_over(pictures):
+def test_folder_dataset_skips_hidden_and_other_files(pictures):
     (pictures / "train/.ipynb_checkpoints").mkdir()
     (pictures / "train/red/.0.png").write_bytes(b"")
     (pictures / "train/red/notes.txt").write_text("")
@@ -102,7 +102,7 @@ def test_what_is_hidden_or_no_picture_is_passed_over(pictures):
 
 @pytest.mark.parametrize("size", [(40, 20), (20, 40), (400, 200)])
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
-def test_the_middle_of_the_picture_at_its_shorter_side_is_taken(tmp_path, size, suffix):
+def test_decode_crops_the_middle_square(tmp_path, size, suffix):
     """Red at both ends of the longer side, blue in the middle square."""
     width, height = size
     pixels = np.full((height, width, 3), RED, np.uint8)
@@ -115,17 +115,17 @@ def test_the_middle_of_the_picture_at_its_shorter_side_is_taken(tmp_path, size, 
     assert np.abs(found[:, 1:-1, 1:-1].astype(int) - np.array(BLUE).reshape(3, 1, 1)).max() < 30
 
 
-def test_smaller_pictures_are_brought_to_the_size(tmp_path):
+def test_decode_enlarges_smaller_pictures(tmp_path):
     assert decode(write_picture(tmp_path / "x.png", color=RED, size=(2, 3)), 6)[0].tolist() == [[255] * 6] * 6
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "I;16"])
-def test_pictures_of_other_modes_become_rgb(tmp_path, mode):
+def test_decode_converts_png_modes_to_rgb(tmp_path, mode):
     Image.new(mode, (8, 8)).save(path := tmp_path / "x.png")
     assert decode(path, 8).shape == (3, 8, 8)
 
 
-def test_a_jpeg_for_print_becomes_rgb(tmp_path):
+def test_decode_converts_a_cmyk_jpeg_to_rgb(tmp_path):
     Image.new("CMYK", (8, 8)).save(path := tmp_path / "x.jpg")
     assert decode(path, 8).shape == (3, 8, 8)
 
@@ -151,7 +151,7 @@ CORRUPT = {
 
 
 @pytest.mark.parametrize("name", CORRUPT)
-def test_a_corrupt_picture_is_a_sentence_that_names_it(pictures, name):
+def test_folder_dataset_names_a_corrupt_picture(pictures, name):
     path = pictures / "train/red" / name
     path.write_bytes(CORRUPT[name])
     with pytest.raises(BadData) as raised:
@@ -161,13 +161,13 @@ def test_a_corrupt_picture_is_a_sentence_that_names_it(pictures, name):
     assert "\n" not in str(raised.value)
 
 
-def test_a_picture_that_is_a_folder_is_a_sentence_that_names_it(pictures):
+def test_folder_dataset_names_a_folder_with_a_picture_name(pictures):
     (pictures / "train/red/album.png").mkdir()
     with pytest.raises(BadData, match=r"album\.png can't be read as a picture \(Is a directory\)"):
         read(pictures)
 
 
-def test_nothing_there_is_a_sentence_that_says_what_to_put_there(tmp_path):
+def test_folder_dataset_missing_says_what_to_provide(tmp_path):
     with pytest.raises(MissingData) as raised:
         read(tmp_path / "none")
     assert str(raised.value) == (
@@ -176,20 +176,20 @@ def test_nothing_there_is_a_sentence_that_says_what_to_put_there(tmp_path):
     )
 
 
-def test_a_folder_without_classes_is_a_sentence(tmp_path):
+def test_folder_dataset_without_class_folders_is_refused(tmp_path):
     write_picture(tmp_path / "train/x.png")
     with pytest.raises(BadData, match=r"has no folders\. Put one there for each class"):
         read(tmp_path)
 
 
-def test_an_empty_class_is_a_sentence_that_names_it(pictures):
+def test_folder_dataset_names_an_empty_class(pictures):
     (pictures / "train/green").mkdir()
     with pytest.raises(BadData) as raised:
         read(pictures)
     assert str(raised.value).startswith(f"{pictures}/train/green has no .png or .jpg files.")
 
 
-def test_a_class_that_is_not_trained_on_is_a_sentence_that_names_it(pictures):
+def test_folder_dataset_names_a_val_class_missing_in_train(pictures):
     write_class(pictures / "val/green")
     with pytest.raises(BadData) as raised:
         read(pictures)
@@ -198,7 +198,7 @@ def test_a_class_that_is_not_trained_on_is_a_sentence_that_names_it(pictures):
     )
 
 
-def test_more_than_fits_in_memory_is_refused_before_anything_is_decoded(tmp_path):
+def test_folder_dataset_too_large_for_memory_is_refused_undecoded(tmp_path):
     first = tmp_path / "train/all/first.png"
     first.parent.mkdir(parents=True)
     first.write_bytes(b"not a picture")
@@ -210,7 +210,7 @@ def test_more_than_fits_in_memory_is_refused_before_anything_is_decoded(tmp_path
         read(tmp_path, Place(local_world_size=1000), image_size=4096)
 
 
-def test_without_pillow_a_sentence_names_it(pictures, monkeypatch):
+def test_folder_dataset_without_pillow_names_the_package(pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)  # Python's own way to say that there is none
     with pytest.raises(BadEnvironment, match="pip install pillow"):
         read(pictures)

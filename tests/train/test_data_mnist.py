@@ -19,7 +19,7 @@ def read(folder, **options):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_images_and_labels_are_those_of_the_files(tmp_path, zipped):
+def test_mnist_images_and_labels_match_the_files(tmp_path, zipped):
     found = read(write_mnist(tmp_path, zipped=zipped))
     assert (found.shape, found.classes, found.flips, found.test) == ((1, 28, 28), 10, False, None)
     for part, name in ((found.training, "train"), (found.validation, "t10k")):
@@ -30,14 +30,14 @@ def test_images_and_labels_are_those_of_the_files(tmp_path, zipped):
     assert (len(found.training), len(found.validation)) == (50, 20)
 
 
-def test_with_a_fraction_the_own_test_images_are_the_test(tmp_path):
+def test_mnist_with_validation_fraction_has_a_test_set(tmp_path):
     found = read(write_mnist(tmp_path), validation=0.2)
     assert [len(part) for part in (found.training, found.validation, found.test)] == [40, 10, 20]
     numbers = torch.cat([found.training.images, found.validation.images])[:, 0, 0, 0]
     assert sorted(numbers.tolist()) == list(range(50))
 
 
-def test_missing_and_not_to_be_downloaded_is_a_sentence_with_the_files(tmp_path):
+def test_mnist_without_download_names_the_missing_files(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(MissingData) as raised:
@@ -62,7 +62,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_a_sentence_that_names_it(tmp_path, name):
+def test_mnist_names_a_bad_file(tmp_path, name):
     content, sentence = BAD[name]
     path = write_mnist(tmp_path) / "MNIST/raw/t10k-labels-idx1-ubyte"
     path.write_bytes(content)
@@ -74,7 +74,7 @@ def test_a_bad_file_is_a_sentence_that_names_it(tmp_path, name):
 @pytest.mark.parametrize(
     "content", [b"not gzip", gzip.compress(idx(np.zeros(20)), mtime=0)[:-9], b"\x1f\x8b\x08\x00" + bytes(40)]
 )
-def test_a_bad_gzip_file_is_a_sentence_that_names_it(tmp_path, content):
+def test_mnist_names_a_bad_gzip_file(tmp_path, content):
     path = write_mnist(tmp_path, zipped=True) / "MNIST/raw/t10k-labels-idx1-ubyte.gz"
     path.write_bytes(content)
     with pytest.raises(BadData) as raised:
@@ -83,7 +83,7 @@ def test_a_bad_gzip_file_is_a_sentence_that_names_it(tmp_path, content):
     assert "\n" not in str(raised.value)
 
 
-def test_training_and_test_images_have_one_size(tmp_path):
+def test_mnist_refuses_images_that_differ_in_size(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "MNIST/raw/t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((20, 32, 32))))
     with pytest.raises(BadData, match="differ in size"):

@@ -14,24 +14,24 @@ TORCHRUN = {
 }
 
 
-def test_the_place_is_the_launchers():
+def test_rank_is_read_from_the_variables_of_torchrun():
     assert this_place(TORCHRUN) == Place(rank=3, world_size=4, local_rank=1, local_world_size=2)
 
 
-def test_without_a_launcher_there_is_one_rank():
+def test_world_size_is_1_without_a_launcher():
     assert this_place({"MASTER_ADDR": "10.0.0.1"}) == Place(
         rank=0, world_size=1, local_rank=0, local_world_size=1
     )
 
 
 @pytest.mark.parametrize("name", TORCHRUN)
-def test_a_missing_variable_is_named(name):
+def test_missing_torchrun_variable_is_named(name):
     incomplete = {key: value for key, value in TORCHRUN.items() if key != name}
     with pytest.raises(BadEnvironment, match=rf"but {name} not\. Start the job with torchrun"):
         this_place(incomplete)
 
 
-def test_a_rank_that_is_no_number_is_shown():
+def test_rank_variable_that_is_no_number_is_named():
     with pytest.raises(BadEnvironment, match=r"'first'.*Start the job with torchrun"):
         this_place(TORCHRUN | {"RANK": "first"})
 
@@ -50,7 +50,7 @@ def test_a_rank_that_is_no_number_is_shown():
         (2, {"OMP_NUM_THREADS": "4,2"}, 8),
     ],
 )
-def test_the_cores_are_shared_by_the_ranks_here_unless_someone_chose(ranks_here, environ, threads):
+def test_cpu_threads_divides_cores_among_local_ranks(ranks_here, environ, threads):
     place = Place(local_world_size=ranks_here)
     assert cpu_threads(place, cores=16, ranks=ranks_here, environ=environ) == threads
 
@@ -68,7 +68,7 @@ def gpus(monkeypatch):
     ("count", "wanted", "device"),
     [(0, "auto", "cpu"), (0, "cpu", "cpu"), (2, "auto", "cuda:1"), (2, "cuda", "cuda:1"), (2, "cpu", "cpu")],
 )
-def test_local_rank_n_has_gpu_n(gpus, count, wanted, device):
+def test_choose_device_gives_local_rank_n_gpu_n(gpus, count, wanted, device):
     gpus(count)
     assert choose_device(
         wanted, Place(rank=5, world_size=8, local_rank=1, local_world_size=2)
@@ -82,7 +82,7 @@ def test_local_rank_n_has_gpu_n(gpus, count, wanted, device):
         (1, "auto", "no GPU for local rank 1: PyTorch sees 1 on this host. Start at most 1"),
     ],
 )
-def test_too_few_gpus_is_a_sentence(gpus, count, wanted, sentence):
+def test_choose_device_refuses_too_few_gpus(gpus, count, wanted, sentence):
     gpus(count)
     with pytest.raises(BadEnvironment, match=sentence):
         choose_device(wanted, Place(rank=1, world_size=2, local_rank=1, local_world_size=2))

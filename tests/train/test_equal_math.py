@@ -49,7 +49,7 @@ def same(one, other, **tolerance):
         ("resnet18", None, True, 1e-6),
     ],
 )
-def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, ranks, exact, tolerance):
+def test_fast_loop_has_the_losses_of_the_plain_loop(run, changed, tmp_path, kind, ranks, exact, tolerance):
     args = (*SMALL, "--model", kind, "--batch-size", "32" if ranks else "64", "--lr", "0.001")
     script = changed(EXACT) if exact else None
     done = [
@@ -63,7 +63,7 @@ def test_the_fast_loop_has_the_plain_ones_losses(run, changed, tmp_path, kind, r
         same(fast, plain, rel=tolerance)
 
 
-def test_half_precision_is_near(run, tmp_path):
+def test_bf16_losses_are_close_to_fp32(run, tmp_path):
     exact, near = (
         run(*SMALL, "--model", "mlp", "--precision", precision, run_dir=tmp_path / precision)
         for precision in ("fp32", "bf16")
@@ -102,7 +102,7 @@ def compiled(request, run, changed, tmp_path_factory):
     return args, ranks, *done
 
 
-def test_a_compiled_step_has_the_same_losses(compiled):
+def test_compiled_step_has_the_same_losses(compiled):
     _, ranks, whole, plain = compiled
     for rank in range(ranks or 1):
         assert len(losses(whole.run_dir, rank)) == (8 if ranks else 16)
@@ -110,7 +110,7 @@ def test_a_compiled_step_has_the_same_losses(compiled):
     assert model(whole.run_dir).keys() == model(plain.run_dir).keys()
 
 
-def test_another_learning_rate_compiles_nothing(compiled):
+def test_learning_rate_change_does_not_recompile(compiled):
     """Two sizes of a part, the clipping, and the optimizer, once more where its momentum was not there before."""
     _, ranks, whole, _ = compiled
     graphs = [line for line in whole.out.splitlines() if line.startswith("graphs: ")]
@@ -119,7 +119,7 @@ def test_another_learning_rate_compiles_nothing(compiled):
 
 @pytest.mark.parametrize(("word", "tolerance"), [("--compile", 1e-6), ("--no-compile", 2e-3)])
 @pytest.mark.parametrize("compiled", [("sgd", None)], indirect=True, ids=["sgd-1"])
-def test_a_compiled_run_is_gone_on_from(run, tmp_path, compiled, word, tolerance):
+def test_compiled_run_resumes_from_its_checkpoint(run, tmp_path, compiled, word, tolerance):
     args, _, whole, _ = compiled
     shutil.copytree(whole.run_dir / "checkpoints", tmp_path / "checkpoints")
     for kept in (tmp_path / "checkpoints").glob("*.json"):
@@ -132,7 +132,7 @@ def test_a_compiled_run_is_gone_on_from(run, tmp_path, compiled, word, tolerance
     same(losses(tmp_path), after, rel=tolerance)
 
 
-def test_two_ranks_train_as_one_with_twice_the_batch(run, changed, tmp_path):
+def test_two_ranks_train_like_one_with_twice_the_batch(run, changed, tmp_path):
     args = (*SMALL, "--clip", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
     two = run(*args, "--batch-size", "32", ranks=2, script=changed(EXACT), run_dir=tmp_path / "two")
     one = run(*args, "--global-batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "one")
@@ -147,7 +147,7 @@ def test_two_ranks_train_as_one_with_twice_the_batch(run, changed, tmp_path):
         assert ours["validation"] == pytest.approx(theirs["validation"], rel=1e-9)
 
 
-def test_a_batch_in_parts_is_the_same_batch(run, changed, tmp_path):
+def test_accumulate_option_gives_the_same_losses(run, changed, tmp_path):
     whole = run(*SMALL, "--batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "whole")
     parts = run(
         *SMALL, "--batch-size", "64", "--accumulate", "3", script=changed(EXACT), run_dir=tmp_path / "parts"
@@ -156,7 +156,7 @@ def test_a_batch_in_parts_is_the_same_batch(run, changed, tmp_path):
     same(losses(parts.run_dir), losses(whole.run_dir), rel=1e-9)
 
 
-def test_compressed_gradients_train_nearly_the_same(run, tmp_path):
+def test_compressed_gradients_give_close_losses(run, tmp_path):
     args = (*SMALL, "--batch-size", "32", "--lr", "0.001")
     whole, half, low_rank = (
         run(*args, "--compression", how, ranks=2, run_dir=tmp_path / how)
@@ -190,7 +190,7 @@ def uninterrupted(request, run, changed, tmp_path_factory):
 
 
 @pytest.mark.parametrize("step", [3, 6, "any", "another"])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path, uninterrupted, step):
+def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tmp_path, uninterrupted, step):
     """It goes on from its last checkpoint; not a bit of the weights and of the steps' losses is another."""
     ranks, whole = uninterrupted
     if isinstance(step, str):
@@ -218,7 +218,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, changed, tmp_path,
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_an_epoch_is_told_before_it_is_kept(run, changed, tmp_path):
+def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path):
     """What a checkpoint has, the job that goes on from it does not tell again."""
     end = "import train.trainer\ntrain.trainer.Trainer.keep = lambda trainer: os.kill(os.getpid(), 9)"
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(end), run_dir=tmp_path).status == -9
@@ -232,7 +232,7 @@ def test_an_epoch_is_told_before_it_is_kept(run, changed, tmp_path):
     assert list(epochs(tmp_path)) == [1, 2]
 
 
-def test_a_disk_that_is_slower_than_the_ranks_patience_is_waited_for(run, changed, tmp_path):
+def test_checkpoint_write_slower_than_timeout_does_not_fail_ranks(run, changed, tmp_path):
     slow = "import train.checkpoint as c\nsave = c.save\n"
     slow += "def late(*a, **k):\n    time.sleep(6)\n    return save(*a, **k)\nc.save = late"
     args = (*SMALL, "--epochs", "1", "--timeout-s", "4", "--batch-size", "32")
@@ -241,7 +241,7 @@ def test_a_disk_that_is_slower_than_the_ranks_patience_is_waited_for(run, change
     assert (tmp_path / "checkpoints" / "step-000005.json").exists()
 
 
-def test_it_goes_on_with_another_number_of_ranks(run, changed, tmp_path):
+def test_resume_with_another_number_of_ranks_gives_the_same_losses(run, changed, tmp_path):
     args = (*SMALL, "--global-batch-size", "64", "--checkpoint-every", "0.2")
     killed = run(*args, script=changed(dies(4)), run_dir=tmp_path / "killed")
     assert killed.status != 0
@@ -268,7 +268,7 @@ def test_it_goes_on_with_another_number_of_ranks(run, changed, tmp_path):
         (("--seed", "5"), 1, "is of another job: it has seed 0; this one seed 5."),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_a_sentence(run, tmp_path, args, status, sentence):
+def test_resume_refuses_a_checkpoint_of_another_job(run, tmp_path, args, status, sentence):
     first = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert first.status == 0, first.err
     before = sorted((tmp_path / "checkpoints").iterdir())
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_does_not_fit_is_a_sentence(run, tmp_path, args, statu
         ),
     ],
 )
-def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
+def test_invalid_batch_size_exits_2_with_a_message(run, tmp_path, args, sentence):
     done = run(*SMALL, *args, run_dir=tmp_path)
     assert done.status == 2
     assert f"error: {sentence}" in done.err
@@ -302,7 +302,7 @@ def test_a_batch_that_cant_be_is_a_sentence(run, tmp_path, args, sentence):
     assert not losses(tmp_path), "nothing was trained before"
 
 
-def test_a_checkpoint_that_was_made_to_do_harm_is_a_sentence(run, tmp_path):
+def test_resume_refuses_a_checkpoint_with_wrong_shapes(run, tmp_path):
     """Its digest is right, and the fused optimizer would not look at the shape."""
     first = run(*SMALL, "--epochs", "1", run_dir=tmp_path)
     assert first.status == 0, first.err
@@ -320,7 +320,7 @@ def test_a_checkpoint_that_was_made_to_do_harm_is_a_sentence(run, tmp_path):
     assert "Traceback" not in done.err
 
 
-def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):
+def test_resume_of_a_finished_run_writes_the_model_and_stops(run, tmp_path):
     """As where a node is lost between the last checkpoint and the model."""
     first = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert first.status == 0, first.err
@@ -336,7 +336,7 @@ def test_a_run_that_was_over_is_told_and_leaves_its_model(run, tmp_path):
     assert list(epochs(tmp_path)) == [1, 2, 3]
 
 
-def test_what_is_asked_for_wins_over_the_checkpoint(run, changed, tmp_path):
+def test_resume_prefers_given_options_over_the_checkpoint(run, changed, tmp_path):
     """Another weight decay, and the fused kernel after the plain loop's."""
     args = (*SMALL, "--optimizer", "adamw")
     first = run(*args, "--epochs", "1", "--checkpoint-every", "1", "--loop", "plain", run_dir=tmp_path)
@@ -352,7 +352,7 @@ def test_what_is_asked_for_wins_over_the_checkpoint(run, changed, tmp_path):
     assert "decay 0.25 fused True" in again.out
 
 
-def test_a_batch_that_cant_be_divided_is_a_sentence(run, tmp_path):
+def test_global_batch_size_not_divisible_by_ranks_is_refused(run, tmp_path):
     done = run(*SMALL, "--global-batch-size", "33", ranks=2, run_dir=tmp_path)
     assert done.status == 1, "torchrun's own"
     sentence = "--global-batch-size 33 can't be divided among 2 ranks. Give a multiple of 2."

@@ -56,7 +56,7 @@ def ran(*names, seconds=120.0, limits=None, alone=()):
     return document
 
 
-def test_a_section_that_raises_dies_or_hangs_is_recorded_and_the_others_go_on():
+def test_gpu_bench_records_a_failed_section_and_continues():
     document = ran("first", "raises", "second", "dies", "third", "hangs", "last", limits={"hangs": 0.3})
     sections = document["sections"]
     assert {name: section["status"] for name, section in sections.items()} == {
@@ -77,7 +77,7 @@ def test_a_section_that_raises_dies_or_hangs_is_recorded_and_the_others_go_on():
     assert status_of(document) == 1
 
 
-def test_a_process_that_can_not_begin_leaves_interrupts_as_they_were():
+def test_gpu_bench_stop_restores_signal_handlers_after_an_error():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         stop = _Stop()
@@ -90,12 +90,12 @@ def test_a_process_that_can_not_begin_leaves_interrupts_as_they_were():
             signal.signal(number, handler)
 
 
-def test_a_section_that_is_to_be_alone_has_a_process_of_its_own():
+def test_gpu_bench_runs_an_alone_section_in_its_own_process():
     sections = ran("one", "two", "three", alone=("two",))["sections"]
     assert len({section["seen"]["pid"] for section in sections.values()}) == 3
 
 
-def test_a_check_that_fails_makes_the_status_1_and_time_that_is_over_makes_it_4():
+def test_gpu_bench_exits_1_on_failed_check_and_4_on_timeout():
     assert status_of(ran("fine")) == 0
     assert status_of(ran("wrong")) == 1
     document = ran("late", seconds=1.0)
@@ -121,7 +121,7 @@ def test_a_check_that_fails_makes_the_status_1_and_time_that_is_over_makes_it_4(
         ("Tesla T4", None, 320),
     ],
 )
-def test_a_data_sheet_is_found_by_the_name_that_nvidia_smi_gives(name, bf16, gb_s):
+def test_peaks_of_finds_the_data_sheet_by_nvidia_smi_name(name, bf16, gb_s):
     peaks = peaks_of(name)
     assert (peaks.tflops["bf16"], peaks.gb_s) == (bf16, gb_s)
 
@@ -129,7 +129,7 @@ def test_a_data_sheet_is_found_by_the_name_that_nvidia_smi_gives(name, bf16, gb_
 COST = Cost(flop_per_image=217.3e6, activations_per_image=500_000, parameters=11_181_642)
 
 
-def test_a_floor_is_the_larger_of_arithmetic_and_memory_and_not_known_for_an_unknown_device():
+def test_floors_take_the_larger_of_compute_and_memory_time():
     found = floors(
         COST, 64, "bf16", name="NVIDIA H100 80GB HBM3", measured={"matmul_tflops": {"bf16": 700.0}}
     )
@@ -191,7 +191,7 @@ def sample():
     }
 
 
-def test_each_loop_has_its_ratio_to_the_published_one_and_its_distance_to_the_floor():
+def test_judged_gives_each_loop_its_ratio_and_distance_to_floor():
     rows = {row["loop"]: row for row in judged(sample())}
     assert {name: row["ratio"] for name, row in rows.items()} == {
         "published": 1.0,
@@ -204,7 +204,7 @@ def test_each_loop_has_its_ratio_to_the_published_one_and_its_distance_to_the_fl
     assert [precision_of(name) for name in rows] == ["tf32", "fp32", "bf16"]
 
 
-def test_the_table_shows_loops_failed_checks_and_what_was_not_finished():
+def test_gpu_bench_table_shows_loops_failed_checks_and_timeouts():
     shown = text(sample())
     assert "NVIDIA H100 80GB HBM3, 16 CPU cores, torch 2.11, Python 3.12, driver 580.1" in shown
     (fast,) = [line for line in shown.splitlines() if line.startswith("  fast  ")]
@@ -224,7 +224,7 @@ def test_the_table_shows_loops_failed_checks_and_what_was_not_finished():
     assert "OUT OF TIME  profile: it took longer" in shown
 
 
-def test_the_whole_program_measures_and_compiles_more_than_its_miniature():
+def test_gpu_bench_compiles_only_in_the_whole_program():
     whole = [section.name for section in sections_of(WHOLE, on_gpu=True)]
     assert whole[:4] == ["device", "waits", "losses", "batch 64"]
     assert len([name for name in whole if "compiled" in name]) == 4
@@ -239,7 +239,7 @@ def bench(*words, path=None):
 
 
 @pytest.mark.slow
-def test_the_miniature_runs_every_section_and_a_wrong_nvidia_smi_fails_its_check_alone(tmp_path):
+def test_gpu_bench_miniature_runs_all_and_reports_a_wrong_nvidia_smi(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(
@@ -269,14 +269,14 @@ def test_the_miniature_runs_every_section_and_a_wrong_nvidia_smi_fails_its_check
     assert (tmp_path / "out" / "gpu.txt").read_text() in out
 
 
-def test_a_section_that_is_not_there_is_refused_with_the_names_of_those_that_are():
+def test_gpu_bench_refuses_an_unknown_section_and_lists_the_known():
     with bench("--only", "speed") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "there is no section speed: give one of 'device', 'waits'" in err
 
 
-def test_a_terminated_program_leaves_what_it_has_and_no_process(tmp_path):
+def test_gpu_bench_sigterm_keeps_results_and_leaves_no_process(tmp_path):
     with bench("--only", "device", "--out", str(tmp_path)) as process:
         limit = time.monotonic() + 60
         while not _worker_of(process.pid):

@@ -51,12 +51,12 @@ def losses(run_dir, rank):
     return [line["loss"] for line in steps(run_dir, rank)]
 
 
-def test_the_default_run_learns_to_read(default_run):
+def test_default_run_reaches_97_percent_accuracy(default_run):
     assert end(default_run.run_dir, 0)["accuracy"] >= 0.97
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_lines_of_a_rank(default_run, rank):
+def test_metrics_file_of_a_rank_has_start_steps_and_end(default_run, rank):
     every = lines(default_run.run_dir, rank)
     assert every[0] == {
         "time": every[0]["time"],
@@ -99,7 +99,7 @@ def test_the_lines_of_a_rank(default_run, rank):
     assert min(last["share"].values()) > 0
 
 
-def test_the_lines_of_the_epochs_are_of_all_ranks(default_run):
+def test_epoch_metrics_cover_all_ranks(default_run):
     epochs = events(default_run.run_dir, 0, "epoch")
     assert [line["epoch"] for line in epochs] == list(range(1, 11))
     for rank in (0, 1):
@@ -116,13 +116,13 @@ def test_the_lines_of_the_epochs_are_of_all_ranks(default_run):
         assert line["loss"] == pytest.approx(sum(weighted) / (2 * 719))
 
 
-def test_rank_0_alone_speaks_to_people(default_run):
+def test_only_rank_0_prints_progress(default_run):
     assert default_run.out.count("world size 2 (ddp, cpu)") == 1
     assert default_run.out.count("epoch 10/10") == 1
     assert default_run.out.count("model written to") == 1
 
 
-def test_the_model_is_the_bare_one_and_as_accurate_as_was_reported(default_run):
+def test_saved_model_has_the_reported_accuracy(default_run):
     state = torch.load(default_run.run_dir / "artifacts" / "model.pt", weights_only=True)
     digits = load(Options(), Place())
     model = build(Options(), digits.shape, digits.classes)
@@ -135,9 +135,7 @@ def test_the_model_is_the_bare_one_and_as_accurate_as_was_reported(default_run):
     assert end(default_run.run_dir, 0)["accuracy"] == pytest.approx(float(accuracy))
 
 
-def test_two_launchers_as_on_two_nodes_have_the_same_losses_to_the_last_bit(
-    default_run, start, free_port, tmp_path
-):
+def test_two_torchrun_launchers_have_bit_identical_losses(default_run, start, free_port, tmp_path):
     rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()))
     job = ("-m", "train", "--log-every", "1", "--epochs", "2", "--device", "cpu")
     first, second = (("-m", "torch.distributed.run", *rendezvous, "--node-rank", rank, *job) for rank in "01")
@@ -174,9 +172,7 @@ def test_two_launchers_as_on_two_nodes_have_the_same_losses_to_the_last_bit(
         ),
     ],
 )
-def test_waiting_for_a_slow_rank_is_communication_of_the_one_that_waits(
-    run, changed, tmp_path, slow, sleep_s, model
-):
+def test_waiting_for_a_slow_rank_counts_as_communication(run, changed, tmp_path, slow, sleep_s, model):
     script = changed(
         f"""
 ready = StepTimer.data_ready
@@ -202,7 +198,7 @@ if os.environ["RANK"] == "{slow}":
     assert mean_s(1 - slow, "communication_ms") - mean_s(slow, "communication_ms") > sleep_s / 2
 
 
-def test_an_error_on_one_rank_is_shown_and_ends_the_job(run, changed, tmp_path):
+def test_error_on_one_rank_is_printed_and_ends_the_job(run, changed, tmp_path):
     broken = changed("if here: StepTimer.end = lambda timer: 1 / 0")
     done = run("--model", "mlp", ranks=2, script=broken, run_dir=tmp_path)
     assert done.status == 1
@@ -231,7 +227,7 @@ def two_by_hand(port, run_dir):
     ],
     ids=["hangs", "is killed"],
 )
-def test_a_rank_whose_peer_is_lost_does_not_wait_forever(start, free_port, changed, tmp_path, fault, said):
+def test_rank_whose_peer_is_lost_exits_1_with_a_message(start, free_port, changed, tmp_path, fault, said):
     """Without torchrun, which would end it anyway."""
     faulty = str(changed(f"if here: StepTimer.end = lambda timer: {fault}"))
     by_hand = two_by_hand(free_port(), tmp_path)
@@ -246,9 +242,7 @@ def test_a_rank_whose_peer_is_lost_does_not_wait_forever(start, free_port, chang
     assert "Traceback" not in err
 
 
-def test_a_rank_that_is_lost_while_others_wait_for_its_checkpoint_is_not_called_late(
-    start, free_port, changed, tmp_path
-):
+def test_rank_lost_during_checkpoint_is_reported_as_lost(start, free_port, changed, tmp_path):
     dies = (
         "import train.resume\nif not here:\n    train.resume.meet = lambda *a, **k: os.kill(os.getpid(), 9)"
     )
@@ -264,7 +258,7 @@ def test_a_rank_that_is_lost_while_others_wait_for_its_checkpoint_is_not_called_
     assert "waited" not in err
 
 
-def test_peers_that_never_come_are_a_sentence(run, free_port, tmp_path):
+def test_missing_peers_time_out_with_a_message(run, free_port, tmp_path):
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     done = run("--timeout-s", "1", "--device", "cpu", run_dir=tmp_path, **alone, **where)
@@ -275,7 +269,7 @@ def test_peers_that_never_come_are_a_sentence(run, free_port, tmp_path):
     assert "Traceback" not in done.err
 
 
-def test_a_signal_ends_the_job_at_once_and_silently(start, tmp_path):
+def test_signal_ends_the_job_silently(start, tmp_path):
     endless = ("-m", "train", "--model", "mlp", "--epochs", "1000000", "--no-save")
     with start(*endless, run_dir=tmp_path / "0") as one, start(*endless, run_dir=tmp_path / "1") as other:
         for job, sent in ((one, signal.SIGTERM), (other, signal.SIGINT)):

@@ -80,14 +80,14 @@ def tell(manager, logits, labels, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 1000])
-def test_the_numbers_are_torchmetrics_own_whatever_the_batches(batch_size):
+def test_metrics_equal_torchmetrics_for_any_batch_size(batch_size):
     logits, labels = samples(301)
     manager = MetricsManager(NAMES, CLASSES, CPU)
     tell(manager, logits, labels, batch_size)
     assert_same(manager.compute(), in_one_process(logits, labels))
 
 
-def test_each_epoch_counts_from_0_again():
+def test_metrics_start_at_0_in_each_epoch():
     manager = MetricsManager(NAMES, CLASSES, CPU)
     for epoch in range(3):
         logits, labels = samples(100 + epoch, seed=epoch)
@@ -95,7 +95,7 @@ def test_each_epoch_counts_from_0_again():
         assert_same(manager.compute(), in_one_process(logits, labels))
 
 
-def test_more_than_is_held_is_counted_in_between():
+def test_metrics_over_the_hold_limit_are_computed_in_between():
     classes = 4096
     manager = MetricsManager(["accuracy", "calibration_error"], classes, CPU)
     chance = torch.Generator().manual_seed(0)
@@ -118,7 +118,7 @@ def test_more_than_is_held_is_counted_in_between():
     )
 
 
-def test_a_batch_may_be_overwritten_once_it_was_told():
+def test_metrics_copy_batches_that_are_overwritten_later():
     logits, labels = samples(120)
     manager = MetricsManager(["accuracy", "auroc"], CLASSES, CPU)
     static_logits, static_labels, loss_sum = torch.empty(40, CLASSES), labels[:40].clone(), torch.zeros(())
@@ -133,7 +133,7 @@ def test_a_batch_may_be_overwritten_once_it_was_told():
     )
 
 
-def test_logits_between_0_and_1_are_not_taken_for_probabilities():
+def test_metrics_do_not_take_logits_for_probabilities():
     logits, labels = samples(200)
     logits[:50] = logits[:50].sigmoid()
     manager = MetricsManager(NAMES, CLASSES, CPU)
@@ -142,7 +142,7 @@ def test_logits_between_0_and_1_are_not_taken_for_probabilities():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_precisions(dtype):
+def test_metrics_support_other_precisions(dtype):
     logits, labels = samples(200, dtype=dtype)
     wide = logits if dtype == torch.float64 else logits.float()
     manager = MetricsManager(NAMES, CLASSES, CPU)
@@ -150,7 +150,7 @@ def test_other_precisions(dtype):
     assert_same(manager.compute(), in_one_process(wide, labels))
 
 
-def test_in_training_and_in_inference_mode_in_turn():
+def test_metrics_work_in_training_and_inference_mode():
     logits, labels = samples(90)
     manager = MetricsManager(NAMES, CLASSES, CPU)
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_in_training_and_in_inference_mode_in_turn():
         assert_same(manager.compute(), in_one_process(logits, labels))
 
 
-def test_the_mean_loss_is_of_samples_not_batches():
+def test_mean_loss_is_weighted_by_samples():
     manager = MetricsManager([], CLASSES, CPU)
     logits, labels = samples(4)
     manager.update(logits[:3], labels[:3], torch.tensor(3.0))
@@ -168,7 +168,7 @@ def test_the_mean_loss_is_of_samples_not_batches():
     assert manager.compute() == {"loss": 3.0}
 
 
-def test_a_long_sum_of_losses_stays_exact():
+def test_mean_loss_stays_exact_over_many_updates():
     manager = MetricsManager(["loss"], CLASSES, CPU)
     logits, labels = samples(1)
     manager.update(logits, labels, torch.tensor(2.0**24))
@@ -177,7 +177,7 @@ def test_a_long_sum_of_losses_stays_exact():
     assert manager.compute() == {"loss": (2**24 + 15) / 16}
 
 
-def test_of_no_samples_nothing_is_known():
+def test_metrics_without_samples_are_nan():
     numbers = MetricsManager(NAMES, CLASSES, CPU).compute()
     assert set(numbers) == {"loss", *NAMES}
     assert all(math.isnan(number) for number in numbers.values())
@@ -201,25 +201,25 @@ ALL = (
         ("fbeta_score", f"The metric fbeta_score has to be told more than can be said in its name. {ALL}"),
     ],
 )
-def test_a_name_that_can_not_be_used_is_one_sentence(name, sentence):
+def test_metrics_manager_refuses_unusable_names_in_one_sentence(name, sentence):
     with pytest.raises(BadOptions) as caught:
         MetricsManager(["accuracy", name], CLASSES, CPU)
     assert str(caught.value) == sentence
 
 
-def test_every_name_that_is_offered_was_compared_above():
+def test_metrics_tests_cover_every_offered_name():
     library = train.metrics._torchmetrics()
     assert set(train.metrics._choices(library)) == set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "classes"), [("top5", 4), ("accuracy", 1)])
-def test_a_metric_that_does_not_fit_the_classes(name, classes):
+def test_metrics_manager_refuses_a_metric_unfit_for_the_classes(name, classes):
     with pytest.raises(BadOptions, match=rf"^The metric {name} does not fit {classes} classes \(.+\)\.$"):
         MetricsManager([name], classes, CPU)
 
 
 @pytest.mark.parametrize(("name", "classes"), train.metrics.SURE_FROM.items())
-def test_what_is_sure_without_torchmetrics_is_so(name, classes):
+def test_metrics_known_to_fit_are_built_lazily(name, classes):
     logits, labels = torch.eye(classes), torch.arange(classes)
     manager = MetricsManager([name], classes, CPU)
     assert "_metrics" not in vars(manager), "nothing was built"
@@ -232,7 +232,7 @@ def test_what_is_sure_without_torchmetrics_is_so(name, classes):
 @pytest.mark.parametrize(
     ("names", "samples"), [(["accuracy"], HELD_NUMBERS // CLASSES + 1), (["accuracy", "auroc"], 1)]
 )
-def test_what_is_not_sure_or_is_counted_between_steps_is_built_at_once(names, samples):
+def test_metrics_not_known_to_fit_are_built_at_once(names, samples):
     assert "_metrics" in vars(MetricsManager(names, CLASSES, CPU, samples=samples))
 
 
@@ -264,7 +264,7 @@ def test_torchmetrics_is_only_imported_to_compute_a_metric():
 
 
 @pytest.mark.slow
-def test_without_torchmetrics_one_sentence_says_what_to_do():
+def test_metrics_manager_without_torchmetrics_names_the_package():
     done = in_a_process(
         "import sys, torch\n"
         "sys.modules['torchmetrics'] = None\n"
@@ -280,7 +280,7 @@ def test_without_torchmetrics_one_sentence_says_what_to_do():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that one could wait for")
-def test_to_tell_a_batch_does_not_wait_for_the_device():
+def test_metrics_update_does_not_synchronize_the_gpu():
     device = torch.device("cuda", 0)
     logits, labels = samples(301)
     on_device = (logits.to(device), labels.to(device), torch.ones((), device=device))
@@ -352,7 +352,7 @@ def two_ranks(start, free_port, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", PARTS)
-def test_two_ranks_compute_what_one_process_does(two_ranks, bounds):
+def test_metrics_of_two_ranks_equal_those_of_one_process(two_ranks, bounds):
     number = [parts.values[0] for parts in PARTS].index(bounds)
     first, second = (told[number]["numbers"] for told in two_ranks)
     assert json.dumps(first) == json.dumps(second), "to the last bit"
@@ -364,7 +364,7 @@ def test_two_ranks_compute_what_one_process_does(two_ranks, bounds):
 
 
 @pytest.mark.slow
-def test_the_ranks_meet_once_however_many_metrics(two_ranks):
+def test_metrics_use_two_collectives_however_many_metrics(two_ranks):
     for told in two_ranks:
         for epoch in told:
             assert epoch["collectives"] == ["gloo:all_gather"] * 2, "how much there is, and what there is"

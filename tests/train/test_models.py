@@ -36,7 +36,7 @@ def parameters(model):
         ("squeezenet1_1", (3, 32, 32)),
     ],
 )
-def test_a_model_gives_a_score_for_each_class_and_every_parameter_takes_part(name, shape):
+def test_models_score_each_class_and_train_every_parameter(name, shape):
     model = model_of(name, shape, 7)
     assert model.training
     scores = model(torch.randn(8, *shape))
@@ -46,12 +46,12 @@ def test_a_model_gives_a_score_for_each_class_and_every_parameter_takes_part(nam
     assert sum(parameter.grad.abs().sum() for parameter in model.parameters()) > 0
 
 
-def test_the_mlp_is_784_128_64_10():
+def test_mlp_has_layers_784_128_64_10():
     shapes = [tuple(tensor.shape) for tensor in model_of("mlp", (1, 28, 28)).parameters()]
     assert shapes == [(128, 784), (128,), (64, 128), (64,), (10, 64), (10,)]
 
 
-def test_the_cnn_pools_after_each_of_two_convolutions():
+def test_cnn_pools_after_each_of_two_convolutions():
     kinds = [type(layer) for layer in model_of("cnn", (1, 28, 28))]
     block = [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
     assert kinds == [*block, *block, nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]
@@ -59,14 +59,14 @@ def test_the_cnn_pools_after_each_of_two_convolutions():
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 3), (1, 28, 2)])
-def test_images_too_small_for_the_cnn_are_a_sentence(shape):
+def test_cnn_refuses_too_small_images(shape):
     with pytest.raises(
         BadOptions, match=r"cnn halves images twice .* give images of at least 4x4, or --model mlp\."
     ):
         model_of("cnn", shape)
 
 
-def test_resnet18_is_torchvisions_own():
+def test_resnet18_equals_that_of_torchvision():
     ours = model_of("resnet18")
     torch.manual_seed(0)
     theirs = torchvision().models.resnet18(num_classes=10)
@@ -74,7 +74,7 @@ def test_resnet18_is_torchvisions_own():
     torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()), rtol=0, atol=0)
 
 
-def test_building_computes_nothing_and_leaves_no_trace():
+def test_build_does_not_change_model_state():
     model = model_of("resnet18")
     assert int(model.bn1.num_batches_tracked) == 0
     assert model.bn1.running_mean.abs().sum() == 0
@@ -82,7 +82,7 @@ def test_building_computes_nothing_and_leaves_no_trace():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_small_stem_keeps_the_size_of_small_images():
+def test_cifar_stem_keeps_the_size_of_small_images():
     model = model_of("resnet18", stem="cifar")
     assert (model.conv1.kernel_size, model.conv1.stride, model.conv1.padding) == ((3, 3), (1, 1), (1, 1))
     assert isinstance(model.maxpool, nn.Identity)
@@ -94,13 +94,13 @@ def test_the_small_stem_keeps_the_size_of_small_images():
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "mobilenet_v3_small"])
-def test_the_small_stem_is_for_residual_networks(name):
+def test_cifar_stem_is_refused_for_other_networks(name):
     with pytest.raises(BadOptions, match=f"--stem is for residual networks, not for {name}"):
         model_of(name, stem="cifar")
 
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
-def test_the_first_convolution_takes_as_many_channels_as_the_images_have(stem):
+def test_first_convolution_takes_the_channels_of_the_images(stem):
     model = model_of("resnet18", (1, 28, 28), stem=stem)
     assert model.conv1.in_channels == 1
     assert model.conv1.stride == ((2, 2) if stem == "imagenet" else (1, 1))
@@ -111,7 +111,7 @@ def test_the_first_convolution_takes_as_many_channels_as_the_images_have(stem):
     ("name", "meant"),
     [("resnet81", "resnet18"), ("ResNet50", "resnet50"), ("cnm", "cnn"), ("vgg-16", "vgg16")],
 )
-def test_a_mistyped_name_is_answered_with_the_nearest(name, meant):
+def test_build_suggests_the_nearest_model_for_a_mistyped_name(name, meant):
     with pytest.raises(BadOptions) as raised:
         model_of(name)
     assert str(raised.value).startswith(
@@ -121,13 +121,13 @@ def test_a_mistyped_name_is_answered_with_the_nearest(name, meant):
 
 
 @pytest.mark.parametrize("name", ["zzzz", "fasterrcnn_resnet50_fpn", "raft_large"])
-def test_a_network_that_does_not_classify_is_refused(name):
+def test_build_refuses_a_network_that_does_not_classify(name):
     with pytest.raises(BadOptions, match=f"{name} is not one of torchvision's classification networks"):
         model_of(name)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vit_b_32"])
-def test_images_that_a_network_can_not_take_are_a_sentence(name):
+def test_build_refuses_image_sizes_a_network_cannot_take(name):
     with pytest.raises(BadOptions) as raised:
         model_of(name)
     assert str(raised.value).startswith(f"{name} can't take images of 32x32 with 3 channels (")
@@ -138,7 +138,7 @@ def test_googlenet_gives_one_output_in_training():
     assert model_of("googlenet")(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_our_own_models_do_not_import_torchvision():
+def test_mlp_and_cnn_do_not_import_torchvision():
     script = (
         "import sys; from train.models import build; from train.options import Options\n"
         "for name in ('mlp', 'cnn'): build(Options(model=name), (1, 28, 28), 10)\n"
@@ -150,7 +150,7 @@ def test_our_own_models_do_not_import_torchvision():
     assert done.stdout == "[]\n"
 
 
-def test_without_torchvision_a_sentence_names_it(monkeypatch):
+def test_build_resnet_without_torchvision_names_the_package(monkeypatch):
     torchvision.cache_clear()
     monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's own way to say that there is none
     with pytest.raises(BadEnvironment, match="pip install torchvision"):

@@ -5,7 +5,7 @@ import pytest
 from train.on_ray import Rank, layout_of, ranks_of
 
 
-def test_ranks_are_numbered_by_node_and_gpu_as_torchrun_does() -> None:
+def test_ranks_of_numbers_by_node_and_gpu_like_torchrun() -> None:
     workers = [("a", 1), ("b", 0), ("a", 0), ("a", 2), ("b", 1)]
     ranks = ranks_of(workers, {"b": 2, "a": 3})
     assert [(rank.rank, rank.local_rank, rank.local_world_size, rank.node_rank) for rank in ranks] == [
@@ -18,17 +18,17 @@ def test_ranks_are_numbered_by_node_and_gpu_as_torchrun_does() -> None:
     assert {rank.world_size for rank in ranks} == {5}
 
 
-def test_workers_without_gpus_keep_their_order() -> None:
+def test_ranks_of_workers_without_gpus_keeps_their_order() -> None:
     assert [rank.rank for rank in ranks_of([("a", 0), ("a", 0), ("b", 0)], {"a": 2, "b": 1})] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("workers", [[("a", 0)], [("a", 0), ("a", 0)], [("a", 0), ("c", 0)]])
-def test_a_layout_that_ray_did_not_keep_to_is_refused(workers: list[tuple[str, int]]) -> None:
+def test_ranks_of_refuses_a_layout_that_differs(workers: list[tuple[str, int]]) -> None:
     with pytest.raises(ValueError, match=r"where \{'a': 1, 'b': 1\} were asked for"):
         ranks_of(workers, {"a": 1, "b": 1})
 
 
-def test_a_rank_finds_torchruns_variables() -> None:
+def test_rank_variables_are_those_of_torchrun() -> None:
     rank = Rank(rank=3, world_size=5, local_rank=1, local_world_size=3, node_rank=1)
     assert rank.variables("10.0.0.1:20001") == {
         "RANK": "3",
@@ -41,5 +41,5 @@ def test_a_rank_finds_torchruns_variables() -> None:
     }
 
 
-def test_a_layout_in_words() -> None:
+def test_layout_of_parses_node_counts() -> None:
     assert list(layout_of("gpu-0.lan:2,gpu-1:1").items()) == [("gpu-0.lan", 2), ("gpu-1", 1)]

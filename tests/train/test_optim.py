@@ -16,7 +16,7 @@ from train.options import Options
     ],
 )
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_a_compiled_step_has_its_learning_rate_in_a_tensor(kind, changed, fused, of_a_tensor):
+def test_optimizer_has_a_tensor_learning_rate_when_compiled(kind, changed, fused, of_a_tensor):
     """And the compiler fuses it: torch's own fused operations would be left out of the graph."""
     optimizer = optimizer_for(Options(optimizer=kind, **changed), nn.Linear(2, 2).parameters(), fused=True)
     [group] = optimizer.param_groups

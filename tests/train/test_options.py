@@ -8,11 +8,11 @@ from train.command_line import parse
 from train.options import DEFAULT_LR, Optimizer, Options
 
 
-def test_the_defaults_of_the_command_line_are_those_of_the_value():
+def test_parse_without_arguments_returns_the_defaults():
     assert parse([]) == Options()
 
 
-def test_every_option_is_read():
+def test_parse_reads_every_option():
     line = (
         "--model resnet18 --stem cifar --dataset synthetic --data-dir /data --no-download --synthetic 9,3,8,8,2 "
         "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --global-batch-size 32 "
@@ -67,11 +67,11 @@ def test_every_option_is_read():
     assert (other.batch_size, other.lr_scaling) == (16, "linear"), "not beside the batch of all ranks"
 
 
-def test_each_optimizer_has_its_own_learning_rate():
+def test_parse_uses_the_default_learning_rate_of_each_optimizer():
     assert {name: parse(["--optimizer", name]).lr for name in DEFAULT_LR} == DEFAULT_LR
 
 
-def test_there_is_a_learning_rate_for_every_optimizer():
+def test_default_lr_covers_every_optimizer():
     assert set(DEFAULT_LR) == set(get_args(Optimizer))
 
 
@@ -129,7 +129,7 @@ def test_there_is_a_learning_rate_for_every_optimizer():
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],
 )
-def test_bad_input_is_a_sentence_and_exit_status_2(line, sentence, capsys):
+def test_wrong_options_exit_2_with_one_sentence(line, sentence, capsys):
     with pytest.raises(SystemExit) as exit_:
         parse(line.split())
     assert exit_.value.code == 2
@@ -139,7 +139,7 @@ def test_bad_input_is_a_sentence_and_exit_status_2(line, sentence, capsys):
     assert not out
 
 
-def test_of_several_ranks_only_rank_0_shows_the_usage_but_each_says_what_is_wrong(monkeypatch, capsys):
+def test_wrong_option_on_rank_1_prints_the_error_without_usage(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit) as exit_:
         parse(["--epoch", "3"])
@@ -147,7 +147,7 @@ def test_of_several_ranks_only_rank_0_shows_the_usage_but_each_says_what_is_wron
     assert capsys.readouterr().err.startswith("error: --epoch is not an option of this job.")
 
 
-def test_only_rank_0_shows_the_help(monkeypatch, capsys):
+def test_help_is_printed_only_by_rank_0(monkeypatch, capsys):
     for rank, shown in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         with pytest.raises(SystemExit) as exit_:
@@ -156,7 +156,7 @@ def test_only_rank_0_shows_the_help(monkeypatch, capsys):
         assert ("--batch-size N" in capsys.readouterr().out) == shown
 
 
-def test_options_are_read_before_anything_heavy_is_imported(node):
+def test_train_main_imports_neither_torch_nor_numpy(node):
     script = "import sys, train.__main__; print(sorted({'torch', 'numpy', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=node, capture_output=True, text=True, check=True

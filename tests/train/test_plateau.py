@@ -25,7 +25,7 @@ def told(machine, losses):
     return [(factors.lr, factors.batch_size) for factors in every]
 
 
-def test_at_the_start_nothing_is_changed():
+def test_plateau_factors_start_at_1():
     assert plateau().factors == Factors(lr=1.0, batch_size=1.0)
 
 
@@ -53,13 +53,13 @@ def test_at_the_start_nothing_is_changed():
         ),
     ],
 )  # fmt: skip
-def test_factors_after_each_epoch(differs, losses, factors):
+def test_plateau_factors_follow_the_losses(differs, losses, factors):
     assert told(plateau(**differs), losses) == factors
 
 
 @pytest.mark.parametrize("patience", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_learning_rate_is_that_of_torchs_own(patience, seed):
+def test_plateau_learning_rate_equals_torch_reduce_lr_on_plateau(patience, seed):
     chance = random.Random(seed)
     losses = [1 / epoch + chance.random() for epoch in range(1, 60)]
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -73,7 +73,7 @@ def test_the_learning_rate_is_that_of_torchs_own(patience, seed):
 
 
 @pytest.mark.parametrize("stopped", range(8))
-def test_it_goes_on_from_a_state_as_if_it_had_not_stopped(stopped):
+def test_plateau_resumes_from_its_state_dict(stopped):
     losses = [2, 1, 1, 1.5, 1, 0.5, 0.7, 0.6]
     whole = told(plateau(grow_batch=True), losses)
     first, second = plateau(grow_batch=True), plateau(grow_batch=True)

@@ -22,12 +22,12 @@ def data_dir(tmp_path_factory):
     return write_cifar10(folder, count=26)
 
 
-def test_there_are_recipes():
+def test_recipes_document_has_9_recipes():
     assert len(RECIPES) == 9
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_runs(run, tmp_path, data_dir, recipe):
+def test_recipe_trains_one_epoch(run, tmp_path, data_dir, recipe):
     done = run(
         *shlex.split(recipe),
         *("--epochs", "1", "--warmup-epochs", "0.5", "--data-dir", str(data_dir), "--no-download"),

@@ -30,7 +30,7 @@ START = {
 }
 
 
-def test_lines_can_be_followed_while_the_job_runs(tmp_path):
+def test_report_lines_are_readable_while_the_job_runs(tmp_path):
     path = tmp_path / "not" / "yet" / "metrics.jsonl"
     with Report(path=path, place=RANK_1, options=Options()) as report:
         report.start(torch.device("cpu"), **START)
@@ -51,7 +51,7 @@ def test_lines_can_be_followed_while_the_job_runs(tmp_path):
     }
 
 
-def test_what_is_in_the_file_stays(tmp_path):
+def test_report_appends_to_an_existing_file(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"mine": 1}\n')
     with Report(path=path, place=Place(), options=Options()) as report:
@@ -59,14 +59,14 @@ def test_what_is_in_the_file_stays(tmp_path):
     assert path.read_text().startswith('{"mine": 1}\n{')
 
 
-def test_a_number_that_is_not_finite_is_null(tmp_path):
+def test_report_writes_non_finite_numbers_as_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with Report(path=path, place=Place(), options=Options()) as report:
         report.step(1, epoch=1, loss=float("nan"), samples=1, step_time=STEP_TIME)
     assert json.loads(path.read_text())["loss"] is None
 
 
-def test_only_rank_0_tells_of_an_epoch_and_prints(tmp_path, capsys):
+def test_report_writes_and_prints_epochs_only_on_rank_0(tmp_path, capsys):
     for place in (Place(world_size=2), RANK_1):
         with Report(path=tmp_path / f"{place.rank}", place=place, options=Options()) as report:
             report.epoch(EPOCH)
@@ -78,14 +78,14 @@ def test_only_rank_0_tells_of_an_epoch_and_prints(tmp_path, capsys):
     assert capsys.readouterr().out == "epoch 1/10  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
 
 
-def test_without_a_file_there_is_only_the_console(capsys):
+def test_report_without_a_file_prints_to_the_console(capsys):
     with Report(path=None, place=Place(), options=Options()) as report:
         report.start(torch.device("cpu"), **START)
     assert capsys.readouterr().out.startswith("cnn (53,002 weights) on digits  world size 1 (single, cpu)")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_a_full_disk_is_a_sentence():
+def test_report_raises_not_written_on_a_full_disk():
     full = Report(path=Path("/dev/full"), place=Place(), options=Options())
     with (
         full as report,
@@ -94,7 +94,7 @@ def test_a_full_disk_is_a_sentence():
         report.epoch(EPOCH)
 
 
-def test_a_file_that_cant_be_opened_is_a_sentence(tmp_path):
+def test_report_raises_not_written_if_the_file_cannot_be_opened(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotWritten, match=r"metrics\.jsonl can't be written"):
         Report(path=tmp_path / "file" / "metrics.jsonl", place=Place(), options=Options()).__enter__()

@@ -12,7 +12,7 @@ from train.sampling import MAX_SHIFT, augment, chance, epoch_order, rank_samples
     count=st.integers(1, 50), world_size=st.integers(1, 9), seed=st.integers(0, 5), epoch=st.integers(0, 5)
 )
 @settings(max_examples=100, deadline=None)
-def test_it_is_torchs_distributed_sampler(count, world_size, seed, epoch):
+def test_share_equals_torch_distributed_sampler(count, world_size, seed, epoch):
     dataset = TensorDataset(torch.zeros(count))
     for rank in range(world_size):
         sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank, seed=seed)
@@ -30,9 +30,7 @@ def test_it_is_torchs_distributed_sampler(count, world_size, seed, epoch):
     steps=st.integers(0, 20),
 )
 @settings(max_examples=200, deadline=None)
-def test_an_interrupted_epoch_takes_every_sample_once_whatever_the_ranks_then(
-    count, before, after, batch, steps
-):
+def test_share_resumed_with_other_ranks_covers_every_sample(count, before, after, batch, steps):
     order = epoch_order(count, seed=3, epoch=1)
     taken = [share(order, rank=rank, world_size=before)[: steps * batch] for rank in range(before)]
     consumed = min(count, steps * batch * before)
@@ -43,14 +41,14 @@ def test_an_interrupted_epoch_takes_every_sample_once_whatever_the_ranks_then(
     assert len(seen) - count < max(before, after), "no more than the others lack is taken twice"
 
 
-def test_it_goes_on_as_it_would_have():
+def test_share_with_begin_continues_the_epoch():
     order = epoch_order(50, seed=0, epoch=2)
     for rank in range(3):
         whole = share(order, rank=rank, world_size=3)
         assert share(order, rank=rank, world_size=3, begin=12).tolist() == whole[4:].tolist()
 
 
-def test_chance_does_not_depend_on_who_asks():
+def test_chance_is_determined_by_seed_and_epoch():
     one, two = (chance(100, "crop", seed=1, epoch=4) for _ in range(2))
     assert torch.equal(one.flips, two.flips)
     assert torch.equal(one.shifts, two.shifts)
@@ -62,7 +60,7 @@ def test_chance_does_not_depend_on_who_asks():
     assert chance(5, "flip", seed=1, epoch=4).shifts is None
 
 
-def test_images_are_mirrored_and_shifted():
+def test_augment_mirrors_and_shifts_images():
     images = torch.arange(2 * 2 * 3 * 3, dtype=torch.uint8).reshape(2, 2, 3, 3)
     flips = torch.tensor([False, True])
     assert augment(images, None, None) is images

@@ -26,12 +26,12 @@ CODE = Path(train.__file__).parent.parent
     ("size", "batch_size", "images"),
     [(8, 1000, 64), (8, 5, 5), (224, 64, 55), (1024, 64, 2), (4096, 64, 1)],
 )
-def test_a_task_reads_so_many_pictures_at_most(size, batch_size, images):
+def test_block_images_limits_pictures_per_task(size, batch_size, images):
     assert block_images(size, batch_size) == images
 
 
 @pytest.mark.parametrize("augmentation", ["none", "flip", "crop"])
-def test_what_chance_does_to_a_picture_is_what_it_does_in_memory(augmentation):
+def test_streamed_augmentation_equals_that_in_memory(augmentation):
     images = torch.randint(256, [20, 3, 9, 12], dtype=torch.uint8)
     happens = chance(20, augmentation, seed=1, epoch=2)
     pictures = Pictures(folder="/d", paths=tuple("abcdefghijklmnopqrst"), labels=torch.zeros(20), size=9)
@@ -43,7 +43,7 @@ def test_what_chance_does_to_a_picture_is_what_it_does_in_memory(augmentation):
     assert np.array_equal(np.stack(found), augment(images, happens.flips, happens.shifts).numpy())
 
 
-def test_a_rank_asks_in_its_order():
+def test_rows_follow_the_order_of_the_rank():
     which = Share(seed=3, rank=1, world_size=2, augmentation="crop")
     pictures = Pictures(
         folder="/d", paths=tuple(f"{n}.png" for n in range(9)), labels=torch.arange(9), size=8
@@ -56,7 +56,7 @@ def test_a_rank_asks_in_its_order():
     assert shifts == happens.shifts[order].tolist()
 
 
-def test_a_task_reads_below_its_node_s_home_and_answers_what_is_wrong(tmp_path, monkeypatch):
+def test_reader_reads_below_the_node_home_and_names_a_bad_file(tmp_path, monkeypatch):
     write_picture(tmp_path / "home" / "pictures" / "red.png", color=(255, 0, 0))
     (tmp_path / "home" / "pictures" / "bad.png").write_bytes(b"no picture")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -81,7 +81,7 @@ def test_a_task_reads_below_its_node_s_home_and_answers_what_is_wrong(tmp_path, 
     assert images_of(good).tolist() == found["image"][:1].tolist()
 
 
-def test_pictures_to_train_on_are_listed_as_memory_has_them(tmp_path):
+def test_streamed_pictures_are_listed_in_the_order_of_memory(tmp_path):
     for number in range(10):
         write_picture(tmp_path / "train" / "red" / f"{number}.png", color=(25 * number, 0, 0))
     options = {"dataset": "folder", "data_dir": str(tmp_path), "image_size": 8}
@@ -97,7 +97,7 @@ def test_pictures_to_train_on_are_listed_as_memory_has_them(tmp_path):
     assert (listed.training.folder, listed.shape, len(listed.training)) == (str(tmp_path), whole.shape, 8)
 
 
-def test_what_is_drawn_by_a_thread_is_the_same_and_then_over():
+def test_within_yields_the_same_items_and_ends_its_thread():
     before = threading.active_count()
     assert list(within(60, iter(range(5)))) == [0, 1, 2, 3, 4]
     failing = within(60, (1 // number for number in (1, 0)))
@@ -110,7 +110,7 @@ def test_what_is_drawn_by_a_thread_is_the_same_and_then_over():
     assert threading.active_count() == before
 
 
-def test_it_is_not_waited_for_longer():
+def test_within_raises_timeout_error_after_its_limit():
     goes_on = threading.Event()
 
     def two():

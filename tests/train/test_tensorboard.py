@@ -20,7 +20,7 @@ def curves(folder):
     return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
-def test_tensorboard_reads_what_was_written(tmp_path: Path, capsys):
+def test_writer_curves_are_read_by_tensorboard(tmp_path: Path, capsys):
     folder = tmp_path / "artifacts" / "tensorboard"
     began = time.time()
     with open_writer(folder, Place()) as writer:
@@ -36,7 +36,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_point_can_be_read_as_soon_as_it_is_written(tmp_path: Path):
+def test_writer_points_are_readable_at_once(tmp_path: Path):
     with open_writer(tmp_path, Place()) as writer:
         writer.scalar("loss", 1.0, 1)
         assert curves(tmp_path) == {"loss": [(1, 1.0)]}
@@ -44,7 +44,7 @@ def test_a_point_can_be_read_as_soon_as_it_is_written(tmp_path: Path):
         assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 0.5)]}
 
 
-def test_a_run_that_goes_on_adds_to_the_curves(tmp_path: Path, start, node):
+def test_writer_of_a_resumed_run_extends_the_curves(tmp_path: Path, start, node):
     script = tmp_path / "write.py"
     script.write_text(
         "import sys\n"
@@ -65,13 +65,13 @@ def test_a_run_that_goes_on_adds_to_the_curves(tmp_path: Path, start, node):
 @pytest.mark.parametrize(
     ("place", "wanted"), [(Place(rank=1, world_size=2, local_rank=0), True), (Place(), False)]
 )
-def test_other_ranks_write_nothing_nor_does_rank_0_where_it_is_not_wanted(place, wanted, tmp_path: Path):
+def test_writer_writes_only_on_rank_0_and_when_wanted(place, wanted, tmp_path: Path):
     with open_writer(tmp_path / "tensorboard", place, wanted=wanted) as writer:
         writer.scalar("loss", 1.0, 1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_package_nothing_is_written_and_one_line_says_so(tmp_path: Path):
+def test_writer_without_tensorboard_prints_one_line(tmp_path: Path):
     program = (
         "import sys; sys.modules['tensorboard'] = None\n"
         "from pathlib import Path\n"
@@ -95,13 +95,13 @@ def test_without_the_package_nothing_is_written_and_one_line_says_so(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_closing_twice_is_closing_once(tmp_path: Path):
+def test_writer_can_be_closed_twice(tmp_path: Path):
     writer = open_writer(tmp_path, Place())
     writer.close()
     writer.close()
 
 
-def test_a_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path):
+def test_writer_raises_not_written_if_the_folder_cannot_be_made(tmp_path: Path):
     (tmp_path / "artifacts").write_text("a file")
     with pytest.raises(
         NotWritten, match=r"^TensorBoard's file .*artifacts/tensorboard/events\S+ can't be written: "
@@ -112,7 +112,7 @@ def test_a_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path):
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full"
 )
-def test_a_full_disk_is_one_sentence():
+def test_writer_raises_not_written_on_a_full_disk():
     with pytest.raises(NotWritten) as caught:
         Writer(Path("/dev/full")).scalar("loss", 1.0, 1)
     assert str(caught.value) == (

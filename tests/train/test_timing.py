@@ -18,7 +18,7 @@ def take_step(timer, *, data_s=0.0, compute_s=0.0, communication_s=None):
     timer.end()
 
 
-def test_a_step_is_split_and_the_parts_add_up_to_it():
+def test_step_timer_splits_a_step_into_parts_that_add_up():
     timer = StepTimer(torch.device("cpu"))
     began = time.perf_counter()
     take_step(timer, data_s=0.01, compute_s=0.02, communication_s=0.03)
@@ -31,7 +31,7 @@ def test_a_step_is_split_and_the_parts_add_up_to_it():
     assert step.step_ms <= elapsed_ms
 
 
-def test_without_an_exchange_there_is_no_communication():
+def test_step_timer_without_exchange_has_no_communication():
     timer = StepTimer(torch.device("cpu"))
     take_step(timer, compute_s=0.001)
     take_step(timer, communication_s=0.001)
@@ -41,7 +41,7 @@ def test_without_an_exchange_there_is_no_communication():
     assert second.communication_ms >= 1
 
 
-def test_steps_can_be_read_while_more_are_taken():
+def test_step_timer_steps_are_readable_while_running():
     timer = StepTimer(torch.device("cpu"))
     take_step(timer)
     first = timer.steps[0]
@@ -56,7 +56,7 @@ def step(ms, *, data=0.1, communication=0.3):
     )
 
 
-def test_the_summary_leaves_the_warm_up_out():
+def test_summarize_leaves_out_the_warm_up():
     warm_up = [step(1000, communication=0.9)] * WARM_UP_STEPS
     timing = summarize([*warm_up, *(step(ms) for ms in range(10, 111))])
     assert (timing.p50_ms, timing.p95_ms) == pytest.approx((60, 105))
@@ -66,13 +66,13 @@ def test_the_summary_leaves_the_warm_up_out():
 
 
 @pytest.mark.parametrize(("steps", "counted"), [(1, 1), (2, 1), (3, 2), (9, 5), (10, 5), (100, 95)])
-def test_a_short_run_has_a_summary_too(steps, counted):
+def test_summarize_works_for_a_short_run(steps, counted):
     slow, quick = 1000, 10
     timing = summarize([step(slow)] * (steps - counted) + [step(quick)] * counted)
     assert timing.p95_ms == pytest.approx(quick)
 
 
-def test_a_step_that_was_set_aside_says_nothing_of_the_others():
+def test_step_timer_excludes_a_step_set_aside():
     timer = StepTimer(torch.device("cpu"))
     take_step(timer, compute_s=0.001)
     timer.start()

@@ -30,7 +30,7 @@ def two_gpus(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine's GPUs can be used")
-def test_a_job_that_nobody_asked_to_run_on_cpus_does_not_begin(two_gpus):
+def test_unused_gpus_check_refuses_unusable_gpus_unless_only_noted(two_gpus):
     with pytest.raises(BadEnvironment) as refused:
         unused_gpus.check("auto", CPU, {}, two_gpus)
     said = str(refused.value)
@@ -42,11 +42,11 @@ def test_a_job_that_nobody_asked_to_run_on_cpus_does_not_begin(two_gpus):
 
 
 @pytest.mark.parametrize(("wanted", "device"), [("cpu", "cpu"), ("auto", "cuda:0"), ("cuda", "cuda:0")])
-def test_what_was_asked_for_and_what_works_is_left_alone(two_gpus, wanted, device):
+def test_unused_gpus_check_accepts_requested_cpu_and_working_gpu(two_gpus, wanted, device):
     assert unused_gpus.check(wanted, torch.device(device), {}, two_gpus) is None
 
 
-def test_a_machine_without_gpus_trains_on_its_cpu(tmp_path):
+def test_unused_gpus_check_accepts_a_machine_without_nvidia_gpus(tmp_path):
     assert unused_gpus.check("auto", CPU, {}, bus(tmp_path / "pci", ITS_SOUND, ANOTHER_DISPLAY)) is None
     assert unused_gpus.check("auto", CPU, {}, tmp_path / "nowhere") is None
 
@@ -64,14 +64,14 @@ OLD = "The NVIDIA driver on your system is too old (found version 11040)"
         (None, "13.0", "", "torch is built for CUDA 13.0 and finds none", "See what nvidia-smi says"),
     ],
 )
-def test_the_cause_and_the_fix(visible, cuda, said, cause, fix):
+def test_unused_gpus_why_names_the_cause_and_the_fix(visible, cuda, said, cause, fix):
     found = unused_gpus.why(visible, cuda, lambda: said)
     assert found[0] == cause
     assert found[1].startswith(fix)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine's GPUs can be used")
-def test_what_torch_says_is_its_first_sentence():
+def test_said_by_torch_is_one_sentence():
     said = unused_gpus.said_by_torch()
     assert said
     assert "\n" not in said

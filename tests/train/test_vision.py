@@ -26,7 +26,7 @@ def python(script, *, path=None):
 @pytest.mark.skipif(
     "+cpu" not in torch.__version__, reason="only beside a CPU-only torch, torchvision's wheel fails"
 )
-def test_torchvision_is_imported_where_python_alone_can_not():
+def test_torchvision_is_imported_beside_a_cpu_only_torch():
     alone = python("import torchvision")
     assert "operator torchvision::nms does not exist" in alone
     ours = python(
@@ -36,7 +36,7 @@ def test_torchvision_is_imported_where_python_alone_can_not():
     assert ours == "3\n"
 
 
-def test_nothing_stands_in_for_the_operators():
+def test_missing_torchvision_operators_raise_when_called():
     boxes = torch.zeros(2, 4)
     vision = torchvision()
     if vision.extension._has_ops():
@@ -45,7 +45,7 @@ def test_nothing_stands_in_for_the_operators():
         vision.ops.nms(boxes, torch.zeros(2), 0.5)
 
 
-def test_a_second_call_gives_the_same_module():
+def test_torchvision_called_twice_returns_the_same_module():
     torchvision.cache_clear()
     assert torchvision() is torchvision() is sys.modules["torchvision"]
 
@@ -71,16 +71,16 @@ def own(tmp_path):
 
 
 @pytest.mark.skipif(LOADABLE is None, reason="there is no shared library to take as torchvision's")
-def test_a_library_that_loads_is_left_alone(own):
+def test_loadable_torchvision_library_gets_no_declared_operators(own):
     assert python(SHOW, path=own(TELL, LOADABLE.read_bytes())) == "[False, False]\n"
 
 
 @pytest.mark.parametrize("library", [None, b"built for another machine"])
-def test_where_the_library_does_not_load_the_names_are_there_at_the_import(own, library):
+def test_unloadable_torchvision_library_gets_declared_operators(own, library):
     assert python(SHOW, path=own(TELL, library)) == "[True, True]\n"
 
 
-def test_names_that_are_declared_already_are_left_as_they_are(own):
+def test_operators_declared_already_are_not_redeclared(own):
     script = (
         "import torch; library = torch.library.Library('torchvision', 'FRAGMENT')\n"
         "library.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
@@ -88,7 +88,7 @@ def test_names_that_are_declared_already_are_left_as_they_are(own):
     assert python(script + SHOW, path=own(TELL)) == "[True, True]\n"
 
 
-def test_a_torchvision_that_does_not_fit_is_a_sentence(own):
+def test_torchvision_that_does_not_fit_names_the_fix(own):
     script = (
         "from train.errors import BadEnvironment; from train.vision import torchvision\n"
         "try: torchvision()\nexcept BadEnvironment as error: print(error)"
@@ -101,7 +101,7 @@ def test_a_torchvision_that_does_not_fit_is_a_sentence(own):
     )
 
 
-def test_without_torchvision_a_sentence_names_it(monkeypatch):
+def test_missing_torchvision_names_the_package(monkeypatch):
     torchvision.cache_clear()
     monkeypatch.setitem(sys.modules, "torchvision", None)  # Python's own way to say that there is none
     with pytest.raises(BadEnvironment, match="pip install torchvision"):

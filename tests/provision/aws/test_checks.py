@@ -21,7 +21,7 @@ def check(account: AwsCloud, cluster: CloudCluster | None = None) -> dict[str, F
     return {finding.what: finding for finding in account.check(cluster or a_cluster(), 2)}
 
 
-def test_all_is_well(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_of_a_working_account_finds_no_problem(account: AwsCloud, fake: FakeCloud) -> None:
     found = check(account)
     assert [what for what, finding in found.items() if finding.ok] == [
         "SDK",
@@ -40,7 +40,7 @@ def test_all_is_well(account: AwsCloud, fake: FakeCloud) -> None:
     assert fake.live_instances() == []
 
 
-def test_the_quota_is_compared_with_what_is_used(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_compares_vcpu_quota_with_usage(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(quotas={"L-DB2E81BA": 96})
     assert check(account)[QUOTA].ok
     fake.settings(quotas={"L-DB2E81BA": 95})
@@ -54,12 +54,12 @@ def test_the_quota_is_compared_with_what_is_used(account: AwsCloud, fake: FakeCl
     assert check(account, a_cluster(spot=True))[QUOTA].ok
 
 
-def test_a_quota_that_can_not_be_asked(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_reports_an_unreadable_quota_as_unknown(account: AwsCloud, fake: FakeCloud) -> None:
     fake.fault(operation="GetServiceQuota", times=0, status=400, code="AccessDeniedException")
     assert check(account)[QUOTA].ok is None
 
 
-def test_permissions_that_lack_are_named(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_names_missing_permissions(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["RunInstances", "CreateVpc", "DescribeVolumes"])
     found = check(account)
     changing = found["permissions to change"]
@@ -68,7 +68,7 @@ def test_permissions_that_lack_are_named(account: AwsCloud, fake: FakeCloud) -> 
     assert found["permissions to read"].fix == ("Ask whoever runs the account to allow ec2:DescribeVolumes.")
 
 
-def test_what_can_not_be_tried_is_no_yes(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_reports_permissions_it_cannot_try_as_unknown(account: AwsCloud, fake: FakeCloud) -> None:
     found = check(account)["permissions to change"]
     assert (found.ok, found.fix) == (None, "")
     absent = found.detail.removeprefix("Not known of ").partition(": there is nothing to try that on.")
@@ -95,7 +95,7 @@ def test_what_can_not_be_tried_is_no_yes(account: AwsCloud, fake: FakeCloud) -> 
         ("VPCIdNotSpecified", 400, "(VPCIdNotSpecified)"),
     ],
 )
-def test_what_is_no_answer_is_no_yes(
+def test_check_reports_permissions_as_unknown_after_other_errors(
     account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch, code: str, status: int, text: str
 ) -> None:
     hasty = replace(account._api._retry, throttled_for_s=1.0, unclear_for_s=1.0)
@@ -110,20 +110,22 @@ def test_what_is_no_answer_is_no_yes(
         assert text in finding.detail
 
 
-def test_a_dry_run_that_was_none(account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_raises_when_a_dry_run_was_not_one(
+    account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(account._api, "call", lambda *_, **__: {})
     with pytest.raises(CloudError, match="ec2:CreateVpc in us-east-1 was answered as if it were no dry run"):
         checks._dry_run(account._api, "create_vpc", {"CidrBlock": "10.0.0.0/16"})
 
 
-def test_an_existing_subnet_is_what_is_tried(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_with_subnet_id_tries_permissions_on_that_subnet(account: AwsCloud, fake: FakeCloud) -> None:
     subnet = boto3.client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
     absent = check(account, a_cluster(subnet_id=subnet))["permissions to change"].detail
     assert not any(name in absent for name in ("CreateSecurityGroup", "RunInstances", "Vpc", "RouteTable"))
     assert fake.owned() == []
 
 
-def test_a_list_that_is_denied_hides_nothing_else(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_with_denied_instance_list_reports_the_rest(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["DescribeInstances"])
     found = check(account)
     assert found[QUOTA].ok is None
@@ -131,26 +133,28 @@ def test_a_list_that_is_denied_hides_nothing_else(account: AwsCloud, fake: FakeC
     assert found["clock"].ok
 
 
-def test_too_many_vpcs(account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_reached_vpc_limit(
+    account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quotas, "value", lambda *_: 1.0)
     found = check(account)["VPCs"]
     assert (found.ok, "give --subnet-id" in found.fix) == (False, True)
 
 
-def test_an_unknown_shape(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_names_an_unknown_shape(account: AwsCloud, fake: FakeCloud) -> None:
     found = check(account, a_cluster("g5.13xlarge"))
     assert not found["shape and image"].ok
     assert "g5.13xlarge" in found["shape and image"].detail
 
 
-def test_credentials_that_are_refused(account: AwsCloud, fake: FakeCloud) -> None:
+def test_check_stops_at_refused_credentials(account: AwsCloud, fake: FakeCloud) -> None:
     fake.fault(operation="GetCallerIdentity", times=0, status=403, code="InvalidClientTokenId")
     *_, last = account.check(a_cluster(), 2)
     assert (last.what, last.ok) == ("credentials", False)
     assert "aws sso login" in last.fix
 
 
-def test_others_can_read_the_credentials(
+def test_check_reports_a_readable_credentials_file(
     account: AwsCloud, fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "credentials"
@@ -163,7 +167,9 @@ def test_others_can_read_the_credentials(
     assert check(account)["credentials file"].ok
 
 
-def test_a_clock_that_is_wrong(account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_wrong_clock(
+    account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Api, "ahead_s", lambda _: -400.0)
     found = check(account)["clock"]
     assert (found.ok, found.detail) == (False, "This computer's clock is 400 s behind AWS's.")

@@ -21,7 +21,7 @@ from tests.provision.aws.building import FastClock, User, a_cluster, operations,
 # Launches
 
 
-def test_a_launch(user: User, fake: FakeCloud) -> None:
+def test_launch_creates_tagged_machines_and_is_idempotent(user: User, fake: FakeCloud) -> None:
     ids = user.launch(a_cluster(spot=True), 3)
     machines = running(user, 3)
     assert [m.id for m in sorted(machines, key=lambda m: m.rank or 0)] == list(ids)
@@ -37,13 +37,13 @@ def test_a_launch(user: User, fake: FakeCloud) -> None:
     assert fake.state()["most_instances"] == 3
 
 
-def test_a_launch_that_is_delivered_twice(user: User, fake: FakeCloud) -> None:
+def test_launch_delivered_twice_creates_machines_once(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="RunInstances", kind="duplicate")
     assert len(user.launch(a_cluster())) == 2
     assert fake.state()["most_instances"] == 2
 
 
-def test_no_capacity_is_told_by_one_call(user: User, fake: FakeCloud) -> None:
+def test_launch_without_capacity_fails_after_one_call(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 1}})
     with pytest.raises(errors.Capacity, match="InsufficientInstanceCapacity"):
         user.launch(a_cluster())
@@ -51,7 +51,7 @@ def test_no_capacity_is_told_by_one_call(user: User, fake: FakeCloud) -> None:
     assert fake.state()["most_instances"] == 0
 
 
-def test_a_quota_is_named(user: User, fake: FakeCloud) -> None:
+def test_launch_over_quota_names_the_quota(user: User, fake: FakeCloud) -> None:
     fake.settings(quota={"g5.12xlarge": 1})
     with pytest.raises(errors.Quota) as told:
         user.launch(a_cluster())
@@ -60,20 +60,20 @@ def test_a_quota_is_named(user: User, fake: FakeCloud) -> None:
     assert operations(fake).count("RunInstances") == 1
 
 
-def test_a_quota_whose_value_can_not_be_asked(user: User, fake: FakeCloud) -> None:
+def test_launch_over_quota_works_without_reading_the_quota_value(user: User, fake: FakeCloud) -> None:
     fake.settings(quota={"g5.12xlarge": 1})
     fake.fault(operation="GetServiceQuota", times=0, status=400, code="AccessDeniedException")
     with pytest.raises(errors.Quota, match=r"\(L-DB2E81BA\) in us-east-1: https"):
         user.launch(a_cluster())
 
 
-def test_a_token_that_stood_for_something_else(user: User) -> None:
+def test_launch_refuses_a_token_used_for_another_request(user: User) -> None:
     user.launch(a_cluster())
     with pytest.raises(errors.TokenSpent):
         user.launch(a_cluster(), 3)
 
 
-def test_a_token_whose_machines_have_ended(user: User) -> None:
+def test_launch_refuses_a_token_whose_machines_ended(user: User) -> None:
     ids = user.launch(a_cluster())
     user.cloud.terminate(ids)
     user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
@@ -81,7 +81,7 @@ def test_a_token_whose_machines_have_ended(user: User) -> None:
         user.launch(a_cluster())
 
 
-def test_ground_that_is_gone(user: User) -> None:
+def test_launch_into_a_removed_network_raises_gone(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     ground = user.ground(cluster, offer)
@@ -92,7 +92,7 @@ def test_ground_that_is_gone(user: User) -> None:
         user.cloud.send(request)
 
 
-def test_a_machine_that_ends_before_it_runs(user: User, fake: FakeCloud) -> None:
+def test_failure_reports_why_a_machine_ended_before_running(user: User, fake: FakeCloud) -> None:
     fake.settings(late_failure={"us-east-1a": "Server.InsufficientInstanceCapacity"})
     user.launch(a_cluster(), 1)
     user.wait(lambda: [machine.state for machine in user.cloud.instances()] == ["ended"])
@@ -103,7 +103,7 @@ def test_a_machine_that_ends_before_it_runs(user: User, fake: FakeCloud) -> None
 # The end
 
 
-def test_everything_goes(user: User, fake: FakeCloud) -> None:
+def test_teardown_removes_all_aws_resources(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster())
     running(user, 2)
     user.remove_all()
@@ -111,7 +111,7 @@ def test_everything_goes(user: User, fake: FakeCloud) -> None:
     assert user.cloud.parts() == ()
 
 
-def test_an_id_that_is_gone_keeps_no_other(user: User) -> None:
+def test_terminate_ends_the_rest_when_an_id_is_gone(user: User) -> None:
     ids = user.launch(a_cluster(), 3)
     running(user, 3)
     user.cloud.terminate(["i-0123456789abcdef0", *ids, "i-0123456789abcdef1"])
@@ -121,7 +121,7 @@ def test_an_id_that_is_gone_keeps_no_other(user: User) -> None:
     user.cloud.terminate([])
 
 
-def test_a_protected_machine_is_named_and_keeps_no_other(user: User) -> None:
+def test_terminate_names_a_protected_machine_and_ends_the_rest(user: User) -> None:
     ids = user.launch(a_cluster(), 3)
     running(user, 3)
     ec2 = boto3.client("ec2")
@@ -132,7 +132,7 @@ def test_a_protected_machine_is_named_and_keeps_no_other(user: User) -> None:
     ec2.modify_instance_attribute(InstanceId=ids[1], DisableApiTermination={"Value": False})
 
 
-def test_a_lost_reply_at_the_end(user: User, fake: FakeCloud) -> None:
+def test_teardown_survives_lost_replies(user: User, fake: FakeCloud) -> None:
     ids = user.launch(a_cluster())
     fake.fault(operation="TerminateInstances", kind="drop_after")
     user.cloud.terminate(ids)
@@ -142,7 +142,7 @@ def test_a_lost_reply_at_the_end(user: User, fake: FakeCloud) -> None:
     assert not fake.owned()
 
 
-def test_what_blocks_is_named(user: User) -> None:
+def test_delete_of_a_used_part_names_the_user(user: User) -> None:
     (machine,) = user.launch(a_cluster(), 1)
     running(user, 1)
     parts = {part.kind: part for part in user.cloud.parts()}
@@ -158,7 +158,7 @@ def test_what_blocks_is_named(user: User) -> None:
         user.cloud.delete(parts["vpc"])
 
 
-def test_a_strangers_group_that_lets_ours_in_is_named(user: User, fake: FakeCloud) -> None:
+def test_delete_names_a_foreign_group_that_references_ours(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     ground = user.ground(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
@@ -173,7 +173,7 @@ def test_a_strangers_group_that_lets_ours_in_is_named(user: User, fake: FakeClou
     assert not fake.owned()
 
 
-def test_a_disk_that_was_left_is_one_of_the_parts(user: User, fake: FakeCloud) -> None:
+def test_parts_lists_a_leftover_volume(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 1)
     running(user, 1)
     assert "volume" not in {part.kind for part in user.cloud.parts()}
@@ -196,7 +196,7 @@ def tagged(*names: str) -> None:
     boto3.client("ec2").create_tags(Resources=list(names), Tags=tags)
 
 
-def test_what_is_attached_to_a_strangers_machine_is_one_of_the_parts(user: User, fake: FakeCloud) -> None:
+def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: FakeCloud) -> None:
     """What is attached to a machine of ours goes with it."""
     ec2 = boto3.client("ec2")
     (own,) = user.launch(a_cluster(), 1)
@@ -225,7 +225,7 @@ def attachable(user: User) -> dict[str, Part]:
     return {part.id: part for part in user.cloud.parts() if part.kind in ("volume", "network-interface")}
 
 
-def test_an_interface_that_was_left_goes(user: User, fake: FakeCloud) -> None:
+def test_parts_lists_a_leftover_network_interface(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     ground = user.ground(cluster, user.cloud.offer(cluster))
     made = boto3.client("ec2").create_network_interface(SubnetId=ground.ids["subnet"])["NetworkInterface"]
@@ -237,7 +237,7 @@ def test_an_interface_that_was_left_goes(user: User, fake: FakeCloud) -> None:
     assert not fake.owned()
 
 
-def test_a_list_that_can_not_be_read_is_an_error(user: User, fake: FakeCloud) -> None:
+def test_parts_and_instances_raise_when_a_list_is_refused(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="DescribeVolumes", times=0, status=403, code="UnauthorizedOperation")
     with pytest.raises(errors.Denied, match="ec2:DescribeVolumes"):
         user.cloud.parts()
@@ -249,20 +249,22 @@ def test_a_list_that_can_not_be_read_is_an_error(user: User, fake: FakeCloud) ->
 # The account
 
 
-def test_lists_are_read_to_their_end(user: User, fake: FakeCloud) -> None:
+def test_instances_reads_all_result_pages(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 5)
     fake.settings(reply_page_size=2)
     assert len(user.cloud.instances("a1b2c3d4e5f60718")) == 5
 
 
-def test_a_cloud_is_one(user: User) -> None:
+def test_aws_cloud_has_the_cloud_attributes_and_target(user: User) -> None:
     cloud: Cloud = user.cloud
     assert (cloud.name, cloud.one_user_data, cloud.all_or_none) == ("aws", True, True)
     assert cloud.target == Target(provider="aws", region="us-east-1", account="123456789012")
     assert cloud.consistency_s == 5
 
 
-def test_the_region_has_to_be_known(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_refuses_an_unknown_or_missing_region(
+    fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     with pytest.raises(InvalidInput, match="no region 'us-esat-1'; did you mean"):
         connect(Target(provider="aws", region="us-esat-1"), clock=SystemClock())
@@ -271,7 +273,9 @@ def test_the_region_has_to_be_known(fake: FakeCloud, monkeypatch: pytest.MonkeyP
         connect(Target(provider="aws"), clock=SystemClock())
 
 
-def test_neither_credentials_nor_a_region(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_without_credentials_and_region_names_both(
+    fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is the credentials that are told of, as a dry run goes on without them."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
@@ -281,25 +285,27 @@ def test_neither_credentials_nor_a_region(fake: FakeCloud, monkeypatch: pytest.M
         connect(Target(provider="aws"), clock=SystemClock())
 
 
-def test_no_such_profile(fake: FakeCloud) -> None:
+def test_connect_refuses_an_unknown_profile(fake: FakeCloud) -> None:
     with pytest.raises(errors.BadCredentials, match="no profile 'nobody'"):
         connect(Target(provider="aws", profile="nobody"), clock=SystemClock())
 
 
-def test_whose_account_it_is(fake: FakeCloud) -> None:
+def test_connect_finds_the_account_with_one_call(fake: FakeCloud) -> None:
     target = connect(Target(provider="aws"), clock=FastClock()).target
     assert target == Target(provider="aws", region="us-east-1", account="123456789012")
     assert [call["operation"] for call in fake.calls()] == ["GetCallerIdentity"]
 
 
-def test_no_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_without_credentials_names_the_variables(
+    fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(errors.BadCredentials, match=r"Look at the variables AWS_\*"):
         connect(Target(provider="aws"), clock=FastClock())
 
 
-def test_a_program_for_credentials_that_hangs(
+def test_connect_times_out_on_a_hanging_credential_process(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -311,13 +317,15 @@ def test_a_program_for_credentials_that_hangs(
         connect(Target(provider="aws"), clock=FastClock())
 
 
-def test_wrong_credentials(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_with_wrong_credentials_says_log_in_again(
+    fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
     with pytest.raises(errors.BadCredentials, match=r"\(InvalidClientTokenId\).*log in again"):
         connect(Target(provider="aws"), clock=FastClock())
 
 
-def test_credentials_that_expire(user: User, fake: FakeCloud) -> None:
+def test_expired_credentials_fail_without_retry(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="DescribeInstances", times=0, status=400, code="RequestExpired")
     with pytest.raises(errors.BadCredentials):
         user.cloud.instances()
@@ -328,7 +336,7 @@ def test_credentials_that_expire(user: User, fake: FakeCloud) -> None:
     assert len(fake.calls("DescribeInstances")) == 2
 
 
-def test_credentials_that_were_renewed_meanwhile(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewed_credentials_are_picked_up(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = AwsCloud(Target(provider="aws"), clock=FastClock())
     assert cloud.instances() == ()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-newer-one")
@@ -336,7 +344,7 @@ def test_credentials_that_were_renewed_meanwhile(fake: FakeCloud, monkeypatch: p
     assert cloud.instances() == ()
 
 
-def test_many_calls_with_credentials_that_were_renewed(
+def test_renewed_credentials_are_picked_up_by_parallel_calls(
     fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them have failed before the first one looks for newer credentials."""
@@ -350,7 +358,7 @@ def test_many_calls_with_credentials_that_were_renewed(
     assert len(fake.calls("DescribeInstances")) == 8
 
 
-def test_a_cloud_that_does_not_answer(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_call_without_connection_raises_unclear(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     api = Api(region="us-east-1", profile=None, clock=FastClock())
     with pytest.raises(errors.Unclear, match="Could not connect"):

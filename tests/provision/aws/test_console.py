@@ -12,7 +12,7 @@ def asked(fake: FakeCloud) -> list[int]:
     return [call["status"] for call in fake.calls("GetConsoleOutput")]
 
 
-def test_the_end_of_the_console(user: User, fake: FakeCloud) -> None:
+def test_console_returns_each_machines_output(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster())
     first, second = running(user, 2)
     fake.forget_calls()
@@ -21,13 +21,13 @@ def test_the_end_of_the_console(user: User, fake: FakeCloud) -> None:
     assert asked(fake) == [200, 200]
 
 
-def test_one_that_shows_nothing_yet(user: User, fake: FakeCloud) -> None:
+def test_console_is_none_before_any_output(user: User, fake: FakeCloud) -> None:
     fake.settings(launch_s=60)
     (machine,) = user.launch(a_cluster(), 1)
     assert user.cloud.console(machine) is None
 
 
-def test_types_that_keep_no_latest_output(user: User, fake: FakeCloud) -> None:
+def test_console_falls_back_where_latest_output_is_unsupported(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(shape="p3.2xlarge", image=SSM_UBUNTU), 1)
     (machine,) = running(user, 1)
     fake.forget_calls()
@@ -35,7 +35,7 @@ def test_types_that_keep_no_latest_output(user: User, fake: FakeCloud) -> None:
     assert asked(fake) == [400, 200]
 
 
-def test_a_refusal_is_told_at_once(user: User, fake: FakeCloud) -> None:
+def test_console_fails_at_once_when_denied(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 1)
     (machine,) = running(user, 1)
     fake.forget_calls()
@@ -45,7 +45,7 @@ def test_a_refusal_is_told_at_once(user: User, fake: FakeCloud) -> None:
     assert asked(fake) == [403]
 
 
-def test_a_storm_of_throttling_is_not_waited_out(user: User, fake: FakeCloud) -> None:
+def test_console_gives_up_on_throttling_within_a_minute(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 1)
     (machine,) = running(user, 1)
     fake.fault(operation="GetConsoleOutput", times=0, kind="error", status=503, code="RequestLimitExceeded")

@@ -45,7 +45,7 @@ IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
         ([], "g5.12xlarge", {"image": UBUNTU}, UBUNTU, INSTALL, "as asked for"),
     ],
 )
-def test_image_and_driver(
+def test_offer_chooses_image_and_driver_by_shape_and_options(
     user: User,
     fake: FakeCloud,
     absent: list[str],
@@ -69,14 +69,14 @@ def test_image_and_driver(
         ("inf2.xlarge", None, r"inf2\.xlarge has no NVIDIA GPUs"),
     ],
 )
-def test_a_branch_of_the_driver_that_can_not_be_installed(
+def test_offer_refuses_a_driver_version_it_cannot_install(
     user: User, shape: str, image: str | None, said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         user.cloud.offer(a_cluster(shape, image=image, driver="580"))
 
 
-def test_a_machine_that_joins_boots_what_the_others_did(user: User) -> None:
+def test_offer_for_an_added_machine_keeps_the_image_of_the_others(user: User) -> None:
     user.launch(a_cluster(image=UBUNTU), 1)
     (machine,) = running(user, 1)
     assert machine.image_id is not None

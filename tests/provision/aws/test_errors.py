@@ -36,7 +36,9 @@ from provision.aws.errors import kind_of, of_state_reason, translate
         ("SomethingNew", 500, errors.Unclear),
     ],
 )
-def test_kinds(code: str, status: int, kind: type[errors.CloudError]) -> None:
+def test_kind_of_maps_aws_codes_to_error_classes(
+    code: str, status: int, kind: type[errors.CloudError]
+) -> None:
     assert kind_of(code, status) is kind
 
 
@@ -48,7 +50,7 @@ def told(code: str, message: str, status: int = 400) -> errors.CloudError:
     return translate(response, service="ec2", operation="RunInstances", region="us-east-1")
 
 
-def test_a_message_has_awss_own_words_its_code_and_what_to_do() -> None:
+def test_error_message_has_aws_text_code_and_advice() -> None:
     message = "You are not authorized. Encoded authorization failure message: " + "x" * 500
     error = told("UnauthorizedOperation", message, 403)
     assert str(error) == (
@@ -58,7 +60,7 @@ def test_a_message_has_awss_own_words_its_code_and_what_to_do() -> None:
     assert (error.operation, error.code) == ("RunInstances", "UnauthorizedOperation")
 
 
-def test_an_answer_without_a_body() -> None:
+def test_translate_names_the_operation_without_a_body() -> None:
     error = translate({}, service="ec2", operation="RunInstances", region="us-east-1")
     assert str(error) == "RunInstances in us-east-1: AWS gave no reason (Unknown)."
 
@@ -74,11 +76,13 @@ def test_an_answer_without_a_body() -> None:
         ("Client.UserInitiatedShutdown: User initiated shutdown", errors.CloudError),
     ],
 )
-def test_why_a_machine_ended(reason: str, kind: type[errors.CloudError]) -> None:
+def test_of_state_reason_maps_aws_reasons_to_error_classes(
+    reason: str, kind: type[errors.CloudError]
+) -> None:
     error = of_state_reason(reason, zone="us-east-1b")
     assert type(error) is kind
     assert "us-east-1b" in str(error)
 
 
-def test_no_reason_is_made_up() -> None:
+def test_of_state_reason_returns_none_without_a_reason() -> None:
     assert of_state_reason("pending", zone="us-east-1b") is None

@@ -42,7 +42,7 @@ GROUND = Counter(
 # Offers
 
 
-def test_an_offer(user: User) -> None:
+def test_offer_describes_gpus_image_disk_and_zones(user: User) -> None:
     offer = user.cloud.offer(a_cluster())
     assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, None)
     assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
@@ -51,18 +51,18 @@ def test_an_offer(user: User) -> None:
     assert json.loads(json.dumps(dict(offer.facts))) == dict(offer.facts)
 
 
-def test_a_type_that_the_catalog_does_not_know(user: User) -> None:
+def test_offer_reads_gpus_of_types_missing_in_the_catalog(user: User) -> None:
     offer = user.cloud.offer(a_cluster("g5.2xlarge"))
     assert offer.gpus == 1
     assert user.cloud.offer(a_cluster("t3.micro")).gpus == 0
 
 
-def test_no_such_type(user: User) -> None:
+def test_offer_refuses_an_unknown_instance_type(user: User) -> None:
     with pytest.raises(errors.UnknownShape, match=r"no instance type 'g5\.13xlarge' in us-east-1\. Did you"):
         user.cloud.offer(a_cluster("g5.13xlarge"))
 
 
-def test_zones_that_offer_the_type(user: User, fake: FakeCloud) -> None:
+def test_offer_lists_only_zones_that_have_the_type(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
     assert Place(zone="us-east-1a") not in user.cloud.offer(a_cluster()).places
     fake.settings(capacity={"g5.12xlarge": {"*": -1}})
@@ -78,19 +78,19 @@ def test_zones_that_offer_the_type(user: User, fake: FakeCloud) -> None:
         "al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64",
     ],
 )
-def test_images_by_parameter_and_by_name(user: User, image: str) -> None:
+def test_offer_finds_images_by_ssm_parameter_and_name(user: User, image: str) -> None:
     offer = user.cloud.offer(a_cluster(image=image))
     assert (offer.user, offer.facts["root_device"]) == ("ec2-user", "/dev/xvda")
     assert user.cloud.offer(a_cluster(image=offer.image_id)).image_name == offer.image_name
 
 
-def test_an_image_by_name_is_nobody_elses(user: User) -> None:
+def test_offer_ignores_same_named_images_of_other_owners(user: User) -> None:
     """The fake has a newer one of that name that belongs to a stranger."""
     offer = user.cloud.offer(a_cluster(image="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)"))
     assert offer.image_name.endswith("20260701")
 
 
-def test_the_default_image_without_its_parameter(user: User, fake: FakeCloud) -> None:
+def test_offer_finds_the_default_image_without_ssm_access(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="GetParameter", status=400, code="AccessDeniedException", message="no")
     assert user.cloud.offer(a_cluster()).image_name.endswith("20260701")
 
@@ -98,25 +98,25 @@ def test_the_default_image_without_its_parameter(user: User, fake: FakeCloud) ->
 @pytest.mark.parametrize(
     "image", ["ami-0123456789abcdef0", "ami-what", "no such image", "/no/such/parameter"]
 )
-def test_no_such_image(user: User, image: str) -> None:
+def test_offer_refuses_an_unknown_image(user: User, image: str) -> None:
     with pytest.raises(InvalidInput, match=f"no image '{image}' in us-east-1"):
         user.cloud.offer(a_cluster(image=image))
 
 
-def test_an_image_for_other_processors(user: User) -> None:
+def test_offer_refuses_an_image_of_another_architecture(user: User) -> None:
     deep = user.cloud.offer(a_cluster())
     with pytest.raises(InvalidInput, match="is for x86_64, and the shape has arm64"):
         user.cloud.offer(a_cluster("g5g.xlarge", image=deep.image_id))
 
 
-def test_regions(user: User) -> None:
+def test_regions_lists_aws_regions(user: User) -> None:
     assert {"us-east-1", "eu-central-1"} <= set(user.cloud.regions())
 
 
 # The ground
 
 
-def test_the_ground_is_made_once(user: User, fake: FakeCloud) -> None:
+def test_prepare_creates_network_resources_once(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     first = user.ground(cluster, offer)
@@ -126,14 +126,14 @@ def test_the_ground_is_made_once(user: User, fake: FakeCloud) -> None:
     assert operations(fake) == []
 
 
-def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
+def test_preview_lists_exactly_the_calls_launch_makes(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     shown = user.cloud.preview(cluster, user.cloud.offer(cluster), NEW, ()).requests
     user.launch(cluster)
     assert Counter(request.operation for request in shown) == Counter(operations(fake))
 
 
-def test_the_preview_leaves_out_what_is_there(user: User) -> None:
+def test_preview_leaves_out_existing_resources(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     ground = user.ground(cluster, offer)
@@ -160,7 +160,7 @@ def test_the_preview_leaves_out_what_is_there(user: User) -> None:
     assert made == ["subnet", "placement-group"]
 
 
-def test_two_clusters_share_the_network(user: User, fake: FakeCloud) -> None:
+def test_prepare_shares_the_vpc_between_clusters(user: User, fake: FakeCloud) -> None:
     one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
     user.ground(one, user.cloud.offer(one))
     user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
@@ -169,7 +169,7 @@ def test_two_clusters_share_the_network(user: User, fake: FakeCloud) -> None:
     )
 
 
-def test_a_cluster_stays_in_its_vpc() -> None:
+def test_vpc_for_prefers_the_vpc_of_the_clusters_group() -> None:
     """A race of two people may have made two networks; later, everybody takes the first one."""
     vpcs = [{"VpcId": "vpc-b"}, {"VpcId": "vpc-a"}]
     assert network._vpc_for(vpcs, []) == {"VpcId": "vpc-a"}
@@ -178,14 +178,14 @@ def test_a_cluster_stays_in_its_vpc() -> None:
     assert network._vpc_for([], []) is None
 
 
-def test_no_room_for_another_vpc(user: User, fake: FakeCloud) -> None:
+def test_launch_at_the_vpc_limit_suggests_subnet_id(user: User, fake: FakeCloud) -> None:
     fake.settings(vpc_limit=1)
     with pytest.raises(errors.Quota, match="or give --subnet-id"):
         user.launch(a_cluster())
     assert not fake.owned()
 
 
-def test_rules_become_what_is_asked_for(user: User) -> None:
+def test_prepare_sets_exactly_the_requested_ssh_rules(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     group = user.ground(cluster, offer).ids["security_group"]
@@ -208,7 +208,7 @@ def test_rules_become_what_is_asked_for(user: User) -> None:
     assert sources() == {"22 192.0.2.1/32", "22 192.0.2.2/32", f"all {group}"}
 
 
-def test_rules_of_a_group_that_is_found_late(user: User, fake: FakeCloud) -> None:
+def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeCloud) -> None:
     """Made before, and not listed yet when this `up` began: its rules count as well."""
     cluster = a_cluster(ssh_cidrs=("0.0.0.0/0",))
     offer = user.cloud.offer(cluster)
@@ -230,7 +230,7 @@ def test_rules_of_a_group_that_is_found_late(user: User, fake: FakeCloud) -> Non
     assert ranges == ["192.0.2.1/32"]
 
 
-def test_a_rule_whose_revocation_was_not_answered(user: User, fake: FakeCloud) -> None:
+def test_prepare_revokes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCloud) -> None:
     """Revoked again, it is not there: nor is another one, which is revoked with it."""
     cluster = a_cluster(ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
     offer = user.cloud.offer(cluster)
@@ -242,7 +242,7 @@ def test_a_rule_whose_revocation_was_not_answered(user: User, fake: FakeCloud) -
     assert ranges == ["198.51.100.7/32"]
 
 
-def test_a_rule_that_the_list_does_not_show_yet(user: User, fake: FakeCloud) -> None:
+def test_prepare_authorizes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCloud) -> None:
     """Granted twice: AWS refuses the lot for the one that is there."""
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
@@ -251,7 +251,7 @@ def test_a_rule_that_the_list_does_not_show_yet(user: User, fake: FakeCloud) -> 
     assert operations(fake).count("AuthorizeSecurityGroupIngress") >= 2
 
 
-def test_another_key_of_that_name_is_not_used(user: User) -> None:
+def test_prepare_refuses_another_key_of_the_same_name(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     user.ground(cluster, offer)
@@ -259,7 +259,7 @@ def test_another_key_of_that_name_is_not_used(user: User) -> None:
         user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
 
 
-def test_what_is_not_ours_is_not_adopted(user: User, fake: FakeCloud) -> None:
+def test_prepare_does_not_adopt_untagged_resources(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     ec2 = boto3.client("ec2")
@@ -292,7 +292,9 @@ MAKING = (
 
 @pytest.mark.parametrize("operation", MAKING)
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error"])
-def test_a_lost_reply_makes_nothing_twice(user: User, fake: FakeCloud, operation: str, kind: str) -> None:
+def test_launch_with_a_lost_reply_creates_nothing_twice(
+    user: User, fake: FakeCloud, operation: str, kind: str
+) -> None:
     fake.fault(operation=operation, kind=kind)
     cluster = a_cluster()
     ids = user.launch(cluster)
@@ -301,7 +303,7 @@ def test_a_lost_reply_makes_nothing_twice(user: User, fake: FakeCloud, operation
     assert fake.state()["most_instances"] == 2
 
 
-def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
+def test_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeCloud) -> None:
     fake.settings(list_lag_s=3)
     cluster = a_cluster()
     user.launch(cluster)
@@ -319,7 +321,7 @@ CHANGING = (
 """Calls about something that was just made, which take no token."""
 
 
-def test_lost_replies_while_lists_lag(
+def test_prepare_survives_lost_replies_with_lagging_lists(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a call is told when it is made again, the lists can't explain yet."""
@@ -338,13 +340,13 @@ def test_lost_replies_while_lists_lag(
     assert Counter(operations(fake))["CreateInternetGateway"] == 1
 
 
-def test_a_storm_of_throttling(user: User, fake: FakeCloud) -> None:
+def test_launch_survives_throttling(user: User, fake: FakeCloud) -> None:
     fake.fault(nth=3, times=8, status=503, code="RequestLimitExceeded")
     user.launch(a_cluster())
     assert kinds(fake) == GROUND + Counter({"instance": 2})
 
 
-def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
+def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
     """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
@@ -365,7 +367,7 @@ def another_table(ground: Ground, cluster: CloudCluster) -> str:
     return str(made["RouteTable"]["RouteTableId"])
 
 
-def test_a_subnet_keeps_its_table_where_a_race_made_two(user: User, fake: FakeCloud) -> None:
+def test_prepare_keeps_the_route_table_of_a_subnet(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     ground = user.ground(cluster, offer)
@@ -392,7 +394,7 @@ def test_a_subnet_keeps_its_table_where_a_race_made_two(user: User, fake: FakeCl
     assert not fake.owned()
 
 
-def test_a_table_that_was_associated_meanwhile(user: User, fake: FakeCloud) -> None:
+def test_associate_returns_a_route_table_associated_meanwhile(user: User, fake: FakeCloud) -> None:
     """Between the look and the call; the fake refuses a second association as EC2 does."""
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
@@ -416,7 +418,7 @@ def existing_subnet(zone: str = "us-east-1b") -> str:
     return str(made["Subnet"]["SubnetId"])
 
 
-def test_an_existing_subnet(user: User, fake: FakeCloud) -> None:
+def test_launch_uses_an_existing_subnet_and_keeps_it(user: User, fake: FakeCloud) -> None:
     subnet = existing_subnet()
     cluster = a_cluster("p4d.24xlarge", subnet_id=subnet, public_ip=False)
     offer = user.cloud.offer(cluster)
@@ -436,12 +438,12 @@ def test_an_existing_subnet(user: User, fake: FakeCloud) -> None:
 
 
 @pytest.mark.parametrize("subnet", ["subnet-0123456789abcdef0", "what"])
-def test_no_such_subnet(user: User, subnet: str) -> None:
+def test_offer_refuses_an_unknown_subnet(user: User, subnet: str) -> None:
     with pytest.raises(InvalidInput, match=f"no subnet '{subnet}' in us-east-1"):
         user.cloud.offer(a_cluster(subnet_id=subnet))
 
 
-def test_a_subnet_where_the_type_is_not_offered(user: User, fake: FakeCloud) -> None:
+def test_offer_refuses_a_subnet_whose_zone_lacks_the_type(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1b": -1}})
     with pytest.raises(InvalidInput, match=r"is in us-east-1b, where AWS does not offer g5\.12xlarge"):
         user.cloud.offer(a_cluster(subnet_id=existing_subnet()))

@@ -46,7 +46,7 @@ def tables(ground_vpc: str) -> dict[str, Any]:
     }
 
 
-def test_the_machines_have_no_address_and_a_way_out(user: User, fake: FakeCloud) -> None:
+def test_private_launch_has_no_public_ip_and_routes_through_nat(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_ready_s=90)
     cluster = a_private(shape="p4d.24xlarge")
     user.launch(cluster)
@@ -70,7 +70,7 @@ def test_the_machines_have_no_address_and_a_way_out(user: User, fake: FakeCloud)
     assert targets == {"local", gateway["NatGatewayId"], "vpce-"}
 
 
-def test_it_is_made_once(user: User, fake: FakeCloud) -> None:
+def test_prepare_creates_private_network_once(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     first = user.ground(cluster, offer)
@@ -79,7 +79,7 @@ def test_it_is_made_once(user: User, fake: FakeCloud) -> None:
     assert operations(fake) == []
 
 
-def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) -> None:
+def test_private_preview_lists_exactly_the_calls_launch_makes(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     shown = user.cloud.preview(cluster, offer, NEW, ()).requests
@@ -93,7 +93,7 @@ def test_the_preview_names_the_calls_that_are_made(user: User, fake: FakeCloud) 
     assert billed == {"elastic-ip": 0.005, "nat-gateway": 0.045}
 
 
-def test_one_nat_gateway_serves_all_zones(user: User, fake: FakeCloud) -> None:
+def test_private_clusters_in_two_zones_share_one_nat_gateway(user: User, fake: FakeCloud) -> None:
     one, two = a_private(), a_private("other")
     user.ground(one, user.cloud.offer(one))
     before = kinds(fake)
@@ -106,7 +106,7 @@ def remove(user: User, *clusters: Any) -> teardown.Removed:
     return teardown.remove(user.cloud, {cluster.id for cluster in clusters}, clock=user.clock, say=quiet)
 
 
-def test_private_and_public_clusters_share_the_network(user: User, fake: FakeCloud) -> None:
+def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: FakeCloud) -> None:
     """What costs money goes with the last private cluster, whoever else is there."""
     public, private, second = a_cluster(), a_private("private"), a_private("second")
     grounds = [user.ground(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)]
@@ -125,7 +125,7 @@ def test_private_and_public_clusters_share_the_network(user: User, fake: FakeClo
     assert not fake.owned()
 
 
-def test_the_public_ones_part_of_the_network_stays_for_a_private_cluster(user: User, fake: FakeCloud) -> None:
+def test_public_cluster_removal_keeps_network_for_private_cluster(user: User, fake: FakeCloud) -> None:
     public, private = a_cluster(), a_private("private")
     for cluster in (public, private):
         user.ground(cluster, user.cloud.offer(cluster))
@@ -148,7 +148,7 @@ def test_the_public_ones_part_of_the_network_stays_for_a_private_cluster(user: U
     ],
 )
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error", "duplicate"])
-def test_a_lost_reply_makes_nothing_twice(
+def test_private_launch_with_a_lost_reply_creates_nothing_twice(
     user: User, fake: FakeCloud, operation: str, nth: int, kind: str
 ) -> None:
     fake.fault(operation=operation, kind=kind, nth=nth)
@@ -161,13 +161,13 @@ def test_a_lost_reply_makes_nothing_twice(
     assert not fake.owned()
 
 
-def test_lists_that_lag(user: User, fake: FakeCloud) -> None:
+def test_private_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeCloud) -> None:
     fake.settings(list_lag_s=3, use_lag_s=2)
     user.launch(a_private())
     assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
 
 
-def test_lost_replies_while_lists_lag(
+def test_prepare_private_survives_lost_replies_with_lagging_lists(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a call is told when it is made again, the lists can't explain yet."""
@@ -184,7 +184,7 @@ def test_lost_replies_while_lists_lag(
     assert [made[name] for name in ("AllocateAddress", "CreateInternetGateway", "CreateSubnet")] == [1, 1, 2]
 
 
-def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
+def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
     """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_private("aaa"), a_private("bbb")]
@@ -199,7 +199,9 @@ def test_two_people_at_once(fake: FakeCloud, tmp_path: Path) -> None:
     assert not fake.owned()
 
 
-def test_an_address_that_somebody_takes_first(user: User, fake: FakeCloud, tmp_path: Path) -> None:
+def test_prepare_takes_another_address_when_the_first_is_taken(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
     """A process that made a VPC of its own saw the address free, too: its gateway comes, and ours fails."""
     cluster = a_private()
     theirs = a_cluster(name="ccc", id="c" * 16)
@@ -243,7 +245,9 @@ def way_out_of(ground: Ground) -> Any:
     return out
 
 
-def test_two_people_at_once_end_with_one_gateway(user: User, fake: FakeCloud, tmp_path: Path) -> None:
+def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
     """One looked before the other's was there; machines use the other's by the time that the late one works."""
     early, late = a_private("aaa"), a_private("bbb")
     offer = user.cloud.offer(early)
@@ -269,7 +273,7 @@ def test_two_people_at_once_end_with_one_gateway(user: User, fake: FakeCloud, tm
 
 
 @pytest.mark.parametrize("made", ["lower", "higher"])
-def test_of_two_that_nobody_uses_the_lower_one_stays(user: User, fake: FakeCloud, made: str) -> None:
+def test_nat_agree_keeps_the_lower_id_of_two_unused_gateways(user: User, fake: FakeCloud, made: str) -> None:
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
     (first,) = usable_gateways()
@@ -295,7 +299,7 @@ def a_second_gateway(first: Any) -> str:
     return str(made["NatGateway"]["NatGatewayId"])
 
 
-def test_a_route_that_works_is_not_led_elsewhere(user: User, fake: FakeCloud) -> None:
+def test_prepare_keeps_a_working_route_despite_a_lower_gateway_id(user: User, fake: FakeCloud) -> None:
     """Whichever of two gateways is the lower one: machines have connections through the one that is used."""
     cluster = a_private()
     offer = user.cloud.offer(cluster)
@@ -311,7 +315,7 @@ def test_a_route_that_works_is_not_led_elsewhere(user: User, fake: FakeCloud) ->
     assert way_out_of(ground)["NatGatewayId"] == used["NatGatewayId"]
 
 
-def test_of_a_gateway_that_may_not_be_removed_it_is_told(fake: FakeCloud, tmp_path: Path) -> None:
+def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_path: Path) -> None:
     said: list[str] = []
     user = User(tmp_path / "one", say=said.append)
     cluster = a_private()
@@ -331,7 +335,7 @@ def test_of_a_gateway_that_may_not_be_removed_it_is_told(fake: FakeCloud, tmp_pa
     assert "is billed until the last private cluster is removed" in said[-1]
 
 
-def test_a_gateway_in_the_next_zone(user: User, fake: FakeCloud) -> None:
+def test_prepare_creates_nat_gateway_in_the_next_available_zone(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_unavailable_zones=["us-east-1a"])
     cluster = a_private()
     offer = user.cloud.offer(cluster)
@@ -350,7 +354,7 @@ def test_a_gateway_in_the_next_zone(user: User, fake: FakeCloud) -> None:
     assert not fake.owned()
 
 
-def test_no_zone_has_a_gateway(user: User, fake: FakeCloud) -> None:
+def test_prepare_without_any_nat_zone_suggests_region_or_subnet(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     fake.settings(nat_unavailable_zones=[place.zone for place in offer.places])
@@ -361,7 +365,7 @@ def test_no_zone_has_a_gateway(user: User, fake: FakeCloud) -> None:
     assert kinds(fake)["elastic-ip"] == 1
 
 
-def test_a_strangers_part_in_a_private_subnet_keeps_no_gateway(user: User, fake: FakeCloud) -> None:
+def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fake: FakeCloud) -> None:
     """What is billed goes though the security group is used by something that nobody removes."""
     cluster = a_private()
     ground = user.ground(cluster, user.cloud.offer(cluster))
@@ -376,7 +380,7 @@ def test_a_strangers_part_in_a_private_subnet_keeps_no_gateway(user: User, fake:
     assert not fake.owned()
 
 
-def test_a_private_cluster_in_another_vpc_keeps_no_gateway(
+def test_teardown_ignores_private_clusters_in_another_vpc(
     user: User, fake: FakeCloud, tmp_path: Path
 ) -> None:
     """Two people made a VPC each: what one has goes with their clusters."""
@@ -406,7 +410,7 @@ def test_a_private_cluster_in_another_vpc_keeps_no_gateway(
     assert [gateway["NatGatewayId"] for gateway in usable_gateways()] != [first["NatGatewayId"]]
 
 
-def test_a_gateway_that_is_being_deleted_is_told_as_that(user: User, fake: FakeCloud) -> None:
+def test_delete_of_a_nat_gateway_reports_deletion_in_progress(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_gone_s=100)
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
@@ -415,7 +419,7 @@ def test_a_gateway_that_is_being_deleted_is_told_as_that(user: User, fake: FakeC
         user.cloud.delete(part)
 
 
-def test_a_gateway_that_fails_is_told_and_replaced(user: User, fake: FakeCloud) -> None:
+def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_failure="InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses.")
     cluster = a_private()
     offer = user.cloud.offer(cluster)
@@ -430,7 +434,7 @@ def test_a_gateway_that_fails_is_told_and_replaced(user: User, fake: FakeCloud) 
     assert not fake.owned()
 
 
-def test_a_gateway_that_fails_for_another_one(user: User, fake: FakeCloud) -> None:
+def test_wait_available_uses_the_other_gateway_when_one_failed(user: User, fake: FakeCloud) -> None:
     """Two processes took the same address; whose gateway failed takes the other one."""
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
@@ -447,7 +451,7 @@ def test_a_gateway_that_fails_for_another_one(user: User, fake: FakeCloud) -> No
         nat.wait_available(maker, "nat-gone", "vpc-other", read=reader)
 
 
-def test_a_gateway_that_never_comes_is_given_up(user: User) -> None:
+def test_wait_available_times_out_after_10_minutes(user: User) -> None:
     clock = StepClock()
     pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
     with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
@@ -455,7 +459,7 @@ def test_a_gateway_that_never_comes_is_given_up(user: User) -> None:
     assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
 
 
-def test_the_wait_for_a_gateway_is_told(user: User) -> None:
+def test_wait_available_logs_progress(user: User) -> None:
     clock = StepClock()
     maker = Maker(user.cloud._api, clock, 5.0)
     said: list[str] = []
@@ -472,7 +476,7 @@ def test_the_wait_for_a_gateway_is_told(user: User) -> None:
     assert all(re.fullmatch(r"waiting for the NAT gateway nat-1 … \(\d+ s\)", line) for line in more)
 
 
-def test_the_line_comes_from_what_makes_the_ground(
+def test_prepare_logs_the_wait_for_the_nat_gateway(
     tmp_path: Path, account: AwsCloud, fake: FakeCloud
 ) -> None:
     fake.settings(nat_ready_s=15)
@@ -483,7 +487,7 @@ def test_the_line_comes_from_what_makes_the_ground(
     assert [line.partition(" nat-")[0] for line in said] == ["waiting for the NAT gateway"]
 
 
-def test_a_gateway_that_somebody_removed_is_made_anew(user: User, fake: FakeCloud) -> None:
+def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: FakeCloud) -> None:
     """Its route leads nowhere then, and is led to the new one; its address is used again."""
     cluster = a_private()
     offer = user.cloud.offer(cluster)
@@ -501,7 +505,7 @@ def test_a_gateway_that_somebody_removed_is_made_anew(user: User, fake: FakeClou
     assert kinds(fake) == GROUND + PRIVATE
 
 
-def test_an_endpoint_is_led_to_the_table_that_is_used(user: User, fake: FakeCloud) -> None:
+def test_prepare_reattaches_the_s3_endpoint_to_the_route_table(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     ground = user.ground(cluster, offer)
@@ -516,7 +520,7 @@ def test_an_endpoint_is_led_to_the_table_that_is_used(user: User, fake: FakeClou
     assert endpoint["RouteTableIds"] == [table]
 
 
-def test_no_more_addresses(user: User, fake: FakeCloud) -> None:
+def test_private_launch_at_the_address_limit_suggests_subnet_id(user: User, fake: FakeCloud) -> None:
     fake.settings(address_limit=0)
     cluster = a_private()
     with pytest.raises(errors.Quota, match=r"Release one, .* --subnet-id\."):
@@ -528,7 +532,7 @@ def test_no_more_addresses(user: User, fake: FakeCloud) -> None:
 # The end
 
 
-def test_a_gateway_that_takes_minutes_to_go_is_waited_for(user: User, fake: FakeCloud) -> None:
+def test_teardown_waits_for_a_slow_nat_gateway_deletion(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_gone_s=400)
     cluster = a_private()
     user.launch(cluster)
@@ -541,7 +545,7 @@ def test_a_gateway_that_takes_minutes_to_go_is_waited_for(user: User, fake: Fake
     assert last < done.index("ReleaseAddress") < done.index("DetachInternetGateway")
 
 
-def test_what_was_left_alone_is_found_by_its_tags(user: User, fake: FakeCloud) -> None:
+def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) -> None:
     """No file of ours, and nothing else of any cluster: as `reap` looks."""
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
@@ -553,7 +557,7 @@ def test_what_was_left_alone_is_found_by_its_tags(user: User, fake: FakeCloud) -
     assert not fake.owned()
 
 
-def test_an_address_that_is_in_use_is_no_lack_of_credentials(user: User, fake: FakeCloud) -> None:
+def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud) -> None:
     """AWS says AuthFailure of an address that a NAT gateway has."""
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
@@ -566,7 +570,7 @@ def test_an_address_that_is_in_use_is_no_lack_of_credentials(user: User, fake: F
         user.cloud.delete(subnet)
 
 
-def test_an_address_that_is_freed_late(user: User, fake: FakeCloud) -> None:
+def test_teardown_retries_releasing_an_address_freed_late(user: User, fake: FakeCloud) -> None:
     """AWS shows no association any more, and refuses all the same."""
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
@@ -576,7 +580,7 @@ def test_an_address_that_is_freed_late(user: User, fake: FakeCloud) -> None:
     assert not fake.owned()
 
 
-def test_a_strangers_endpoint_in_our_vpc_is_named(user: User) -> None:
+def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
     cluster = a_cluster()
     ground = user.ground(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
@@ -587,7 +591,7 @@ def test_a_strangers_endpoint_in_our_vpc_is_named(user: User) -> None:
         user.cloud.delete(vpc)
 
 
-def test_what_a_call_for_several_refuses_is_an_error(user: User) -> None:
+def test_delete_of_a_vpc_endpoint_twice_succeeds(user: User) -> None:
     cluster = a_private()
     user.ground(cluster, user.cloud.offer(cluster))
     (endpoint,) = [part for part in user.cloud.parts() if part.kind == "vpc-endpoint"]
@@ -596,7 +600,7 @@ def test_what_a_call_for_several_refuses_is_an_error(user: User) -> None:
     assert "vpc-endpoint" not in {part.kind for part in user.cloud.parts()}
 
 
-def test_permissions(user: User, fake: FakeCloud) -> None:
+def test_check_of_a_private_cluster_names_missing_nat_permissions(user: User, fake: FakeCloud) -> None:
     fake.settings(denied=["CreateNatGateway", "AllocateAddress", "DescribeAddresses"])
     found = {finding.what: finding for finding in user.cloud.check(a_private(), 2)}
     assert "Not allowed: ec2:AllocateAddress, ec2:CreateNatGateway." in found["permissions to change"].detail
@@ -605,7 +609,7 @@ def test_permissions(user: User, fake: FakeCloud) -> None:
     assert "Nat" not in public["permissions to change"].detail
 
 
-def test_who_waits_for_the_network_waits_longer_than_its_holder_takes() -> None:
+def test_network_lock_wait_exceeds_the_longest_hold() -> None:
     up = 2 * nat.READY_TIMEOUT_S + 2 * nat.GONE_TIMEOUT_S
     down = teardown.BLOCKED_TIMEOUT_S + max(kind.ends_within_s for kind in KINDS)
     assert max(up, down) < NETWORK_LOCK_WAIT_S

@@ -44,7 +44,7 @@ def pairs(**tags: str) -> list[dict[str, str]]:
     return [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
 
 
-def test_a_launch_whole() -> None:
+def test_run_instances_request_is_exact() -> None:
     cluster = a_cluster(image="Deep Learning *", expires_at="2026-11-21T13:00:00Z")
     ground = Ground(ids={**GROUND.ids, "placement_group": "a-group"})
     tags = pairs(
@@ -99,7 +99,7 @@ def test_a_launch_whole() -> None:
     }
 
 
-def test_spot_is_one_time_and_its_request_is_tagged() -> None:
+def test_run_instances_for_spot_is_one_time_and_tags_the_request() -> None:
     cluster = a_cluster(spot=True)
     request = requests.run_instances(cluster, an_offer(), GROUND, ZONE, "token", machines(0))
     assert request["InstanceMarketOptions"] == {
@@ -114,14 +114,14 @@ def test_spot_is_one_time_and_its_request_is_tagged() -> None:
     ]
 
 
-def test_one_machine_is_called_by_its_own_name() -> None:
+def test_run_instances_of_one_machine_tags_its_own_name() -> None:
     request = requests.run_instances(a_cluster(), an_offer(), GROUND, ZONE, "token", machines(3))
     tags = request["TagSpecifications"][0]["Tags"]
     assert tags[-1] == {"Key": "Name", "Value": "demo-3"}
     assert {"Key": "gpuctl-ranks", "Value": "3"} in tags
 
 
-def test_disks_that_an_image_brings_end_with_the_machine() -> None:
+def test_run_instances_deletes_image_disks_on_termination() -> None:
     offer = an_offer(other_devices=["/dev/sdb"])
     request = requests.run_instances(a_cluster(), offer, GROUND, ZONE, "token", machines(0))
     assert request["BlockDeviceMappings"][1] == {
@@ -130,7 +130,7 @@ def test_disks_that_an_image_brings_end_with_the_machine() -> None:
     }
 
 
-def test_a_long_image_name_fits_into_its_tag() -> None:
+def test_run_instances_truncates_a_long_image_tag() -> None:
     cluster = a_cluster(image="/aws/service/" + "x" * 300)
     request = requests.run_instances(cluster, an_offer(), GROUND, ZONE, "token", machines(0))
     (image,) = [t for t in request["TagSpecifications"][0]["Tags"] if t["Key"] == "gpuctl-image"]
@@ -165,11 +165,13 @@ def card(index: int, device: int, kind: str | None = None) -> dict[str, Any]:
         ),
     ],
 )
-def test_network_cards(facts: dict[str, Any], public: bool, expected: list[dict[str, Any]]) -> None:
+def test_efa_layout_returns_interfaces_per_network_card(
+    facts: dict[str, Any], public: bool, expected: list[dict[str, Any]]
+) -> None:
     assert requests.efa_layout(facts, public=public) == expected
 
 
-def test_only_the_first_of_several_interfaces_speaks_of_public_addresses() -> None:
+def test_run_instances_sets_public_ip_only_on_the_first_interface() -> None:
     cluster = a_cluster("p4d.24xlarge", public_ip=False, subnet_id="subnet-1")
     request = requests.run_instances(
         cluster, an_offer("p4d.24xlarge", **P4D), GROUND, ZONE, "token", machines(0)
@@ -180,7 +182,7 @@ def test_only_the_first_of_several_interfaces_speaks_of_public_addresses() -> No
     assert all(interface["Groups"] == ["sg-1"] for interface in others)
 
 
-def test_a_zone_has_its_own_part_of_the_network() -> None:
+def test_subnet_cidr_gives_each_zone_a_free_range() -> None:
     assert requests.subnet_cidr("us-east-1a", ()) == "10.77.0.0/20"
     assert requests.subnet_cidr("us-east-1f", ()) == "10.77.80.0/20"
     assert requests.subnet_cidr("us-east-1a", ["10.77.0.0/20"]) == "10.77.16.0/20"
@@ -190,7 +192,7 @@ def test_a_zone_has_its_own_part_of_the_network() -> None:
     assert requests.subnet_cidr("us-east-1b", ["10.77.144.0/20"], private=True) == "10.77.160.0/20"
 
 
-def test_rules_are_told_apart_as_aws_joins_them() -> None:
+def test_single_rules_splits_aws_rules_into_single_sources() -> None:
     cluster = a_cluster(ssh_cidrs=("198.51.100.7/32", "2001:db8::1/128"), ssh_port=2222)
     wanted = requests.rules_in(cluster, "sg-1")
     assert wanted == [
@@ -227,7 +229,7 @@ def valid(operation: str, request: dict[str, Any]) -> None:
     assert not report.has_errors(), report.generate_report()
 
 
-def test_the_preview_shows_valid_requests_and_no_secret() -> None:
+def test_preview_shows_valid_requests_without_user_data() -> None:
     cluster = a_cluster(spot=True)
     shown = preview.preview(cluster, an_offer(), machines(0, 1), ()).requests
     assert [request.operation for request in shown] == [
@@ -254,7 +256,7 @@ def test_the_preview_shows_valid_requests_and_no_secret() -> None:
     assert (launch["MinCount"], launch["MaxCount"], launch["UserData"]) == (2, 2, "<user-data>")
 
 
-def test_the_preview_in_an_existing_subnet() -> None:
+def test_preview_in_an_existing_subnet_creates_no_network() -> None:
     cluster = a_cluster(subnet_id="subnet-9")
     facts: dict[str, Any] = {
         "subnet": {"vpc": "vpc-9", "zone": "us-east-1b"},
@@ -290,7 +292,7 @@ PRIVATE_NETWORK = [
 ]
 
 
-def test_the_preview_of_a_private_network() -> None:
+def test_preview_of_a_private_network_shows_valid_requests() -> None:
     cluster = a_cluster("p4d.24xlarge", public_ip=False)
     shown = preview.preview(cluster, an_offer("p4d.24xlarge", **P4D), machines(0, 1), ()).requests
     assert [request.operation for request in shown][: len(PRIVATE_NETWORK)] == PRIVATE_NETWORK
@@ -313,7 +315,7 @@ def private_tags(kind: str, name: str) -> list[dict[str, Any]]:
     return [{"ResourceType": kind, "Tags": tags}]
 
 
-def test_the_parts_of_a_private_network_whole() -> None:
+def test_private_network_requests_are_exact() -> None:
     cluster = a_cluster(public_ip=False)
     assert requests.elastic_ip(cluster) == {
         "Domain": "vpc",
@@ -347,12 +349,12 @@ def test_the_parts_of_a_private_network_whole() -> None:
     assert requests.cluster_tags(cluster)["gpuctl-tier"] == "private"
 
 
-def test_only_what_stands_in_our_private_subnet_is_called_private() -> None:
+def test_cluster_tags_mark_only_our_private_subnets_as_private() -> None:
     for cluster in (a_cluster(), a_cluster(public_ip=False, subnet_id="subnet-1")):
         assert "gpuctl-tier" not in requests.cluster_tags(cluster)
 
 
-def test_what_to_know_before_a_yes() -> None:
+def test_preview_notes_warn_of_unused_efa_and_nat_price() -> None:
     offer = an_offer("p4d.24xlarge", **P4D)
     (efa,) = preview.notes(a_cluster("p4d.24xlarge"), offer)
     assert efa.startswith("1 of the 4 EFA interfaces of p4d.24xlarge will be used")
@@ -364,7 +366,7 @@ def test_what_to_know_before_a_yes() -> None:
     assert preview.outline(a_cluster("p4d.24xlarge", public_ip=False)).notes == (nat,)
 
 
-def test_cards_with_efa() -> None:
+def test_efa_cards_lists_cards_that_support_efa() -> None:
     cards = [{"NetworkCardIndex": index, "MaximumNetworkInterfaces": 2} for index in range(3)]
     network = {"EfaSupported": True, "EfaInfo": {"MaximumEfaInterfaces": 3}, "NetworkCards": cards}
     assert shapes.efa_cards(network) == [0, 1, 2]
@@ -375,7 +377,7 @@ def test_cards_with_efa() -> None:
     assert shapes.efa_cards({}) == []
 
 
-def test_a_spot_price_is_the_latest_of_the_dearest_zone() -> None:
+def test_dearest_now_returns_the_latest_price_of_the_dearest_zone() -> None:
     history = [
         {"AvailabilityZone": zone, "SpotPrice": price, "Timestamp": at}
         for zone, price, at in (("a", "2.1", 2), ("a", "9.9", 1), ("b", "2.3", 2), ("c", "5.0", 2))
@@ -385,7 +387,7 @@ def test_a_spot_price_is_the_latest_of_the_dearest_zone() -> None:
     assert shapes.dearest_now([], set()) is None
 
 
-def test_zones_that_are_well_come_first() -> None:
+def test_in_order_puts_available_zones_first() -> None:
     states = {"b": "available", "a": "impaired", "c": "available", "d": "unavailable"}
     assert shapes.in_order(["a", "b", "c", "d", "local-1"], states) == ["b", "c", "a"]
 
@@ -399,17 +401,19 @@ def test_zones_that_are_well_come_first() -> None:
         ("my image", None, "my image"),
     ],
 )
-def test_what_an_image_is(text: str, parameter: str | None, name: str | None) -> None:
+def test_source_of_distinguishes_ssm_parameters_from_image_names(
+    text: str, parameter: str | None, name: str | None
+) -> None:
     assert images.source_of(text) == images.Source(parameter=parameter, name=name)
 
 
-def test_only_nvidias_gpus_have_a_driver_of_nvidias() -> None:
+def test_nvidia_gpus_counts_only_nvidia_gpus() -> None:
     amd = {"GpuInfo": {"Gpus": [{"Name": "Radeon Pro V520", "Manufacturer": "AMD", "Count": 2}]}}
     t4 = {"GpuInfo": {"Gpus": [{"Name": "T4", "Manufacturer": "NVIDIA", "Count": 4}]}}
     assert [(shapes.gpus(one), shapes.nvidia_gpus(one)) for one in (amd, t4, {})] == [(2, 0), (4, 4), (0, 0)]
 
 
-def test_default_images() -> None:
+def test_default_images_depend_on_architecture_and_driver() -> None:
     deep = images.with_driver("x86_64", old_driver=False)
     assert deep.parameter == (
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -430,12 +434,12 @@ def test_default_images() -> None:
         ("Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701", 0),
     ],
 )
-def test_amazon_linux_2_gets_a_python_that_is_new_enough(name: str, commands: int) -> None:
+def test_boot_commands_install_python38_only_on_amazon_linux_2(name: str, commands: int) -> None:
     told = images.boot_commands({"ImageId": "ami-1", "Name": name})
     assert ["python3.8" in command for command in told] == [True] * commands
 
 
-def test_the_image_of_exactly_that_name_goes_before_a_newer_one() -> None:
+def test_newest_prefers_the_exact_image_name() -> None:
     old = {"ImageId": "ami-1", "Name": "mine", "CreationDate": "2026-01-01"}
     new = {"ImageId": "ami-2", "Name": "mine too", "CreationDate": "2026-02-01"}
     assert images.newest([old, new], "mine") == old
@@ -453,11 +457,11 @@ def test_the_image_of_exactly_that_name_goes_before_a_newer_one() -> None:
         ("something of my own", "ubuntu"),
     ],
 )
-def test_who_logs_in(name: str, user: str) -> None:
+def test_user_of_returns_the_login_user_of_an_image(name: str, user: str) -> None:
     assert images.user_of({"Name": name}) == user
 
 
-def test_disk_sizes() -> None:
+def test_disk_gb_defaults_to_200_and_refuses_less_than_the_image() -> None:
     image = {
         "ImageId": "ami-1",
         "RootDeviceName": "/dev/xvda",
@@ -490,14 +494,14 @@ def test_disk_sizes() -> None:
         ("t3.micro", "L-1216C47A", "L-34B43A08"),
     ],
 )
-def test_which_quota(shape: str, code: str, spot_code: str) -> None:
+def test_family_of_returns_the_quota_codes_of_a_shape(shape: str, code: str, spot_code: str) -> None:
     family = quotas.family_of(shape)
     assert family
     assert (family.on_demand[0], family.spot[0]) == (code, spot_code)
     assert quotas.family_of("x2idn.large") is None
 
 
-def test_strange_tags_hide_no_machine() -> None:
+def test_instance_with_invalid_tags_is_read_without_rank() -> None:
     from datetime import UTC, datetime
 
     item = {

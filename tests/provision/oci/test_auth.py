@@ -32,14 +32,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(new_account(), tmp_path_factory.mktemp("oci"))
 
 
-def test_default_profile(config: Path) -> None:
+def test_auth_find_reads_the_default_profile(config: Path) -> None:
     found = auth.find(TARGET, {"OCI_CONFIG_FILE": str(config)})
     assert (found.kind, found.profile, found.region) == ("api_key", "DEFAULT", "eu-frankfurt-1")
     assert found.compartment == found.tenancy
     assert found.signer().api_key.startswith(found.tenancy)
 
 
-def test_profile_with_a_session_token(config: Path) -> None:
+def test_auth_find_reads_a_session_token_profile(config: Path) -> None:
     env = {"OCI_CLI_CONFIG_FILE": str(config), "OCI_CONFIG_FILE": "/nowhere", "OCI_CLI_PROFILE": "TOKEN"}
     found = auth.find(TARGET, env)
     assert (found.kind, found.profile) == ("security_token", "TOKEN")
@@ -49,7 +49,7 @@ def test_profile_with_a_session_token(config: Path) -> None:
     assert auth.find(Target(provider="oci", profile="DEFAULT"), env).kind == "api_key"
 
 
-def test_region_and_compartment(config: Path) -> None:
+def test_auth_find_takes_region_and_compartment_from_target_then_env(config: Path) -> None:
     env = {
         "OCI_CONFIG_FILE": str(config),
         "OCI_CLI_REGION": "phx",
@@ -67,7 +67,7 @@ def test_region_and_compartment(config: Path) -> None:
         auth.find(Target(provider="oci", compartment="gpu"), env)
 
 
-def test_environment_alone(config: Path, tmp_path: Path) -> None:
+def test_auth_find_works_from_environment_variables_alone(config: Path, tmp_path: Path) -> None:
     of = oci.config.from_file(str(config))
     env = {
         "OCI_CONFIG_FILE": str(tmp_path / "none"),
@@ -89,18 +89,18 @@ def test_environment_alone(config: Path, tmp_path: Path) -> None:
         ({"OCI_CLI_AUTH": "resource_principal"}, "no resource principal here"),
     ],
 )
-def test_credentials_that_are_not_there(config: Path, env: dict[str, str], said: str) -> None:
+def test_auth_find_names_missing_credentials(config: Path, env: dict[str, str], said: str) -> None:
     with pytest.raises(BadCredentials, match=said):
         auth.find(TARGET, {"OCI_CONFIG_FILE": str(config), **env})
 
 
-def test_instance_principal_elsewhere_than_on_oci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auth_find_refuses_instance_principal_outside_oci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCI_METADATA_BASE_URL", "http://127.0.0.1:9/opc/v2")
     with pytest.raises(BadCredentials, match="no instance principal here"):
         auth.find(TARGET, {"GPUCTL_OCI_AUTH": "instance_principal"})
 
 
-def test_unknown_way_to_sign_in() -> None:
+def test_auth_find_refuses_an_unknown_auth_method() -> None:
     with pytest.raises(InvalidInput, match="OCI_CLI_AUTH or GPUCTL_OCI_AUTH is 'magic'"):
         auth.find(TARGET, {"OCI_CLI_AUTH": "magic"})
 
@@ -113,7 +113,9 @@ def test_unknown_way_to_sign_in() -> None:
         ("region=", "has no region"),
     ],
 )
-def test_profiles_that_are_wrong(config: Path, tmp_path: Path, line: str, said: str) -> None:
+def test_auth_find_names_the_wrong_entry_of_a_profile(
+    config: Path, tmp_path: Path, line: str, said: str
+) -> None:
     key = line.partition("=")[0]
     lines = config.read_text().splitlines()
     wrong = tmp_path / "config"
@@ -122,7 +124,7 @@ def test_profiles_that_are_wrong(config: Path, tmp_path: Path, line: str, said: 
         auth.find(TARGET, {"OCI_CONFIG_FILE": str(wrong)}).signer()
 
 
-def test_no_key_in_messages(config: Path, tmp_path: Path) -> None:
+def test_error_of_a_broken_key_does_not_show_the_key(config: Path, tmp_path: Path) -> None:
     key = Path(oci.config.from_file(str(config))["key_file"]).read_text()
     broken = tmp_path / "key.pem"
     broken.write_text(key[:400])
@@ -169,7 +171,9 @@ def service_error(status: int, code: str, message: str) -> Exception:
         (418, "Teapot", "", "create_vcn", CloudError),
     ],
 )
-def test_errors_by_code(status: int, code: str, message: str, operation: str, kind: type[CloudError]) -> None:
+def test_translate_maps_oci_errors_to_error_classes(
+    status: int, code: str, message: str, operation: str, kind: type[CloudError]
+) -> None:
     found = faults.translate(
         service_error(status, code, message), operation, compartment="C", advice="Sign in."
     )
@@ -178,7 +182,7 @@ def test_errors_by_code(status: int, code: str, message: str, operation: str, ki
     assert str(found).endswith((".", "`."))
 
 
-def test_messages_say_what_to_do() -> None:
+def test_translate_adds_policies_and_advice() -> None:
     def said(status: int, code: str, operation: str) -> str:
         error = service_error(status, code, "It was refused")
         return str(faults.translate(error, operation, compartment="ocid1.c", advice="Sign in."))
@@ -191,7 +195,7 @@ def test_messages_say_what_to_do() -> None:
     assert "Limits, Quotas and Usage" in said(400, "LimitExceeded", "launch_instance")
 
 
-def test_no_answer_is_unclear() -> None:
+def test_translate_of_a_lost_connection_is_unclear() -> None:
     inner = ConnectionError("('Connection aborted.', RemoteDisconnected('closed'))")
     error = oci.exceptions.RequestException(inner)
     error.args = (inner, "Request Endpoint: POST http://x See https://docs …")
@@ -209,11 +213,13 @@ def test_no_answer_is_unclear() -> None:
         ("InternalError", "The disk broke.", CloudError),
     ],
 )
-def test_errors_of_work_requests(code: str, message: str, kind: type[CloudError]) -> None:
+def test_from_message_maps_work_request_errors_to_classes(
+    code: str, message: str, kind: type[CloudError]
+) -> None:
     assert type(faults.from_message(code, message, "LaunchInstance")) is kind
 
 
-def test_modes_of_files(tmp_path: Path) -> None:
+def test_mode_finding_reports_a_key_file_others_can_read(tmp_path: Path) -> None:
     from provision.oci.checks import mode_finding
 
     file = tmp_path / "key.pem"

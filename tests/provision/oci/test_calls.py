@@ -18,13 +18,13 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock
 
 
-def test_throttling_is_waited_for(builder: Builder, fake: FakeCloud) -> None:
+def test_throttled_call_is_retried(builder: Builder, fake: FakeCloud) -> None:
     fake.fault(kind="error", status=429, code="TooManyRequests", message="slow down", times=8)
     builder.machines()
     assert len(fake.live_instances()) == 1
 
 
-def test_throttling_ends_at_a_deadline(
+def test_throttled_call_fails_at_the_deadline(
     cloud: OciCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, throttled_for_s=5.0))
@@ -33,7 +33,7 @@ def test_throttling_ends_at_a_deadline(
         cloud.instances()
 
 
-def test_no_answer_is_asked_again_and_never_means_nothing(
+def test_unanswered_list_is_retried_and_never_read_as_empty(
     cloud: OciCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.fault(operation="ListInstances", kind="drop_before", times=2)
@@ -46,7 +46,7 @@ def test_no_answer_is_asked_again_and_never_means_nothing(
         cloud.instances()
 
 
-def test_one_list_that_fails_fails_them_all(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_parts_fails_when_one_list_is_denied(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     builder.ground()
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     fake.fault(operation="ListNatGateways", **fault)
@@ -54,13 +54,13 @@ def test_one_list_that_fails_fails_them_all(builder: Builder, cloud: OciCloud, f
         cloud.parts()
 
 
-def test_credentials_that_end(cloud: OciCloud, fake: FakeCloud) -> None:
+def test_call_with_ended_session_raises_bad_credentials(cloud: OciCloud, fake: FakeCloud) -> None:
     fake.fault(kind="error", status=401, code="NotAuthenticated", message="The session has ended", times=0)
     with pytest.raises(BadCredentials, match=r"The session has ended\. Check user"):
         cloud.instances()
 
 
-def test_session_token_is_read_again(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refreshed_session_token_is_read_again(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCI_CLI_PROFILE", "TOKEN")
     cloud = connect(Target(provider="oci"), clock=FastClock())
     assert cloud.target.profile == "TOKEN"
@@ -79,11 +79,11 @@ def test_session_token_is_read_again(fake: FakeCloud, monkeypatch: pytest.Monkey
         file.write_text(good)
 
 
-def test_regions(cloud: OciCloud) -> None:
+def test_regions_lists_oci_regions(cloud: OciCloud) -> None:
     assert "eu-frankfurt-1" in cloud.regions()
 
 
-def test_endpoint_that_is_none(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_refuses_an_endpoint_without_scheme(fake: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUCTL_OCI_ENDPOINT", "127.0.0.1:80")
     with pytest.raises(InvalidInput, match="GPUCTL_OCI_ENDPOINT"):
         connect(Target(provider="oci"), clock=FastClock())

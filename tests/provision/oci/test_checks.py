@@ -11,7 +11,9 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, operations
 
 
-def test_check_finds_nothing(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_check_of_a_working_account_finds_no_problem(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     found = cloud.check(builder.cluster, 2)
     assert [finding.what for finding in found if finding.ok is False] == []
     assert {"OCI SDK", "credentials", "clock", "region", "permission to read", "service limits"} <= {
@@ -23,7 +25,9 @@ def test_check_finds_nothing(builder: Builder, cloud: OciCloud, fake: FakeCloud)
     assert operations(fake, mutating=True) == []
 
 
-def test_check_names_what_is_missing(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_check_names_missing_permission_and_service_limit(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     fake.fault(operation="ListNetworkSecurityGroups", **fault)
     fake.settings(quota={"VM.GPU.A10.2": 1})
@@ -33,14 +37,14 @@ def test_check_names_what_is_missing(builder: Builder, cloud: OciCloud, fake: Fa
     assert "gpu-a10-count" in bad["service limits"].fix
 
 
-def test_policies_stand_in_a_line_each(builder: Builder, cloud: OciCloud) -> None:
+def test_check_lists_one_policy_per_line(builder: Builder, cloud: OciCloud) -> None:
     (finding,) = [one for one in cloud.check(builder.cluster, 2) if one.what == "permission to create"]
     statements = [line.strip() for line in finding.detail.splitlines() if line.startswith("    ")]
     assert len(statements) == len(OWNER_POLICIES) + len(GUEST_POLICIES)
     assert all(line.lower().startswith("allow group") for line in statements)
 
 
-def test_check_with_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_check_stops_at_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     fake.fault(kind="error", status=401, code="NotAuthenticated", message="The clock is off", times=0)
     found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}
     assert found["credentials"].ok is False
@@ -49,7 +53,7 @@ def test_check_with_bad_credentials(builder: Builder, cloud: OciCloud, fake: Fak
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "ServiceUnavailable"), (400, "InvalidParameter")])
-def test_what_was_not_shown_is_not_said(
+def test_check_reports_unanswered_lists_as_unknown(
     builder: Builder,
     cloud: OciCloud,
     fake: FakeCloud,
@@ -81,7 +85,7 @@ def test_what_was_not_shown_is_not_said(
     assert "permission to read" not in found
 
 
-def test_who_may_look_at_nothing_is_told_the_policies(
+def test_check_without_any_permission_lists_the_policies(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
@@ -95,7 +99,7 @@ def test_who_may_look_at_nothing_is_told_the_policies(
     assert "manage volume-family" in found["permission to create"].detail
 
 
-def test_check_of_a_shape_that_is_not_there(cloud: OciCloud, tmp_path: Path) -> None:
+def test_check_names_an_unknown_shape(cloud: OciCloud, tmp_path: Path) -> None:
     found = {f.what: f for f in cloud.check(Builder(cloud, tmp_path, shape="VM.GPU.A10.3").cluster, 2)}
     assert found["shape and image"].ok is False
     assert "VM.GPU.A10" in found["shape and image"].detail

@@ -24,14 +24,14 @@ ARM_MINIMAL = image(
 )
 
 
-def test_newest_ubuntu() -> None:
+def test_newest_ubuntu_skips_minimal_and_deleted_images() -> None:
     assert images.newest_ubuntu([OLD, NEW, MINIMAL, NEWER, ARM, ARM_MINIMAL]) is NEWER
     assert images.newest_ubuntu([ARM_MINIMAL, ARM]) is ARM  # all that runs on an Arm shape
     assert images.newest_ubuntu([MINIMAL]) is None
     assert images.newest_ubuntu([{**NEWER, "lifecycleState": "DELETED"}, OLD]) is OLD
 
 
-def test_image_by_name() -> None:
+def test_by_name_finds_exact_and_newest_matches() -> None:
     every = [OLD, NEW, MINIMAL, NEWER, ARM]
     assert images.by_name(every, str(NEW["displayName"]), "VM.GPU.A10.2") is NEW
     assert images.by_name(every, "Canonical-Ubuntu-24.04", "VM.GPU.A10.2") is NEWER
@@ -50,7 +50,7 @@ def test_image_by_name() -> None:
         ("zzz", ["Oracle-Linux-9-2026.06.30-0", "Oracle-Linux-8.10-2026.06.30-0", "Rocky-9-2026.06.30-0"]),
     ],
 )
-def test_names_near_a_misspelt_one(wanted: str, near: list[str]) -> None:
+def test_near_names_suggests_similar_image_names(wanted: str, near: list[str]) -> None:
     names = [
         "Oracle-Linux-9-2026.06.30-0",
         "Oracle-Linux-8.10-2026.06.30-0",
@@ -61,7 +61,7 @@ def test_names_near_a_misspelt_one(wanted: str, near: list[str]) -> None:
     assert images.near_names(wanted, names)[: len(near)] == near
 
 
-def test_image_with_drivers_for_shapes_with_gpus() -> None:
+def test_by_name_prefers_gpu_builds_for_gpu_shapes() -> None:
     plain = image("Oracle-Linux-8.10-2026.06.30-0", "8", "2026-06-30")
     gpu = image("Oracle-Linux-8.10-Gen2-GPU-2026.05.30-0", "8", "2026-05-30")
     assert images.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.GPU.A10.2") is gpu
@@ -77,11 +77,11 @@ def test_image_with_drivers_for_shapes_with_gpus() -> None:
         ("Custom my image", "opc"),
     ],
 )
-def test_who_logs_in(text: str, user: str) -> None:
+def test_user_of_returns_the_login_user_of_an_image(text: str, user: str) -> None:
     assert images.user_of(text) == user
 
 
-def test_boot_volume() -> None:
+def test_disk_gb_defaults_to_200_and_refuses_invalid_sizes() -> None:
     small, large = images.as_image(NEWER), replace(images.as_image(NEWER), size_gb=256)
     assert small.size_gb == 47
     assert images.disk_gb(None, small) == 200
@@ -92,7 +92,7 @@ def test_boot_volume() -> None:
             images.disk_gb(asked, one)
 
 
-def test_price() -> None:
+def test_hourly_usd_halves_the_price_for_spot() -> None:
     assert offers.hourly_usd("VM.GPU.A10.2", spot=False) == 4.0
     assert offers.hourly_usd("VM.GPU.A10.2", spot=True) == 2.0
     assert offers.hourly_usd("VM.GPU.B1.1", spot=False) is None
@@ -103,7 +103,7 @@ def zone(name: str, **more: Any) -> offers.Zone:
     return offers.Zone(name=name, fault_domains=("F1", "F2"), **(known | more))
 
 
-def test_places_that_are_likelier_come_first() -> None:
+def test_offer_order_puts_domains_with_capacity_first() -> None:
     zones = [
         zone("none", left=0, capacity=True),
         zone("silent"),
@@ -117,7 +117,7 @@ def test_places_that_are_likelier_come_first() -> None:
     assert len(told) == 12
 
 
-def test_places_with_more_room_come_first() -> None:
+def test_offer_order_puts_domains_with_more_quota_first() -> None:
     shape = {"shape": "S", "gpus": 4}
     zones = [
         zone(name, shape=shape, left=left)
@@ -127,7 +127,7 @@ def test_places_with_more_room_come_first() -> None:
     assert told[:4] == ["more", "some", "unknown", "small"]
 
 
-def test_facts_of_shapes() -> None:
+def test_facts_of_a_shape_report_encryption_limits_and_rdma() -> None:
     fitting = images.as_image({**NEWER, "launchOptions": {"bootVolumeType": "PARAVIRTUALIZED"}})
     facts = offers.facts_of("VM.GPU.A10.2", {"quotaNames": ["gpu-a10-count"]}, fitting)
     assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (True, False)
@@ -139,7 +139,7 @@ def test_facts_of_shapes() -> None:
     assert offers.facts_of("BM.GPU.A10.4", {"rdmaPorts": 8}, fitting)["compute_cluster"] is False  # TCP
 
 
-def test_flexible_shapes_get_a_size() -> None:
+def test_shape_config_sizes_only_flexible_shapes() -> None:
     shape = {
         "isFlexible": True,
         "ocpuOptions": {"min": 1.0, "max": 64.0},

@@ -20,7 +20,9 @@ def histories(fake: FakeCloud) -> list[str]:
     return [part["id"] for part in fake.state()["resources"] if part["kind"] == "consolehistory"]
 
 
-def test_the_end_of_the_console(builder: Builder, fake: FakeCloud, machine: str) -> None:
+def test_console_returns_output_and_deletes_the_history(
+    builder: Builder, fake: FakeCloud, machine: str
+) -> None:
     text = builder.cloud.console(machine)
     assert text is not None
     assert "Linux version" in text
@@ -30,7 +32,7 @@ def test_the_end_of_the_console(builder: Builder, fake: FakeCloud, machine: str)
 
 
 @pytest.mark.parametrize("fault", ["drop_before", "drop_after", "duplicate"])
-def test_replies_that_are_lost_leave_nothing(
+def test_console_with_lost_replies_leaves_no_history(
     builder: Builder, fake: FakeCloud, machine: str, fault: str
 ) -> None:
     for operation in ("CaptureConsoleHistory", "GetConsoleHistory*", "DeleteConsoleHistory"):
@@ -39,28 +41,30 @@ def test_replies_that_are_lost_leave_nothing(
     assert histories(fake) == []
 
 
-def test_a_history_that_can_not_be_removed_hides_nothing(
+def test_console_returns_output_though_deletion_fails(
     builder: Builder, fake: FakeCloud, machine: str
 ) -> None:
     fake.fault(operation="DeleteConsoleHistory", times=0, kind="error", status=409, code="IncorrectState")
     assert "login:" in (builder.cloud.console(machine) or "")
 
 
-def test_one_that_can_not_be_read_is_removed(builder: Builder, fake: FakeCloud, machine: str) -> None:
+def test_console_deletes_a_history_it_cannot_read(builder: Builder, fake: FakeCloud, machine: str) -> None:
     fake.fault(operation="GetConsoleHistoryContent", times=0, kind="error", status=500)
     with pytest.raises(Unclear):
         builder.cloud.console(machine)
     assert histories(fake) == []
 
 
-def test_a_refusal_names_the_policy(builder: Builder, fake: FakeCloud, machine: str) -> None:
+def test_console_denied_names_the_policy(builder: Builder, fake: FakeCloud, machine: str) -> None:
     denied = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "Not found"}
     fake.fault(operation="CaptureConsoleHistory", **denied)
     with pytest.raises((Denied, Gone), match="Allow group <your group> to manage instance-family"):
         builder.cloud.console(machine)
 
 
-def test_one_that_is_never_captured(builder: Builder, fake: FakeCloud, machine: str) -> None:
+def test_console_times_out_on_a_capture_that_never_ends(
+    builder: Builder, fake: FakeCloud, machine: str
+) -> None:
     fake.settings(launch_s=60_000)
     with pytest.raises(CloudError, match=r"was still REQUESTED after 60 s\.$"):
         builder.cloud.console(machine)

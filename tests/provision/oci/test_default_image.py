@@ -85,7 +85,7 @@ POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
         ({}, {"image": "Oracle-Linux-9-2026.06.30-0"}, "Oracle-Linux-9-2026.06.30-0", "opc", IMAGE, []),
     ],
 )
-def test_image_and_driver(
+def test_offer_chooses_image_and_driver_by_account_and_options(
     cloud: OciCloud,
     tmp_path: Path,
     fake: FakeCloud,
@@ -104,9 +104,7 @@ def test_image_and_driver(
     assert operations(fake, mutating=True) == []
 
 
-def test_oracle_linux_gets_its_whole_disk_and_a_python_that_is_new_enough(
-    cloud: OciCloud, tmp_path: Path
-) -> None:
+def test_boot_commands_grow_disk_and_python_on_oracle_linux(cloud: OciCloud, tmp_path: Path) -> None:
     (grow,) = Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands
     assert grow.startswith("/usr/libexec/oci-growfs -y ||")
     first, last = Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands
@@ -116,9 +114,7 @@ def test_oracle_linux_gets_its_whole_disk_and_a_python_that_is_new_enough(
     assert Builder(cloud, tmp_path, image=UBUNTU).offer().boot_commands == ()
 
 
-def test_terms_are_accepted_once_and_then_asked_about_no_more(
-    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
-) -> None:
+def test_marketplace_terms_are_accepted_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     builder = Builder(cloud, tmp_path, terms=True)
     offer = builder.offer()
     assert offer.terms is not None
@@ -134,9 +130,7 @@ def test_terms_are_accepted_once_and_then_asked_about_no_more(
     assert (later.image_name, later.terms) == (VMI, None)
 
 
-def test_a_version_whose_terms_are_accepted_wins_over_a_newer_one_whose_are_not(
-    cloud: OciCloud, tmp_path: Path
-) -> None:
+def test_offer_prefers_an_image_whose_terms_are_accepted(cloud: OciCloud, tmp_path: Path) -> None:
     old = next(image for image in IMAGES.values() if image.listing_version == "25.10.1")
     api = cloud._api
     listing = Builder(cloud, tmp_path, terms=True).offer().facts["listing"][0]
@@ -147,7 +141,7 @@ def test_a_version_whose_terms_are_accepted_wins_over_a_newer_one_whose_are_not(
     assert Builder(cloud, tmp_path, terms=True).offer().image_name == VMI
 
 
-def test_an_image_of_the_marketplace_by_name_needs_its_terms(
+def test_offer_of_a_marketplace_image_requires_accept_terms(
     cloud: OciCloud, tmp_path: Path, fake: FakeCloud
 ) -> None:
     with pytest.raises(InvalidInput, match=r"26\.04\.1.*https://.*--accept-terms"):
@@ -159,7 +153,7 @@ def test_an_image_of_the_marketplace_by_name_needs_its_terms(
     assert operations(fake, mutating=True) == ["CreateAppCatalogSubscription"]
 
 
-def test_the_next_image_is_offered_once_the_terms_were_refused(
+def test_offer_after_refused_terms_takes_the_next_image(
     cloud: OciCloud, tmp_path: Path, fake: FakeCloud
 ) -> None:
     fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
@@ -173,7 +167,7 @@ def test_the_next_image_is_offered_once_the_terms_were_refused(
     assert "CreateVcn" not in operations(fake)
 
 
-def test_terms_that_changed_since_they_were_shown_are_not_accepted(
+def test_prepare_refuses_terms_that_changed_since_shown(
     cloud: OciCloud, tmp_path: Path, fake: FakeCloud
 ) -> None:
     builder = Builder(cloud, tmp_path, terms=True)
@@ -194,14 +188,14 @@ def test_terms_that_changed_since_they_were_shown_are_not_accepted(
         ({"shape": "VM.Standard.E4.Flex"}, "has no NVIDIA GPUs"),
     ],
 )
-def test_a_branch_of_the_driver_that_can_not_be_installed(
+def test_offer_refuses_a_driver_version_it_cannot_install(
     cloud: OciCloud, tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         Builder(cloud, tmp_path, driver="580", terms=True, **fields).offer()
 
 
-def test_a_machine_that_joins_boots_what_the_others_did(
+def test_offer_for_an_added_machine_keeps_the_image_of_the_others(
     cloud: OciCloud, tmp_path: Path, fake: FakeCloud
 ) -> None:
     (machine,) = Builder(cloud, tmp_path).machines()
@@ -217,7 +211,7 @@ def test_a_machine_that_joins_boots_what_the_others_did(
 
 
 @pytest.mark.parametrize("fault", [429, 500])
-def test_a_marketplace_that_does_not_answer_is_no_reason_for_another_image(
+def test_offer_retries_a_failing_marketplace(
     cloud: OciCloud, tmp_path: Path, fake: FakeCloud, fault: int
 ) -> None:
     code = "TooManyRequests" if fault == 429 else "InternalError"

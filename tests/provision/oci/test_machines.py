@@ -22,7 +22,7 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, delete_all, operations
 
 
-def test_machines(builder: Builder, fake: FakeCloud) -> None:
+def test_launch_returns_ranks_addresses_and_tags(builder: Builder, fake: FakeCloud) -> None:
     machines = builder.cloud.with_addresses(builder.machines(3))
     assert sorted(machine.rank or 0 for machine in machines) == [0, 1, 2]
     assert all(machine.public_ip and machine.private_ip for machine in machines)
@@ -35,7 +35,7 @@ def test_machines(builder: Builder, fake: FakeCloud) -> None:
     assert one == machines[:1]
 
 
-def test_a_request_that_is_sent_again_makes_no_second_machine(builder: Builder, fake: FakeCloud) -> None:
+def test_send_repeated_creates_one_machine(builder: Builder, fake: FakeCloud) -> None:
     (request,) = builder.requests()
     fake.fault(operation="LaunchInstance", kind="drop_after")
     first = builder.cloud.send(request)
@@ -44,7 +44,7 @@ def test_a_request_that_is_sent_again_makes_no_second_machine(builder: Builder, 
     assert len(fake.live_instances()) == 1
 
 
-def test_machines_launched_side_by_side(builder: Builder, fake: FakeCloud) -> None:
+def test_send_launches_32_machines_in_parallel(builder: Builder, fake: FakeCloud) -> None:
     ids = values(run_all(builder.cloud.send, builder.requests(32)))
     assert len(set(ids)) == 32
     machines = builder.wait("running")
@@ -53,7 +53,7 @@ def test_machines_launched_side_by_side(builder: Builder, fake: FakeCloud) -> No
     builder.wait("ended")
 
 
-def test_no_capacity_is_told_by_one_call(builder: Builder, fake: FakeCloud) -> None:
+def test_send_without_capacity_fails_after_one_call(builder: Builder, fake: FakeCloud) -> None:
     (request,) = builder.requests()
     fake.settings(capacity={"*": {"*": 0}})
     with pytest.raises(Capacity, match=r"Out of host capacity\."):
@@ -61,7 +61,7 @@ def test_no_capacity_is_told_by_one_call(builder: Builder, fake: FakeCloud) -> N
     assert operations(fake).count("LaunchInstance") == 1
 
 
-def test_quota(builder: Builder, fake: FakeCloud) -> None:
+def test_send_over_quota_names_the_limit(builder: Builder, fake: FakeCloud) -> None:
     (request,) = builder.requests()
     fake.settings(quota={"VM.GPU.A10.2": 0})
     with pytest.raises(Quota, match=r"gpu-a10-count.*Limits, Quotas and Usage") as caught:
@@ -70,7 +70,9 @@ def test_quota(builder: Builder, fake: FakeCloud) -> None:
     assert operations(fake).count("LaunchInstance") == 1
 
 
-def test_a_limit_of_one_domain_is_no_quota(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_limit_of_one_domain_is_capacity_when_others_have_room(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     """The refusal is the same; whether another domain has room for all of them is asked."""
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0, f"{AD}2": 1, f"{AD}3": 2}})
     assert builder.offer().room == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
@@ -89,7 +91,9 @@ def test_a_limit_of_one_domain_is_no_quota(builder: Builder, cloud: OciCloud, fa
         cloud.send(second)
 
 
-def test_room_that_is_not_told_is_none(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_limit_is_quota_when_room_elsewhere_is_unknown(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0}})
     (request,) = builder.requests(place=Place(zone=f"{AD}1"))
     # As for a limit that counts the region, which can't be asked for a domain.
@@ -105,12 +109,12 @@ def test_room_that_is_not_told_is_none(builder: Builder, cloud: OciCloud, fake: 
         cloud.send(request)
 
 
-def test_domains_without_limit_come_last(builder: Builder, fake: FakeCloud) -> None:
+def test_offer_keeps_all_domains_when_the_quota_is_0(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(quota={"VM.GPU.A10.2": 0})
     assert len(builder.offer().places) == 12  # a hint only: none is left out
 
 
-def test_late_failure(builder: Builder, fake: FakeCloud) -> None:
+def test_failure_reports_a_late_capacity_error(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(late_failure={f"{AD}1": "Out of host capacity."})
     (request,) = builder.requests()
     builder.cloud.send(request)
@@ -124,7 +128,7 @@ def test_late_failure(builder: Builder, fake: FakeCloud) -> None:
     assert builder.cloud.failure(ran) is None
 
 
-def test_ground_that_is_gone(builder: Builder, cloud: OciCloud) -> None:
+def test_send_into_a_removed_network_names_the_operation(builder: Builder, cloud: OciCloud) -> None:
     (request,) = builder.requests()
     delete_all(cloud)
     with pytest.raises((Gone, CloudError)) as caught:
@@ -133,7 +137,7 @@ def test_ground_that_is_gone(builder: Builder, cloud: OciCloud) -> None:
     assert "cloud-config" not in str(caught.value)
 
 
-def test_compute_cluster_of_a_place(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+def test_compute_cluster_is_created_once_per_domain(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     builder = Builder(cloud, tmp_path, shape="BM.GPU4.8")
     builder.machines(2)
     first, second = (builder.ground(place=Place(zone=f"{AD}{n}")).ids["compute_cluster"] for n in (1, 2))
@@ -145,14 +149,16 @@ def test_compute_cluster_of_a_place(cloud: OciCloud, tmp_path: Path, fake: FakeC
         cloud.delete(part)
 
 
-def test_marketplace_is_subscribed_to_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+def test_marketplace_subscription_is_created_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     builder = Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True)
     builder.machines()
     builder.ground()
     assert operations(fake).count("CreateAppCatalogSubscription") == 1
 
 
-def test_ending_machines(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_terminate_is_idempotent_and_removes_boot_volumes(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     ids = [machine.id for machine in builder.machines(2)]
     cloud.terminate(ids)
     cloud.terminate([*ids, "ocid1.instance.oc1..none"])
@@ -162,7 +168,7 @@ def test_ending_machines(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> 
     assert not [one for one in boot if one["state"] not in ("TERMINATED", "TERMINATING")]
 
 
-def test_a_machine_that_refuses_to_end_at_first(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_terminate_retries_a_busy_machine(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     (machine,) = builder.machines()
     fake.fault(
         operation="TerminateInstance",
@@ -176,7 +182,7 @@ def test_a_machine_that_refuses_to_end_at_first(builder: Builder, cloud: OciClou
     builder.wait("ended")
 
 
-def test_a_machine_that_a_late_list_shows_is_no_lack_of_permission(
+def test_terminate_waits_for_a_late_list_before_denied(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
     """Somebody else ended it: the first look at the list comes too early."""
@@ -199,7 +205,7 @@ def test_a_machine_that_a_late_list_shows_is_no_lack_of_permission(
     assert next(looks) == 3
 
 
-def test_not_found_is_not_gone_while_a_list_has_it(
+def test_not_found_is_denied_while_the_list_has_the_resource(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
     (machine,) = builder.machines()

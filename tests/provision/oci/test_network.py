@@ -17,7 +17,9 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import PUBLIC_KEY, Builder, delete_all, group_rules, kinds, operations
 
 
-def test_network_is_made_once_and_used_again(builder: Builder, fake: FakeCloud, tmp_path: Path) -> None:
+def test_prepare_creates_the_network_once_and_shares_it(
+    builder: Builder, fake: FakeCloud, tmp_path: Path
+) -> None:
     first = builder.ground()
     made = operations(fake, mutating=True)
     assert sorted(made) == [
@@ -45,7 +47,9 @@ def test_network_is_made_once_and_used_again(builder: Builder, fake: FakeCloud, 
     assert fake.owned() == []
 
 
-def test_private_network(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+def test_prepare_private_shares_the_vcn_and_uses_its_own_subnet(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
     builder = Builder(cloud, tmp_path, public_ip=False)
     (machine,) = cloud.with_addresses(builder.machines())
     assert machine.public_ip is None
@@ -68,7 +72,9 @@ def test_private_network(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> No
     assert beside.ids["subnet"] != builder.ground().ids["subnet"]
 
 
-def test_given_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+def test_prepare_uses_a_given_subnet(
+    builder: Builder, cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
     subnet = builder.ground().ids["subnet"]
     fake.forget_calls()
     guest = Builder(cloud, tmp_path, name="guest", subnet_id=subnet)
@@ -85,7 +91,7 @@ def test_given_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path, fake: F
         Builder(cloud, tmp_path, subnet_id=private).offer()
 
 
-def test_peers_are_the_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:
+def test_prepare_takes_peer_cidr_from_the_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:
     assert builder.ground().ids["peer_cidr"] == "10.78.0.0/17"
     private = Builder(cloud, tmp_path, name="private", public_ip=False).ground()
     assert private.ids["peer_cidr"] == "10.78.128.0/17"
@@ -98,7 +104,9 @@ def test_peers_are_the_subnet(builder: Builder, cloud: OciCloud, tmp_path: Path)
     assert guest.ground().ids["peer_cidr"] == "172.16.8.0/24"
 
 
-def test_rules_follow_what_is_asked_for(builder: Builder, cloud: OciCloud, tmp_path: Path) -> None:
+def test_prepare_sets_exactly_the_requested_ssh_rules(
+    builder: Builder, cloud: OciCloud, tmp_path: Path
+) -> None:
     nsg = builder.ground().ids["nsg"]
     moved = Builder(cloud, tmp_path, ssh_cidrs=("198.51.100.0/24", "2001:db8::/64"), ssh_port=2222)
     assert moved.ground().ids["nsg"] == nsg
@@ -111,13 +119,13 @@ def test_rules_follow_what_is_asked_for(builder: Builder, cloud: OciCloud, tmp_p
         Builder(cloud, tmp_path, ssh_cidrs=("2001:db8::/64",)).ground()
 
 
-def test_many_sources_of_ssh(cloud: OciCloud, tmp_path: Path) -> None:
+def test_prepare_accepts_60_ssh_cidrs(cloud: OciCloud, tmp_path: Path) -> None:
     cidrs = tuple(f"203.0.113.{host}/32" for host in range(60))
     ground = Builder(cloud, tmp_path, ssh_cidrs=cidrs).ground()
     assert len(group_rules(cloud, ground.ids["nsg"])) == 62
 
 
-def test_lost_reply_to_added_rules_does_not_add_them_twice(builder: Builder, fake: FakeCloud) -> None:
+def test_prepare_with_a_lost_reply_adds_no_rules_twice(builder: Builder, fake: FakeCloud) -> None:
     fake.fault(operation="AddNetworkSecurityGroupSecurityRules", kind="drop_after")
     nsg = builder.ground().ids["nsg"]
     assert len(group_rules(builder.cloud, nsg)) == 3
@@ -128,7 +136,7 @@ def test_lost_reply_to_added_rules_does_not_add_them_twice(builder: Builder, fak
     assert len(group_rules(builder.cloud, nsg)) == 3
 
 
-def test_routes_are_mended(builder: Builder, fake: FakeCloud) -> None:
+def test_prepare_restores_a_missing_default_route(builder: Builder, fake: FakeCloud) -> None:
     builder.ground()
     table = next(part for part in builder.cloud.parts() if part.kind == "route-table")
     builder.cloud._api.call("network.update_route_table", table.id, {"routeRules": []}, again=True)
@@ -138,7 +146,7 @@ def test_routes_are_mended(builder: Builder, fake: FakeCloud) -> None:
 
 
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after", "duplicate"])
-def test_every_call_that_makes_the_network_may_lose_its_reply(
+def test_prepare_survives_a_fault_at_every_changing_call(
     builder: Builder, fake: FakeCloud, kind: str
 ) -> None:
     for nth in range(1, 8):
@@ -154,7 +162,7 @@ def test_every_call_that_makes_the_network_may_lose_its_reply(
     ]
 
 
-def test_lists_that_lag_behind(builder: Builder, fake: FakeCloud) -> None:
+def test_prepare_with_lagging_lists_creates_one_vcn(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(list_lag_s=0.5)
     first = builder.ground()
     assert operations(fake).count("CreateVcn") == 1
@@ -162,7 +170,7 @@ def test_lists_that_lag_behind(builder: Builder, fake: FakeCloud) -> None:
     assert builder.ground() == first
 
 
-def test_a_cluster_stays_in_the_vcn_that_it_began_with(
+def test_prepare_stays_in_the_vcn_of_the_clusters_nsg(
     builder: Builder, cloud: OciCloud, tmp_path: Path
 ) -> None:
     where = cloud.target.compartment or ""
@@ -174,7 +182,7 @@ def test_a_cluster_stays_in_the_vcn_that_it_began_with(
     assert Builder(cloud, tmp_path, name="other").ground().ids["vcn"] == min(made)
 
 
-def test_what_is_being_changed_is_waited_for(builder: Builder, fake: FakeCloud) -> None:
+def test_prepare_retries_while_a_resource_is_busy(builder: Builder, fake: FakeCloud) -> None:
     for operation in ("CreateSubnet", "CreateInternetGateway", "AddNetworkSecurityGroupSecurityRules"):
         fake.fault(
             operation=operation, kind="error", status=409, code="IncorrectState", message="busy", times=2
@@ -183,7 +191,7 @@ def test_what_is_being_changed_is_waited_for(builder: Builder, fake: FakeCloud) 
     assert operations(fake).count("CreateSubnet") == 3
 
 
-def test_what_was_just_made_may_not_be_found_for_a_moment(builder: Builder, fake: FakeCloud) -> None:
+def test_prepare_retries_not_found_after_create(builder: Builder, fake: FakeCloud) -> None:
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no VCN"}
     fake.fault(operation="CreateSubnet", times=2, **fault)
     builder.ground()
@@ -192,7 +200,7 @@ def test_what_was_just_made_may_not_be_found_for_a_moment(builder: Builder, fake
         Builder(builder.cloud, builder.home, name="other").ground()
 
 
-def test_strangers_are_not_ours(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_prepare_and_delete_ignore_foreign_vcns(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     body = {"compartmentId": cloud.target.compartment, "cidrBlocks": ["10.0.0.0/16"], "displayName": "gpuctl"}
     stranger = cloud._api.call("network.create_vcn", body)
     assert cloud.parts() == ()

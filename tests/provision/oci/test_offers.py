@@ -14,7 +14,9 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, FastClock, operations
 
 
-def test_it_is_a_cloud(cloud: OciCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oci_cloud_has_the_cloud_attributes_and_target(
+    cloud: OciCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_protocol: Cloud = cloud
     assert (as_protocol.name, as_protocol.one_user_data, as_protocol.all_or_none) == ("oci", False, False)
     assert cloud.target.region == "eu-frankfurt-1"
@@ -24,7 +26,7 @@ def test_it_is_a_cloud(cloud: OciCloud, monkeypatch: pytest.MonkeyPatch) -> None
     assert connect(cloud.target, clock=FastClock()).consistency_s == 2.5
 
 
-def test_offer(builder: Builder, fake: FakeCloud) -> None:
+def test_offer_describes_gpus_image_disk_price_and_domains(builder: Builder, fake: FakeCloud) -> None:
     offer = builder.offer()
     assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (2, "opc", 200, 4.0)
     assert offer.image_name == "Oracle-Linux-9.6-Gen2-GPU-2026.06.30-0"
@@ -38,12 +40,12 @@ def test_offer(builder: Builder, fake: FakeCloud) -> None:
     assert operations(fake, mutating=True) == []
 
 
-def test_offer_tries_what_is_reported_to_be_free_first(builder: Builder, fake: FakeCloud) -> None:
+def test_offer_puts_domains_with_reported_capacity_first(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(capacity={"*": {f"{AD}1": 0, f"{AD}2": 0}})
     assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}1", f"{AD}2"]
 
 
-def test_a_capacity_report_is_a_hint_only(builder: Builder, fake: FakeCloud) -> None:
+def test_offer_works_without_a_capacity_report(builder: Builder, fake: FakeCloud) -> None:
     for status, code in ((404, "NotAuthorizedOrNotFound"), (500, "InternalError"), (429, "TooManyRequests")):
         fake.clear_faults()
         fake.forget_calls()
@@ -55,14 +57,14 @@ def test_a_capacity_report_is_a_hint_only(builder: Builder, fake: FakeCloud) -> 
         assert len(fake.calls("CreateComputeCapacityReport")) == 3
 
 
-def test_offer_only_where_the_shape_is(cloud: OciCloud, tmp_path: Path) -> None:
+def test_offer_lists_only_domains_that_have_the_shape(cloud: OciCloud, tmp_path: Path) -> None:
     offer = Builder(cloud, tmp_path, shape="BM.GPU4.8").offer()
     assert {place.zone for place in offer.places} == {f"{AD}1", f"{AD}2"}
     assert offer.facts["compute_cluster"] is True
     assert offer.billed_when_stopped is True
 
 
-def test_shape_that_no_catalog_knows(cloud: OciCloud, tmp_path: Path) -> None:
+def test_offer_reads_a_shape_missing_in_the_catalog(cloud: OciCloud, tmp_path: Path) -> None:
     offer = Builder(cloud, tmp_path, shape="VM.GPU.B1.1").offer()
     assert (offer.gpus, offer.hourly_usd) == (1, None)
 
@@ -71,12 +73,14 @@ def test_shape_that_no_catalog_knows(cloud: OciCloud, tmp_path: Path) -> None:
     ("shape", "said"),
     [("VM.GPU.A10.3", "Near it: VM.GPU.A10"), ("BM.GPU.GB300.4", "not for your account in eu-frankfurt-1")],
 )
-def test_shape_that_is_not_there(cloud: OciCloud, tmp_path: Path, shape: str, said: str) -> None:
+def test_offer_refuses_an_unavailable_shape(cloud: OciCloud, tmp_path: Path, shape: str, said: str) -> None:
     with pytest.raises(UnknownShape, match=said):
         Builder(cloud, tmp_path, shape=shape).offer()
 
 
-def test_preemptible(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+def test_offer_prices_spot_and_refuses_it_for_bare_metal(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
     builder = Builder(cloud, tmp_path, spot=True)
     assert builder.offer().hourly_usd == 2.0
     builder.machines()
@@ -93,7 +97,9 @@ def test_preemptible(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
         ("marketplace:nvidia gpu-optimized vmi", "NVIDIA GPU-Optimized VMI 26.04.1", "ubuntu"),
     ],
 )
-def test_images(cloud: OciCloud, tmp_path: Path, image: str, name: str, user: str) -> None:
+def test_offer_finds_images_by_name_and_id(
+    cloud: OciCloud, tmp_path: Path, image: str, name: str, user: str
+) -> None:
     offer = Builder(cloud, tmp_path, image=image, terms=True).offer()
     assert (offer.image_name, offer.user, offer.image_why) == (name, user, "as asked for")
     if not image.startswith("marketplace:"):
@@ -101,12 +107,12 @@ def test_images(cloud: OciCloud, tmp_path: Path, image: str, name: str, user: st
         assert again.image_name == name
 
 
-def test_image_for_an_arm_shape(cloud: OciCloud, tmp_path: Path) -> None:
+def test_offer_takes_an_arm_image_for_an_arm_shape(cloud: OciCloud, tmp_path: Path) -> None:
     offer = Builder(cloud, tmp_path, shape="BM.GPU.GB200.4").offer()
     assert offer.image_name == "Canonical-Ubuntu-24.04-aarch64-2026.06.27-0"
 
 
 @pytest.mark.parametrize("image", ["Canonical-Ubuntu-26.04", "ocid1.image.oc1..none", "marketplace:None"])
-def test_image_that_is_not_there(cloud: OciCloud, tmp_path: Path, image: str) -> None:
+def test_offer_refuses_an_unknown_image(cloud: OciCloud, tmp_path: Path, image: str) -> None:
     with pytest.raises(InvalidInput, match="no image"):
         Builder(cloud, tmp_path, image=image).offer()

@@ -11,7 +11,7 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, delete_all, kinds
 
 
-def test_parts_in_use_are_named(builder: Builder, cloud: OciCloud) -> None:
+def test_delete_names_what_uses_the_part(builder: Builder, cloud: OciCloud) -> None:
     (machine,) = builder.machines()
     for part in cloud.parts():
         if part.kind in ("nsg", "subnet"):
@@ -28,7 +28,7 @@ def test_parts_in_use_are_named(builder: Builder, cloud: OciCloud) -> None:
             cloud.delete(by_kind[kind])
 
 
-def test_deleting_what_is_gone_or_going(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_delete_of_a_removed_part_succeeds(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     builder.ground()
     nsg = next(part for part in cloud.parts() if part.kind == "nsg")
     fake.fault(operation="DeleteNetworkSecurityGroup", kind="drop_after")
@@ -37,12 +37,12 @@ def test_deleting_what_is_gone_or_going(builder: Builder, cloud: OciCloud, fake:
     assert "nsg" not in kinds(cloud)
 
 
-def test_only_ours_is_deleted(cloud: OciCloud) -> None:
+def test_delete_refuses_untagged_parts(cloud: OciCloud) -> None:
     with pytest.raises(AssertionError):
         cloud.delete(Part(kind="vcn", id="ocid1.vcn", name="prod", tags={}, stage=4))
 
 
-def test_lost_replies_while_deleting(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_teardown_survives_lost_replies(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = builder.machines(2)
     for nth in range(1, 9):
         fake.fault(mutating=True, nth=nth, kind="drop_after" if nth % 2 else "duplicate")

@@ -51,7 +51,7 @@ def launch(
     return request
 
 
-def test_launch() -> None:
+def test_launch_request_is_exact() -> None:
     of = {**OWN, "gpuctl-launch": "f" * 32, "gpuctl-ranks": "3"}
     assert launch() == {
         "token": "f" * 32 + "-3",
@@ -83,7 +83,7 @@ def test_launch() -> None:
     }
 
 
-def test_launch_of_a_preemptible_private_machine_in_a_fault_domain() -> None:
+def test_launch_request_of_a_private_spot_machine_is_preemptible() -> None:
     cluster = replace(
         CLUSTER, spot=True, public_ip=False, image="Ubuntu", expires_at="2026-11-21T12:00:00+00:00"
     )
@@ -98,7 +98,7 @@ def test_launch_of_a_preemptible_private_machine_in_a_fault_domain() -> None:
     assert len(details["freeformTags"]) <= 10  # what OCI takes
 
 
-def test_launch_on_an_rdma_network() -> None:
+def test_launch_request_on_rdma_enables_the_agent_plugins() -> None:
     ground = Ground(ids={**GROUND.ids, "compute_cluster": "c"})
     offer = replace(OFFER, shape="BM.GPU4.8", facts={"encrypts_in_transit": False})
     details = launch(replace(CLUSTER, shape="BM.GPU4.8"), offer, ground)["details"]
@@ -112,13 +112,13 @@ def test_launch_on_an_rdma_network() -> None:
     assert "isPvEncryptionInTransitEnabled" not in details
 
 
-def test_launch_of_a_flexible_shape() -> None:
+def test_launch_request_of_a_flexible_shape_has_its_size() -> None:
     facts = {"shape_config": {"ocpus": 2.0, "memoryInGBs": 32.0}}
     details = launch(replace(CLUSTER, shape="VM.Standard.E4.Flex"), replace(OFFER, facts=facts))["details"]
     assert details["shapeConfig"] == {"ocpus": 2.0, "memoryInGBs": 32.0}
 
 
-def test_network_bodies_are_what_the_sdk_knows_and_are_tagged() -> None:
+def test_network_requests_match_sdk_models_and_are_tagged() -> None:
     owner, where = "ann@desk", COMPARTMENT
     routes = requests.private_routes("nat", "sgw", "all-fra-services-in-oracle-services-network")
     bodies = {
@@ -143,7 +143,7 @@ def test_network_bodies_are_what_the_sdk_knows_and_are_tagged() -> None:
 @pytest.mark.parametrize(
     ("kind", "cidr", "private"), [("public", "10.78.0.0/17", False), ("private", "10.78.128.0/17", True)]
 )
-def test_subnet(kind: str, cidr: str, private: bool) -> None:
+def test_subnet_request_has_cidr_and_public_ip_rule_of_its_kind(kind: str, cidr: str, private: bool) -> None:
     body = requests.subnet("ann@desk", COMPARTMENT, "v", kind, "rt", "sl")
     assert body["cidrBlock"] == cidr
     assert body["prohibitPublicIpOnVnic"] is private
@@ -157,7 +157,7 @@ def test_security_list_lets_in_nothing_but_path_mtu_discovery() -> None:
     assert (ingress["protocol"], ingress["icmpOptions"]) == ("1", {"type": 3, "code": 4})
 
 
-def test_rules_of_the_group() -> None:
+def test_nsg_rules_allow_ssh_peers_and_egress() -> None:
     wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 2222)
     check("core", {"securityRules": wanted}, "AddNetworkSecurityGroupSecurityRulesDetails")
     assert [(rule["direction"], rule["protocol"]) for rule in wanted] == [
@@ -185,14 +185,14 @@ def shown(rule: dict[str, Any], identifier: str) -> dict[str, Any]:
     return full
 
 
-def test_rules_that_are_there_are_left_alone() -> None:
+def test_rule_changes_leave_existing_rules_alone() -> None:
     wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
     found = [shown(rule, str(at)) for at, rule in enumerate(wanted)]
     del found[2]["destinationType"]  # CIDR_BLOCK is the default
     assert rules.changes(wanted, found) == ([], [])
 
 
-def test_rules_are_brought_to_what_is_asked_for() -> None:
+def test_rule_changes_add_missing_and_remove_stale_rules() -> None:
     wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
     old = requests.nsg_rules("n", ["198.51.100.1/32"], 22)
     found = [shown(rule, str(at)) for at, rule in enumerate([*old, old[2]])]
@@ -202,7 +202,7 @@ def test_rules_are_brought_to_what_is_asked_for() -> None:
     assert remove == ["0", "1", "3"]  # the other source, the invalid one, the one that is there twice
 
 
-def test_routes_are_mended_and_others_kept() -> None:
+def test_mended_routes_replaces_stale_and_keeps_foreign_routes() -> None:
     wanted = requests.public_routes("igw")
     theirs = {"destination": "192.0.2.0/24", "networkEntityId": "drg", "destinationType": "CIDR_BLOCK"}
     right = {**wanted[0], "cidrBlock": "0.0.0.0/0", "routeType": "STATIC"}
@@ -211,7 +211,7 @@ def test_routes_are_mended_and_others_kept() -> None:
     assert mended_routes([stale, {**theirs, "cidrBlock": "192.0.2.0/24"}], wanted) == [theirs, *wanted]
 
 
-def test_all_services_is_the_entry_for_all() -> None:
+def test_all_services_picks_the_entry_for_all_services() -> None:
     some, every = {"cidrBlock": "oci-fra-objectstorage"}, {"cidrBlock": "all-fra-services-in-osn"}
     assert all_services([some, every]) is every
 
@@ -240,7 +240,7 @@ def test_preview_shows_the_real_requests() -> None:
     assert set(body) == set(real)
 
 
-def test_preview_of_a_private_cluster_on_an_rdma_network() -> None:
+def test_preview_of_a_private_rdma_cluster_lists_all_requests() -> None:
     cluster = replace(CLUSTER, public_ip=False)
     terms = Terms(name="an image", links=("https://example.com/terms",))
     facts = {"compute_cluster": True, "listing": ["ocid1.listing", "1.2"]}
@@ -259,7 +259,7 @@ def a_part(kind: str, name: str, of: dict[str, str], *, going: bool = False) -> 
     return Part(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, going=going)
 
 
-def test_preview_uses_what_is_there() -> None:
+def test_preview_uses_existing_resources() -> None:
     shared = [
         ("vcn", "gpuctl"),
         ("internet-gateway", "gpuctl internet"),
@@ -288,7 +288,7 @@ def test_preview_uses_what_is_there() -> None:
     assert operations(preview.preview(CLUSTER, OFFER, [MACHINE], gone, COMPARTMENT))[0] == "CreateVcn"
 
 
-def test_preview_of_another_address_changes_the_rules_alone() -> None:
+def test_preview_with_another_ssh_cidr_changes_only_the_rules() -> None:
     parts = [a_part("nsg", "gpuctl demo", OWN)]
     given = replace(CLUSTER, subnet_id="ocid1.subnet")
     add, remove = preview.preview(given, OFFER, (), parts, COMPARTMENT, ("198.51.100.9/32",)).requests
@@ -297,7 +297,7 @@ def test_preview_of_another_address_changes_the_rules_alone() -> None:
     assert dict(remove.body) == {"securityRuleIds": ["<SSH from 198.51.100.9/32>"]}
 
 
-def test_subscription_takes_what_the_agreements_say() -> None:
+def test_subscription_request_copies_the_agreements() -> None:
     agreements = {
         "listingId": "l",
         "listingResourceVersion": "1",

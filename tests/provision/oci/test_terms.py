@@ -56,7 +56,7 @@ def up(tmp_path: Path, fake: FakeCloud) -> Up:
     return Up(tmp_path)
 
 
-def test_terms_that_are_accepted_once_hold_for_every_cluster(up: Up, tmp_path: Path, fake: FakeCloud) -> None:
+def test_accepted_terms_hold_for_every_cluster(up: Up, tmp_path: Path, fake: FakeCloud) -> None:
     plan = up.plan(2, accept_terms=True)
     assert (plan.image, plan.driver) == (VMI, DriverPlan(source="image"))
     assert plan.terms is not None
@@ -69,7 +69,7 @@ def test_terms_that_are_accepted_once_hold_for_every_cluster(up: Up, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["drop_after", "duplicate"])
-def test_a_reply_that_is_lost_subscribes_to_nothing_twice(up: Up, fake: FakeCloud, kind: str) -> None:
+def test_lost_subscription_reply_subscribes_once(up: Up, fake: FakeCloud, kind: str) -> None:
     fake.fault(operation=SUBSCRIBE, kind=kind)
     (machine,) = up(accept_terms=True)
     assert machine.user == "ubuntu"
@@ -77,9 +77,7 @@ def test_a_reply_that_is_lost_subscribes_to_nothing_twice(up: Up, fake: FakeClou
     assert kinds.count("appcatalogsubscription") == 1
 
 
-def test_machines_of_the_marketplace_are_joined_where_their_image_can_not_be_looked_at(
-    up: Up, fake: FakeCloud
-) -> None:
+def test_up_adds_machines_though_the_image_cannot_be_read(up: Up, fake: FakeCloud) -> None:
     up(accept_terms=True)
     fake.settings(refused_by_policy=["GetImage", "*AppCatalog*"])
     plan = up.plan(2)
@@ -87,7 +85,7 @@ def test_machines_of_the_marketplace_are_joined_where_their_image_can_not_be_loo
     assert [machine.user for machine in up.create(plan)] == ["ubuntu", "ubuntu"]
 
 
-def test_terms_that_nobody_accepted_are_not(up: Up, fake: FakeCloud) -> None:
+def test_create_refuses_a_plan_with_unaccepted_terms(up: Up, fake: FakeCloud) -> None:
     plan = up.plan(ask_terms=True)
     assert plan.terms is not None
     with pytest.raises(RefusedPlan, match=r"https://.*--accept-terms"):
@@ -99,7 +97,7 @@ def test_terms_that_nobody_accepted_are_not(up: Up, fake: FakeCloud) -> None:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_machines_that_join_boot_the_first_ones_image(up: Up, fake: FakeCloud, recorded: bool) -> None:
+def test_up_adds_machines_with_the_image_of_the_first(up: Up, fake: FakeCloud, recorded: bool) -> None:
     up()
     files = CloudFolder(up.folder)
     record = files.load()
@@ -116,7 +114,7 @@ def test_machines_that_join_boot_the_first_ones_image(up: Up, fake: FakeCloud, r
     assert SUBSCRIBE not in operations(fake)
 
 
-def test_no_machine_joins_once_their_image_is_gone(up: Up, fake: FakeCloud) -> None:
+def test_plan_refuses_to_add_machines_when_their_image_is_gone(up: Up, fake: FakeCloud) -> None:
     up()
     fake.settings(absent_images=["Oracle-Linux-9*"])
     kept = up.plan(1)
@@ -129,7 +127,7 @@ def test_no_machine_joins_once_their_image_is_gone(up: Up, fake: FakeCloud) -> N
     assert fresh.image == VMI
 
 
-def test_the_image_of_a_launch_that_did_not_work_out_is_not_kept(up: Up, fake: FakeCloud) -> None:
+def test_plan_does_not_keep_the_image_of_a_failed_launch(up: Up, fake: FakeCloud) -> None:
     up.folder.make()
     CloudFolder(up.folder).save(
         replace(

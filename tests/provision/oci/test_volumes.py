@@ -19,7 +19,7 @@ def end_from_outside(cloud: OciCloud, machine_id: str) -> None:
     cloud._api.call("compute.terminate_instance", machine_id, preserve_boot_volume=True)
 
 
-def test_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_boot_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = builder.machines(5)
     assert volumes(fake) == [{}] * 5
     fake.forget_calls()
@@ -32,7 +32,7 @@ def test_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: FakeCl
     assert operations(fake, mutating=True) == []
 
 
-def test_other_tags_stay(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_boot_volume_tagging_keeps_other_tags(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = builder.machines()
     (volume,) = cloud._api.listed("storage.list_boot_volumes")
     body = {"freeformTags": {"team": "vision"}}
@@ -43,14 +43,16 @@ def test_other_tags_stay(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> 
     assert tags.is_ours(of)
 
 
-def test_others_volumes_are_left_alone(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_boot_volumes_of_other_machines_are_not_tagged(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     builder.machines(2)
     machines = cloud.instances()
     cloud.with_addresses(machines[:1])
     assert sorted(map(bool, volumes(fake))) == [False, True]
 
 
-def test_a_volume_that_was_kept_is_removed(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_teardown_removes_a_preserved_boot_volume(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = cloud.with_addresses(builder.machines(2))
     end_from_outside(cloud, machines[0].id)
     until(cloud.instances, lambda found: [one.state for one in found].count("ended") == 1)
@@ -63,7 +65,7 @@ def test_a_volume_that_was_kept_is_removed(builder: Builder, cloud: OciCloud, fa
 
 
 @pytest.mark.parametrize("operation", ["ListBootVolumes", "ListBootVolumeAttachments", "UpdateBootVolume"])
-def test_who_may_not_tag_has_machines_all_the_same(
+def test_launch_works_without_permission_to_tag_volumes(
     builder: Builder, cloud: OciCloud, fake: FakeCloud, operation: str
 ) -> None:
     machines = builder.machines(4)
@@ -74,7 +76,9 @@ def test_who_may_not_tag_has_machines_all_the_same(
     assert len(operations(fake, mutating=True)) <= 1, "the first refusal is enough"
 
 
-def test_a_lost_reply_is_asked_for_again(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+def test_boot_volume_tagging_retries_after_lost_replies(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud
+) -> None:
     machines = builder.machines(2)
     fake.fault(operation="UpdateBootVolume", kind="drop_after", times=2)
     cloud.with_addresses(machines)
