@@ -265,7 +265,6 @@ def test_reap_fails_when_every_compartment_is_denied() -> None:
 
 
 def test_reap_reports_a_compartment_that_does_not_answer() -> None:
-    sight = compartments(machines=(an_instance(OURS),)).look(providers=("oci",))
     world = compartments(machines_error=Unclear("No answer."))
     world.add("oci", "fra", "other", machines=(an_instance(OTHERS),))
     sight = world.look(providers=("oci",))
