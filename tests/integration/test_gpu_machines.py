@@ -131,6 +131,7 @@ def test_up_on_aws_reboots_machines_whose_driver_waits_for_it(tmp_path: Path) ->
         assert gpuctl.cloud.owned() == []
 
 
+@pytest.mark.timeout(1200)
 def test_up_ends_with_4_and_names_the_cause_where_no_driver_can_be_installed(tmp_path: Path) -> None:
     profiles = [
         profile("*", ubuntu("http://{subnet}.77/"), kernel=apt_mirror.KERNEL, name="default-0"),
