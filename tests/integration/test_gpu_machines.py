@@ -157,7 +157,7 @@ def test_up_ends_with_4_and_names_the_cause_where_no_driver_can_be_installed(tmp
             ("default-1", "Ubuntu has no driver for its kernel 6.8.0-12-lowlatency"),
             (
                 "default-2",
-                "has held /var/lib/dpkg/lock-frontend for 600 s, so the driver can't be installed.",
+                "has held /var/lib/dpkg/lock-frontend for 10 minutes, so the driver can't be installed.",
             ),
         )[:count]:
             assert [line for line in lines if line.strip().startswith(f"{name}") and cause in line], lines
