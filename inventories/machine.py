@@ -20,6 +20,8 @@ class Machine:
     """Address that this computer connects to."""
     port: int = 22
     user: str
+    transport: str = "ssh"
+    """How this computer gets there, by a name of `remote.transport.TRANSPORTS`."""
     jump: str | None = None
     """Host over which this computer gets there, as `inventories.jump` reads it. None: directly."""
     private_ip: str

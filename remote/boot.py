@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.connection import connect
 from remote.errors import AuthenticationFailed, Unreachable
 from remote.session import Node
@@ -20,7 +20,7 @@ QUIET_S = 10.0
 
 
 def connect_booting(
-    machine: Machine, known_hosts: Path, *, deadline_s: float, say: Callable[[str], None] | None = None
+    machine: Machine, cluster: ClusterFolder, *, deadline_s: float, say: Callable[[str], None] | None = None
 ) -> Node:
     """Open the connection as soon as the machine takes it.
 
@@ -31,7 +31,7 @@ def connect_booting(
     left_s = deadline_s
     while True:
         try:
-            return connect(machine, known_hosts, timeout_s=min(TRY_TIMEOUT_S, max(LEAST_TRY_S, left_s)))
+            return connect(machine, cluster, timeout_s=min(TRY_TIMEOUT_S, max(LEAST_TRY_S, left_s)))
         except (Unreachable, AuthenticationFailed) as error:
             waited_s = time.monotonic() - began
             left_s = deadline_s - waited_s

@@ -43,7 +43,7 @@ class Endless(Exception):
 
 
 class Source(Protocol):
-    """What paramiko's channel is here."""
+    """What a transport's stream is here."""
 
     def recv(self, nbytes: int, /) -> bytes:
         """As a socket's."""

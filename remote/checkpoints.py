@@ -93,7 +93,7 @@ def keep_times(folder: Path, found: Checkpoints) -> None:
         os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
 
 
-def send(node: Node, folder: Path, target: RunNode, *, ssh_config: Path, say: Callable[[str], None]) -> None:
+def send(node: Node, folder: Path, target: RunNode, *, say: Callable[[str], None]) -> None:
     """Send a folder's files, in chunks, to where a run that is to be launched on the node finds them.
 
     Raises SyncRefused for a file that is never sent, and what `sync` does.
@@ -104,7 +104,7 @@ def send(node: Node, folder: Path, target: RunNode, *, ssh_config: Path, say: Ca
             f"Not all checkpoints can be sent to {node.name}, and a part of them is not: {_some(tree.skipped)}. Such "
             "names are kept back, as they stand for credentials; have the script choose others."
         )
-    sync(node, tree, placed, follow_deletions=False, ssh_config=ssh_config, say=say)
+    sync(node, tree, placed, follow_deletions=False, say=say)
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

@@ -4,11 +4,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote import driver, readiness
 from remote.boot import connect_booting, span
 from remote.bounds import Bounds
@@ -34,7 +34,7 @@ class Seen:
 
 def see_to_driver(
     machine: Machine,
-    known_hosts: Path,
+    cluster: ClusterFolder,
     peers: tuple[str, ...],
     found: Facts,
     *,
@@ -51,9 +51,7 @@ def see_to_driver(
     take to come back from a reboot. `judged`: cloud-init has to have ended well then.
     Raises what `connect_booting` and `facts_after_reboot` raise.
     """
-    task = _Task(
-        machine, known_hosts, peers, plan=plan, limits=limits, return_s=return_s, judged=judged, say=say
-    )
+    task = _Task(machine, cluster, peers, plan=plan, limits=limits, return_s=return_s, judged=judged, say=say)
     look = Look(facts=found, wanted=machine.gpus, free=free and not found.active_runs)
     try:
         return task.work(look)
@@ -69,7 +67,7 @@ class _Task:
     def __init__(
         self,
         machine: Machine,
-        known_hosts: Path,
+        cluster: ClusterFolder,
         peers: tuple[str, ...],
         *,
         plan: DriverPlan,
@@ -79,7 +77,7 @@ class _Task:
         say: Say,
     ) -> None:
         self._machine = machine
-        self._known_hosts = known_hosts
+        self._cluster = cluster
         self._peers = peers
         self._plan = plan
         self._limits = limits
@@ -134,7 +132,7 @@ class _Task:
     def _node(self) -> Node:
         if self._open is None:
             self._open = connect_booting(
-                self._machine, self._known_hosts, deadline_s=self._return_s, say=self._say
+                self._machine, self._cluster, deadline_s=self._return_s, say=self._say
             )
         return self._open
 
@@ -154,7 +152,7 @@ class _Task:
         self.close()
         return readiness.facts_after_reboot(
             self._machine,
-            self._known_hosts,
+            self._cluster,
             self._peers,
             boot_id=look.facts.boot_id,
             deadline_s=self._return_s,

@@ -1,8 +1,8 @@
 """The errors of this package.
 
 RemoteError
-├── Unreachable             no SSH connection: the stage that failed is named (TCP, key exchange, …)
-│   └── HungUp              … because the server closed it before its banner (remote.patience)
+├── Unreachable             no connection: the stage that failed is named (TCP, key exchange, …)
+│   └── HungUp              … because the server closed it before its banner (remote.transport.retry)
 ├── HostKeyRejected         the host's key is not the pinned one, or none is pinned
 ├── AuthenticationFailed    the host did not take our key
 ├── ConnectionLost          the connection broke in the middle of something
@@ -16,6 +16,7 @@ RemoteError
 ├── RayNotReady             Ray does not count in a node that it was started on
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
 ├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
+├── PortTaken               a port of this computer is in use by another program
 └── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
 """
 
@@ -27,7 +28,7 @@ class RemoteError(Exception):
 
 
 class Unreachable(RemoteError):
-    """No SSH connection could be made."""
+    """No connection could be made."""
 
 
 class HostKeyRejected(RemoteError):
@@ -77,6 +78,10 @@ class SyncRefused(RemoteError):
 
 class ScriptNotSynced(RemoteError):
     """The script is missing, or outside what is sent to the nodes."""
+
+
+class PortTaken(RemoteError):
+    """A port of this computer is in use."""
 
 
 class BadAnswer(RemoteError):

@@ -6,10 +6,10 @@ A driver that was installed or updated while the machine booted needs one reboot
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.boot import connect_booting, span
 from remote.bounds import Bounds
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
@@ -190,7 +190,7 @@ def reboot(node: Node) -> None:
 
 def facts_after_reboot(
     machine: Machine,
-    known_hosts: Path,
+    cluster: ClusterFolder,
     peers: tuple[str, ...],
     *,
     boot_id: str,
@@ -206,7 +206,7 @@ def facts_after_reboot(
     """
     limit = time.monotonic() + deadline_s
     while True:
-        node = connect_booting(machine, known_hosts, deadline_s=max(1.0, limit - time.monotonic()), say=say)
+        node = connect_booting(machine, cluster, deadline_s=max(1.0, limit - time.monotonic()), say=say)
         try:
             left_s = max(1.0, limit - time.monotonic())
             set_up = watch_cloud_init(node, deadline_s=left_s, say=say)

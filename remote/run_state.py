@@ -1,13 +1,13 @@
 """A run on one of its nodes: whether it goes on there, what the node says of its end, and how it is ended."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from inventories.codec import from_json
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
+from inventories.store import ClusterFolder
 from remote.bounds import Bounds
 from remote.connection import connect
 from remote.errors import BadAnswer, NodeFailed, RemoteError
@@ -65,12 +65,12 @@ def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lam
 
 
 def stop_everywhere(
-    run: Run, machines: Mapping[str, Machine], known_hosts: Path
+    run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder
 ) -> dict[str, RemoteError | None]:
     """End a run on all its nodes at once; every node's error, or None."""
 
     def one(part: RunNode) -> bool:
-        node = connect(machines[part.name], known_hosts)
+        node = connect(machines[part.name], cluster)
         try:
             stop_on_node(node, part)
         finally:

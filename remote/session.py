@@ -3,10 +3,9 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread, Timer
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from inventories.machine import Machine
 from remote import payload
@@ -14,13 +13,8 @@ from remote.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Boun
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
 from remote.node import frames
 from remote.node.__main__ import DISK_FULL, FAILED
+from remote.transport import NO_STATUS, Process, Transport
 
-if TYPE_CHECKING:
-    import paramiko
-
-OPEN_TIMEOUT_S = 15.0
-NO_STATUS = -1
-"""paramiko's, of a command that a signal ended, and of one whose connection broke."""
 STATUS_TIMEOUT_S = 10.0
 """After the end of a command's output its exit status follows at once; a broken link never sends one."""
 SEND_BYTES = 32 * 1024
@@ -48,10 +42,10 @@ class Completed:
 class Node:
     """An open connection to a machine."""
 
-    def __init__(self, machine: Machine, client: "paramiko.SSHClient") -> None:
+    def __init__(self, machine: Machine, transport: Transport) -> None:
         self.machine = machine
         self.python = machine.python or "python3"
-        self._client = client
+        self.transport = transport
         self._booted = False
         self._heard = False
         self._lock = Lock()
@@ -63,7 +57,7 @@ class Node:
 
     def close(self) -> None:
         """Close the connection; what runs detached on the node goes on."""
-        self._client.close()
+        self.transport.close()
 
     def run(
         self,
@@ -78,44 +72,43 @@ class Node:
         raises is raised here, and nothing more of the command is heard. `timeout_s`: where it has
         not ended by then, what it says is heard no longer; None: a person waits for it.
         """
-        channel = self._open(command)
+        process = self.transport.start(command)
         timed_out = Event()
 
         def give_up() -> None:
             timed_out.set()
-            _close(channel)
+            process.close()
 
         late = Timer(timeout_s or 0.0, give_up)
         late.daemon = True
         if timeout_s is not None:
             late.start()
-        listener = _Listener(on_line, channel.close) if on_line else None
+        listener = _Listener(on_line, process.close) if on_line else None
         stderr: list[bytes] = []
         # What a person reads is not kept without end; what nobody waits for for long says little.
         most = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
-        reading = (channel.recv_stderr, stderr, "stderr", listener, most)
+        reading = (process.recv_stderr, stderr, "stderr", listener, most)
         errors = Thread(target=_read, args=reading, daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
-            channel.shutdown_write()
-            _read(channel.recv, stdout, "stdout", listener, most)
+            process.end_input()
+            _read(process.recv, stdout, "stdout", listener, most)
             errors.join()
-            told = channel.status_event.wait(STATUS_TIMEOUT_S)
-            code = channel.recv_exit_status() if told else NO_STATUS
-            broken = not told or (code == NO_STATUS and not channel.get_transport().is_active())
+            code = process.exit_status(STATUS_TIMEOUT_S)
+            broken = code is None or (code == NO_STATUS and not self.transport.is_open())
             # By its time alone nothing is known of its end; a status that came all the same is its own.
-            overdue = timed_out.is_set() and code == NO_STATUS
-        except (OSError, EOFError) as error:  # paramiko has EOFError for a link that breaks while it sends
+            overdue = timed_out.is_set() and code in (None, NO_STATUS)
+        except OSError as error:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
         finally:
             late.cancel()
-            channel.close()
+            process.close()
         if listener and listener.error:
             raise listener.error
         if overdue:
             raise ConnectionLost(f"{self.name}: `{command}` did not end within {timeout_s:.0f} s.")
-        if broken:
+        if broken or code is None:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
@@ -145,17 +138,17 @@ class Node:
 
         `timeout_s`: how long the node may say nothing. `bounds`: how much it may say, and until when.
         `window_bytes`: at most so much of what the node sends is on its way at a time, so that what else is said on
-        the connection gets through a slow link, too. None: as much as paramiko does, 2 MB.
+        the connection gets through a slow link, too. None: as much as is usual, 2 MB by SSH.
         """
         document = frames.encode(request)
         with self._lock:
             if self._booted:
-                channel, ahead = self._open(payload.next_command(self.python, command), window_bytes), b""
+                line, ahead = payload.next_command(self.python, command), b""
             else:
                 line, ahead = payload.first_command(self.python, command)
-                channel = self._open(line, window_bytes)
-                self._booted = True
-        talk = Conversation(self, command, channel, timeout_s, bounds)
+            process = self.transport.start(line, window_bytes=window_bytes)
+            self._booted = True
+        talk = Conversation(self, command, process, timeout_s, bounds)
         talk.send_bytes(ahead + document)
         return talk
 
@@ -167,38 +160,24 @@ class Node:
         """The error of a conversation that broke off."""
         return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
 
-    def _open(self, command: str, window_bytes: int | None = None) -> "paramiko.Channel":
-        from cryptography.exceptions import InvalidTag
-        from paramiko import SSHException
-
-        try:
-            transport = self._client.get_transport()
-            if transport is None:
-                raise ConnectionLost(f"{self.name}: the connection is closed.")
-            channel = transport.open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
-            _exec(channel, command)
-        except (SSHException, InvalidTag, OSError, EOFError) as error:
-            raise ConnectionLost(f"{self.name}: the connection broke: {error or 'closed'}.") from error
-        return channel
-
 
 class Conversation:
     """A running command of the node's part: frames both ways."""
 
     def __init__(
-        self, node: Node, command: str, channel: "paramiko.Channel", timeout_s: float | None, bounds: Bounds
+        self, node: Node, command: str, process: Process, timeout_s: float | None, bounds: Bounds
     ) -> None:
         self._node = node
         self._command = command
-        self._channel = channel
-        self._stream = BoundedStream(channel, bounds, silence_s=timeout_s)
+        self._process = process
+        self._stream = BoundedStream(process, bounds, silence_s=timeout_s)
         self._reader = buffered(self._stream)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._process.close()
 
     def wait_up_to(self, timeout_s: float) -> None:
         """From now on the command may be silent for so long."""
@@ -212,7 +191,7 @@ class Conversation:
         """Send bytes to the command's standard input."""
         try:
             self._send(data)
-        except (OSError, EOFError) as error:
+        except OSError as error:
             self._fail_if_it_ended()
             raise self._node.lost(f"the connection broke during {self._command}") from error
 
@@ -225,8 +204,8 @@ class Conversation:
                 left_s = began + silence_s + sent / SLOWEST_BYTES_PER_S - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"it takes {sent / (time.monotonic() - began):.0f} bytes a second")
-                self._channel.settimeout(min(silence_s, left_s))
-            taken = self._channel.send(data[sent : sent + SEND_BYTES])
+                self._process.settimeout(min(silence_s, left_s))
+            taken = self._process.send(data[sent : sent + SEND_BYTES])
             if not taken:
                 raise OSError("the other side has closed it")
             sent += taken
@@ -265,13 +244,13 @@ class Conversation:
 
     def _fail_if_it_ended(self, *, wait: bool = False) -> None:
         """Raise what the command said if it ended badly."""
-        channel, name = self._channel, self._node.name
-        if not wait and not channel.exit_status_ready():
+        process, name = self._process, self._node.name
+        code = process.exit_status(STATUS_TIMEOUT_S if wait else 0.0)
+        if code is None and not wait:
             return
-        if not channel.status_event.wait(STATUS_TIMEOUT_S):
+        if code is None:
             raise self._node.lost(f"the connection broke during {self._command}")
-        code = channel.recv_exit_status()
-        said = _last_words(channel).decode(errors="replace").strip()
+        said = _last_words(process).decode(errors="replace").strip()
         last = said.splitlines()[-1] if said else f"exit status {code}"
         if code == 0:
             return
@@ -291,40 +270,13 @@ class Conversation:
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
 
 
-def _close(channel: "paramiko.Channel") -> None:
-    """Close a channel from another thread; a link that is broken has closed it."""
-    with suppress(OSError, EOFError):
-        channel.close()
-
-
-def _exec(channel: "paramiko.Channel", command: str) -> None:
-    """Have the server run a command. Raises TimeoutError where it does not say that it does: paramiko would wait."""
-    given_up = Event()
-
-    def give_up() -> None:
-        given_up.set()
-        _close(channel)
-
-    late = Timer(OPEN_TIMEOUT_S, give_up)
-    late.daemon = True
-    late.start()
-    try:
-        channel.exec_command(command.encode())
-    except Exception as error:
-        if given_up.is_set():
-            raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s") from error
-        raise
-    finally:
-        late.cancel()
-
-
-def _last_words(channel: "paramiko.Channel") -> bytes:
-    """What is on a channel's standard error, as far as it comes within the time and the size that an error has."""
+def _last_words(process: Process) -> bytes:
+    """What is on a command's standard error, as far as it comes within the time and the size that an error has."""
     said, limit = b"", time.monotonic() + STATUS_TIMEOUT_S
     try:
         while len(said) < MAX_ERROR_BYTES and (left_s := limit - time.monotonic()) > 0:
-            channel.settimeout(left_s)
-            if not (data := channel.recv_stderr(frames.CHUNK_BYTES)):
+            process.settimeout(left_s)
+            if not (data := process.recv_stderr(frames.CHUNK_BYTES)):
                 break
             said += data
     except TimeoutError:
@@ -357,7 +309,7 @@ def _read(
     on_line: Callable[[str, bytes], None] | None,
     most_bytes: int | None,
 ) -> None:
-    """Read a channel's stream to its end, cutting it into lines on the way where somebody listens.
+    """Read one of a command's streams to its end, cutting it into lines on the way where somebody listens.
 
     What comes after `most_bytes` is read, and not kept.
     """

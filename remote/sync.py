@@ -54,14 +54,13 @@ def sync(
     destination: str,
     *,
     follow_deletions: bool = True,
-    ssh_config: Path | None = None,
     say: Say | None = None,
 ) -> Synced:
     """Make `destination` on the node hold the tree. One round trip where nothing changed.
 
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
-    runs wrote themselves stays. With `ssh_config`, a configuration in which the node is a `Host`, rsync is used for
-    much where both sides have it. `say` hears how far it is, once that takes longer than two seconds.
+    runs wrote themselves stays. rsync is used for much, where both sides have it and the
+    system's ssh gets there. `say` hears how far it is, once that takes longer than two seconds.
 
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
     there, DiskFull. Whatever was interrupted, the next sync goes on.
@@ -77,8 +76,8 @@ def sync(
         progress = _Progress(total_bytes=sum(sizes.values()), say=say)
         large = [path for path, size in sizes.items() if size >= RSYNC_FILE_BYTES]
         worth_it = sum(sizes[path] for path in large) >= RSYNC_FROM_BYTES
-        if ssh_config and need["rsync"] and worth_it and rsync.usable():
-            _bring(rsync.Target.of(need, node.name, ssh_config), tree.root, large, progress)
+        if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
+            _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
             talk.send({"t": "look"})
             paths = _files(node, tree, _expect(node, answers, "need", {"paths"})["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))

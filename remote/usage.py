@@ -4,11 +4,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.bounds import TALK_BYTES, Bounds
 from remote.connection import connect
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
@@ -119,7 +119,7 @@ def _whole(value: object) -> int | None:
 
 def _watch(
     node: Node,
-    cluster: Sequence[Machine],
+    all_machines: Sequence[Machine],
     take: Callable[[Usage], None],
     *,
     every_s: float,
@@ -129,7 +129,7 @@ def _watch(
     request = {
         "every_s": every_s,
         "samples": samples,
-        "peers": sorted({peer.private_ip for peer in cluster if peer.name != node.name}),
+        "peers": sorted({peer.private_ip for peer in all_machines if peer.name != node.name}),
     }
     silence_s = SILENCE_S + every_s
     total_s = None if samples is None else silence_s * (samples + 1)
@@ -143,14 +143,16 @@ def _watch(
             take(usage)
 
 
-def read_once(machines: Sequence[Machine], cluster: Sequence[Machine], known_hosts: Path) -> list[Reading]:
-    """One sample of every machine, all at once; those that can't be asked are `lost`. `cluster`: all its machines."""
+def read_once(
+    machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
+) -> list[Reading]:
+    """Take one sample of every machine, all at once; those that can't be asked are `lost`."""
 
     def one(machine: Machine) -> Usage:
         found: list[Usage] = []
-        node = connect(machine, known_hosts)
+        node = connect(machine, cluster)
         try:
-            _watch(node, cluster, found.append, every_s=1.0, samples=1)
+            _watch(node, all_machines, found.append, every_s=1.0, samples=1)
         finally:
             node.close()
         if len(found) != 1:
@@ -178,11 +180,16 @@ class Watching:
     """
 
     def __init__(
-        self, machines: Sequence[Machine], cluster: Sequence[Machine], known_hosts: Path, *, every_s: float
+        self,
+        machines: Sequence[Machine],
+        all_machines: Sequence[Machine],
+        cluster: ClusterFolder,
+        *,
+        every_s: float,
     ) -> None:
         self._machines = tuple(machines)
-        self._cluster = tuple(cluster)
-        self._known_hosts = known_hosts
+        self._all_machines = tuple(all_machines)
+        self._cluster = cluster
         self._every_s = every_s
         self._closed = Event()
         self._lock = Lock()
@@ -234,7 +241,7 @@ class Watching:
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
     def _follow_once(self, machine: Machine) -> None:
-        node = connect(machine, self._known_hosts)
+        node = connect(machine, self._cluster)
         with self._lock:
             self._nodes[machine.name] = node
         try:
@@ -242,7 +249,7 @@ class Watching:
                 return
             _watch(
                 node,
-                self._cluster,
+                self._all_machines,
                 lambda usage: self._put(
                     machine, state="ok", error=None, usage=usage, heard_s=time.monotonic()
                 ),

@@ -7,14 +7,13 @@ The nodes' files are the truth; connections come and go. Whoever attaches to a r
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Literal
 
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
-from inventories.store import RunFolder
+from inventories.store import ClusterFolder, RunFolder
 from remote import checkpoints
 from remote.bounds import Bounds, of_files
 from remote.connection import connect, reconnect
@@ -61,7 +60,7 @@ class Watch:
         run: Run,
         folder: RunFolder,
         machines: Mapping[str, Machine],
-        known_hosts: Path,
+        cluster: ClusterFolder,
         observer: Observer,
         *,
         gang: bool,
@@ -71,7 +70,7 @@ class Watch:
         self._run = run
         self._folder = folder
         self._machines = machines
-        self._known_hosts = known_hosts
+        self._cluster = cluster
         self._observer = observer
         self._gang = gang
         self._given = set(nodes or {})
@@ -269,7 +268,7 @@ class Watch:
     def _node(self, name: str) -> Node:
         with self._locks[name]:
             if name not in self._nodes:
-                self._nodes[name] = connect(self._machines[name], self._known_hosts)
+                self._nodes[name] = connect(self._machines[name], self._cluster)
             return self._nodes[name]
 
     def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
@@ -323,7 +322,7 @@ class Watch:
             if broken is not None:
                 broken.close()
             try:
-                self._nodes[name] = reconnect(self._machines[name], self._known_hosts, deadline_s=RECONNECT_S)
+                self._nodes[name] = reconnect(self._machines[name], self._cluster, deadline_s=RECONNECT_S)
             except RemoteError as error:
                 raise ConnectionLost(
                     f"the node was lost ({_said(name, why)}) and could not be reached again within "

@@ -97,7 +97,7 @@ def command(
     from gpuctl.workflow import up
     from inventories.spec import Spec
     from inventories.validate import check_max_cost_usd, check_option, parse_duration_s, read_spec
-    from remote.known_hosts import USER_FILES
+    from remote.transport.host_keys import USER_FILES
 
     spec = read_spec(file) if file is not None else Spec()
     given = {key: check_option(key, value) for key, value in asked.items() if value is not None}

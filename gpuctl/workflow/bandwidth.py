@@ -17,7 +17,7 @@ from gpuctl.workflow.request import VISIBLE, TrainRequest
 from gpuctl.workflow.run_plan import launches_of, plan_run
 from inventories.machine import Inventory
 from inventories.run import Result, Run
-from inventories.store import RunFolder, Store
+from inventories.store import ClusterFolder, RunFolder, Store
 
 if TYPE_CHECKING:
     from remote.facts import Facts
@@ -39,7 +39,7 @@ NO_NVLINK_SWITCH = ("PCIe", "NVL")
 
 def measure(
     view: View,
-    known_hosts: Path,
+    cluster: ClusterFolder,
     inventory: Inventory,
     nodes: "Mapping[str, Node]",
     facts: "Mapping[str, Facts]",
@@ -68,7 +68,7 @@ def measure(
         # Where GPUs are not to be used, the ranks are on the CPUs here, too.
         env = {} if any(fact.gpus for fact in facts.values()) else {VISIBLE: ""}
         launches = launches_of(run, script, Prepared(facts=facts, code=code), env)
-        result, overdue = _run(view, run, run_folder, nodes, known_hosts, launches)
+        result, overdue = _run(view, run, run_folder, nodes, cluster, launches)
         lines = [line for some in read_metrics(run_folder, run).values() for line in some]
     if result.status == "stopped" and not overdue:
         raise KeyboardInterrupt
@@ -91,7 +91,7 @@ def _run(
     run: Run,
     folder: RunFolder,
     nodes: "Mapping[str, Node]",
-    known_hosts: Path,
+    cluster: ClusterFolder,
     launches: Mapping[str, dict[str, Any]],
 ) -> tuple[Result, bool]:
     """See the job through, or stop it after the limit: its result, and whether that was so."""
@@ -99,7 +99,7 @@ def _run(
 
     machines = {name: node.machine for name, node in nodes.items()}
     began = time.monotonic()
-    watch = Watch(run, folder, machines, known_hosts, view, gang=True, nodes=nodes)
+    watch = Watch(run, folder, machines, cluster, view, gang=True, nodes=nodes)
     overdue = threading.Event()
 
     def end() -> None:

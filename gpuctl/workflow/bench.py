@@ -148,7 +148,7 @@ def _bandwidth(
     view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
 ) -> Sequence[Line] | None:
     """What the ranks of all nodes measure; None, and a note, where they could not."""
-    lines, rows = bandwidth.measure(view, folder.known_hosts_path, inventory, nodes, prepared.facts)
+    lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
     if lines is None:
         view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")
     return lines

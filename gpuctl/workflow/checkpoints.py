@@ -157,7 +157,7 @@ def survey(
     places += _of_other_clusters(store, own, runs)
 
     def one(there: Place) -> "list[Checkpoints | None]":
-        node = connect(there.machine, there.cluster.known_hosts_path)
+        node = connect(there.machine, there.cluster)
         try:
             for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
                 stop_on_node(node, part)

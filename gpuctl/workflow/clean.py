@@ -173,7 +173,7 @@ def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float 
     built_in = [run.id for run in runs if run.built_in]
 
     def one(host: Host) -> Leftovers:
-        node = connect(host.machine, host.cluster.known_hosts_path, timeout_s=ASK_TIMEOUT_S)
+        node = connect(host.machine, host.cluster, timeout_s=ASK_TIMEOUT_S)
         try:
             return look(node, built_in=built_in, measure_s=measure_s)
         finally:
@@ -237,7 +237,7 @@ def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
 
     def one(key: tuple[str, str]) -> Cleaned:
         host = seen.hosts[key]
-        node = connect(host.machine, host.cluster.known_hosts_path)
+        node = connect(host.machine, host.cluster)
         try:
             return clean(node, wanted[key])
         finally:

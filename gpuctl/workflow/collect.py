@@ -125,7 +125,7 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
             gone = "the machine was removed or replaced before the run's end could be brought back"
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
-    watch = Watch(there, folder, machines, store.cluster(run.cluster).known_hosts_path, observer, gang=False)
+    watch = Watch(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
     try:
         watch.go(wait=wait)
     finally:

@@ -38,7 +38,7 @@ def connected(
     from remote.fanout import fan_out, values
 
     outcomes = fan_out(
-        lambda machine: connect(machine, folder.known_hosts_path),
+        lambda machine: connect(machine, folder),
         {machine.name: machine for machine in machines},
     )
     try:

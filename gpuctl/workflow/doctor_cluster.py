@@ -51,7 +51,7 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
-            measured, told = bandwidth.measure(view, folder.known_hosts_path, inventory, there, facts)
+            measured, told = bandwidth.measure(view, folder, inventory, there, facts)
             rows += told
         else:
             rows.append(row("all-reduce", None, "not measured", "mend what is wrong first"))
@@ -77,7 +77,7 @@ def _connect(
 
     began = time.monotonic()
     outcomes = fan_out(
-        lambda machine: connect(machine, folder.known_hosts_path),
+        lambda machine: connect(machine, folder),
         {machine.name: machine for machine in machines},
     )
     nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}

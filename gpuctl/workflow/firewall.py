@@ -242,12 +242,12 @@ def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
 @contextmanager
 def _connected(machine: Machine) -> Iterator["Node"]:
     """A connection that trusts this machine's pinned key alone, whoever else is in the inventory now."""
-    from remote import known_hosts
     from remote.connection import connect
+    from remote.transport import host_keys
 
     with TemporaryDirectory() as scratch:
-        trusted = Path(scratch) / "known_hosts"
-        trusted.write_text(known_hosts.render([machine]))
+        trusted = ClusterFolder(Path(scratch))
+        trusted.known_hosts_path.write_text(host_keys.render([machine]))
         node = connect(machine, trusted, timeout_s=RESTORE_TIMEOUT_S)
     try:
         yield node

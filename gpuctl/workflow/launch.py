@@ -50,9 +50,7 @@ def see_through(
     from remote.watch import Watch
 
     machines = {name: node.machine for name, node in nodes.items()}
-    watch = Watch(
-        run, folder, machines, cluster.known_hosts_path, view, gang=True, mirror=mirror, nodes=nodes
-    )
+    watch = Watch(run, folder, machines, cluster, view, gang=True, mirror=mirror, nodes=nodes)
     with interrupts_go_to(watch), beside(watch):
         folder.save_run(run)
         return _launch(view, folder, run, watch, launches, on_started, detach=detach, began=began)

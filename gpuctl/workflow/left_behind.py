@@ -78,7 +78,7 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
 
 def _look(host: Host, built_in: Sequence[str]) -> Leftovers | None:
     try:
-        node = connect(host.machine, host.cluster.known_hosts_path, timeout_s=CONNECT_S)
+        node = connect(host.machine, host.cluster, timeout_s=CONNECT_S)
         try:
             return look(node, built_in=built_in, measure_s=MEASURE_S)
         finally:

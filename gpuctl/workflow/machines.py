@@ -65,7 +65,7 @@ def execute(app: App, words: tuple[str, ...], rank: str | None) -> list[dict[str
             with printing:
                 (app.output.text if stream == "stdout" else app.output.say)(prefix + text)
 
-        node = connect(machine, folder.known_hosts_path)
+        node = connect(machine, folder)
         try:
             done = node.run(command, None if app.options.json else show)
         finally:
@@ -92,7 +92,7 @@ def execute(app: App, words: tuple[str, ...], rank: str | None) -> list[dict[str
 
 def ssh_config(app: App) -> tuple[str, Path]:
     """The cluster's OpenSSH configuration, and the file that holds it."""
-    from remote import ssh_config as text
+    from remote.transport import ssh_config as text
 
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
@@ -144,7 +144,6 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[dic
                 tree,
                 destination,
                 follow_deletions=False,
-                ssh_config=folder.ssh_config_path,
                 say=lambda text: app.output.say(f"{node.name}: {text}"),
             )
 

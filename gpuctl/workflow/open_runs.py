@@ -91,11 +91,11 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
     from remote.fanout import fan_out
     from remote.run_state import is_running
 
-    machines, known_hosts = machines_of(app.store, run), app.store.cluster(run.cluster).known_hosts_path
+    machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
     parts = {part.name: part for part in run.nodes if part.name in names and part.name in machines}
 
     def ask(name: str) -> bool | None:
-        node = connect(machines[name], known_hosts, timeout_s=ASK_TIMEOUT_S)
+        node = connect(machines[name], cluster, timeout_s=ASK_TIMEOUT_S)
         try:
             return is_running(node, parts[name])
         finally:

@@ -31,7 +31,6 @@ def receivers(run: Run) -> Sequence[RunNode]:
 def place(
     view: View,
     store: Store,
-    cluster: ClusterFolder,
     nodes: "Mapping[str, Node]",
     earlier: Earlier,
     run: Run,
@@ -43,7 +42,7 @@ def place(
     follow.
     """
     if earlier.source is not None:
-        _place(view, store.run(earlier.source.run), cluster, nodes, earlier, run)
+        _place(view, store.run(earlier.source.run), nodes, earlier, run)
     view.note(earlier.why + goes_on(earlier, run))
 
 
@@ -57,7 +56,7 @@ def take_back(view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", r
 
     def discard(part: RunNode) -> None:
         # The connection at hand may have been left in the middle of a packet.
-        fresh = connect(nodes[part.name].machine, cluster.known_hosts_path)
+        fresh = connect(nodes[part.name].machine, cluster)
         try:
             checkpoints.discard(fresh, part)
         finally:
@@ -87,7 +86,6 @@ def interrupts_held_back() -> Iterator[None]:
 def _place(
     view: View,
     folder: RunFolder,
-    cluster: ClusterFolder,
     nodes: "Mapping[str, Node]",
     earlier: Earlier,
     run: Run,
@@ -108,7 +106,7 @@ def _place(
 
         node = nodes[part.name]
         if part.name in lacking:
-            checkpoints.send(node, from_here, part, ssh_config=cluster.ssh_config_path, say=say)
+            checkpoints.send(node, from_here, part, say=say)
         else:
             checkpoints.place(node, source, part)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.text import duration, plural
@@ -86,7 +85,7 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        code = send_code(view, node, tree, destination, folder.ssh_config_path) if room else ""
+        code = send_code(view, node, tree, destination) if room else ""
         return fact, code
 
     both = values(fan_out(one, nodes))
@@ -172,14 +171,12 @@ class Build:
         )
 
 
-def send_code(
-    view: View, node: "Node", tree: "Tree", destination: str, ssh_config: Path | None = None
-) -> str:
+def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:
     """Bring the code on a node up to date; returns its folder there."""
     from remote.sync import sync
     from remote.tree import human_bytes
 
-    done = sync(node, tree, destination, ssh_config=ssh_config, say=lambda text: view.node(node.name, text))
+    done = sync(node, tree, destination, say=lambda text: view.node(node.name, text))
     text = (
         f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
         if done.files

@@ -1,8 +1,5 @@
 """Ray on a cluster's machines: kept between runs, asked about, ended."""
 
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any
@@ -16,7 +13,6 @@ from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
 USUAL_PORT = 8265
-TUNNEL_DEADLINE_S = 20.0
 
 
 def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[str, Exception | None]:
@@ -29,7 +25,7 @@ def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[s
         return {}
 
     def end(machine: Machine) -> bool:
-        node = connect(machine, folder.known_hosts_path)
+        node = connect(machine, folder)
         try:
             return ray_cluster.end(node)
         finally:
@@ -88,10 +84,10 @@ def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
 
 
 def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:
-    """Open a tunnel to Ray's dashboard with the system's ssh, tell its address, and stay until Ctrl-C.
+    """Forward a port to Ray's dashboard, tell its address, and stay until Ctrl-C.
 
     `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run or the port
-    is taken, Failed where the tunnel ends by itself.
+    is taken, Failed where the connection breaks.
     """
     inventory, states = _states(app)
     heads = {
@@ -104,52 +100,20 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
     if inventory.provider == "local":
         on_ready(f"http://127.0.0.1:{there}")
         Event().wait()
-    here = _free_port(port or USUAL_PORT)
-    if port is not None and here != port:
+    from remote.connection import connect
+    from remote.errors import PortTaken
+    from remote.transport.forward import forward, wait_until_lost
+
+    machine = next(machine for machine in inventory.machines if machine.name == name)
+    node = connect(machine, app.store.cluster(inventory.cluster))
+    try:
+        with forward(node.transport, there, port, usual=USUAL_PORT) as here:
+            on_ready(f"http://127.0.0.1:{here}")
+            wait_until_lost(node.transport)
+    except PortTaken as error:
         raise Usage(
             f"--port {port} is taken on this computer. Name another, or none: a free one is then found."
-        )
-    command = [
-        "ssh",
-        "-F",
-        str(app.store.cluster(inventory.cluster).ssh_config_path),
-        "-N",
-        "-o",
-        "ExitOnForwardFailure=yes",
-    ]
-    command += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "--", name]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as tunnel:
-        try:
-            _wait_for_tunnel(tunnel, here)
-            on_ready(f"http://127.0.0.1:{here}")
-            tunnel.wait()
-            raise Failed(
-                f"The tunnel ended: ssh's exit status was {tunnel.returncode}; what it said is above."
-            )
-        finally:
-            tunnel.terminate()
-
-
-def _wait_for_tunnel(tunnel: "subprocess.Popen[bytes]", port: int) -> None:
-    limit = time.monotonic() + TUNNEL_DEADLINE_S
-    while True:
-        with socket.socket() as probe:
-            if tunnel.poll() is not None:
-                raise Failed(f"ssh ended with status {tunnel.returncode}; what it said is above.")
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        if time.monotonic() > limit:
-            raise Failed(f"ssh opened no tunnel within {TUNNEL_DEADLINE_S:.0f} s. See: gpuctl status")
-        time.sleep(0.1)
-
-
-def _free_port(wished: int) -> int:
-    """The port that is wished if nobody listens there, else another."""
-    for port in (wished, 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise Failed("There is no free port on this computer.")
+        ) from error
+    finally:
+        node.close()
+    raise Failed(f"The connection to {name} was lost, and the way to the dashboard with it. Try again.")

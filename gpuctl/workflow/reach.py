@@ -152,7 +152,7 @@ class _Work:
         from remote import readiness
         from remote.connection import connect
 
-        node = connect(machine, self.folder.known_hosts_path)
+        node = connect(machine, self.folder)
         try:
             if self.driver.source != "none":
                 # How it ended is its owner's business; until then it may install packages itself.
@@ -177,7 +177,7 @@ class _Work:
         seen = self._with_driver(machine, found, free=free, return_s=boot.timeout_s)
         if not fresh or seen.facts.active_runs or seen.problem is not None:
             return seen
-        node = connect(machine, self.folder.known_hosts_path)
+        node = connect(machine, self.folder)
         try:
             facts = readiness.wait_for_cluster_network(
                 node, self.peers, seen.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
@@ -193,7 +193,7 @@ class _Work:
 
         return see_to_driver(
             machine,
-            self.folder.known_hosts_path,
+            self.folder,
             self.peers,
             found,
             plan=self.driver,
@@ -216,7 +216,7 @@ class _Work:
             return max(1.0, limit - time.monotonic())
 
         while True:
-            node = connect_booting(machine, self.folder.known_hosts_path, deadline_s=left_s(), say=say)
+            node = connect_booting(machine, self.folder, deadline_s=left_s(), say=say)
             try:
                 set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=say)
                 for complaint in set_up.complaints:

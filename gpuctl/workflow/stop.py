@@ -23,9 +23,9 @@ def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     if known is not None:
         return known, []
     run = folder.load_run()
-    machines, known_hosts = machines_of(app.store, run), app.store.cluster(run.cluster).known_hosts_path
+    machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
     with open_view(app.output, logs=False) as view:
         view.phase("stop", f"stopping run {run.run}")
-        errors = stop_everywhere(run, machines, known_hosts)
+        errors = stop_everywhere(run, machines, cluster)
         result = attach(app.store, folder, view, wait=False)
     return result, [str(error) for error in errors.values() if error is not None]

@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.machines import machine_of
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
@@ -26,8 +26,8 @@ def top(app: App, *, rank: str | None, every_s: float) -> int:
     machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
     machines = tuple(sorted(machines, key=lambda machine: machine.rank))
     if not app.options.json and _can_be_live(app.output):
-        return _live(app, machines, inventory.machines, folder.known_hosts_path, every_s=every_s)
-    return _once(app, machines, inventory.machines, folder.known_hosts_path)
+        return _live(app, machines, inventory.machines, folder, every_s=every_s)
+    return _once(app, machines, inventory.machines, folder)
 
 
 def _can_be_live(output: "Output") -> bool:
@@ -36,10 +36,12 @@ def _can_be_live(output: "Output") -> bool:
     return output.stdout.isatty() and os.environ.get("TERM") != "dumb" and unicode
 
 
-def _once(app: App, machines: Sequence[Machine], cluster: Sequence[Machine], known_hosts: Path) -> int:
+def _once(
+    app: App, machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
+) -> int:
     from remote.usage import read_once
 
-    readings = read_once(machines, cluster, known_hosts)
+    readings = read_once(machines, all_machines, cluster)
     if app.options.json:
         for reading in readings:
             if reading.error:
@@ -66,7 +68,12 @@ def _document(reading: "Reading") -> dict[str, object]:
 
 
 def _live(
-    app: App, machines: Sequence[Machine], cluster: Sequence[Machine], known_hosts: Path, *, every_s: float
+    app: App,
+    machines: Sequence[Machine],
+    all_machines: Sequence[Machine],
+    cluster: ClusterFolder,
+    *,
+    every_s: float,
 ) -> int:
     """Draw until Ctrl-C, which is the way to end it and no failure; the last table stays."""
     from rich.live import Live
@@ -77,7 +84,7 @@ def _live(
     console = app.output.console(app.output.stdout)
     try:
         with (
-            Watching(machines, cluster, known_hosts, every_s=every_s) as watching,
+            Watching(machines, all_machines, cluster, every_s=every_s) as watching,
             Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
         ):
             while True:

@@ -73,7 +73,7 @@ def train(
             )
             try:
                 if earlier is not None:
-                    run = _go_on(app, view, folder, nodes, earlier, run)
+                    run = _go_on(app, view, nodes, earlier, run)
                 if request.answering is not None and earlier is not None:
                     check_not_stopped(app, earlier.run.run)
                 return see_through(
@@ -181,13 +181,11 @@ def _taking(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] = seconds.get(phase, 0.0) + time.monotonic() - mark
 
 
-def _go_on(
-    app: App, view: View, folder: ClusterFolder, nodes: "Mapping[str, Node]", earlier: Earlier, run: Run
-) -> Run:
+def _go_on(app: App, view: View, nodes: "Mapping[str, Node]", earlier: Earlier, run: Run) -> Run:
     """Place the earlier run's checkpoints for the run; its record, which tells of it."""
     seconds = dict(run.seconds)
     with _taking(seconds, "prepare"):
-        place(view, app.store, folder, nodes, earlier, run)
+        place(view, app.store, nodes, earlier, run)
     rounded = {name: round(value, 3) for name, value in seconds.items()}
     return replace(run, resumed_from=earlier.run.run, seconds=rounded)
 

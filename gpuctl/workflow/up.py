@@ -349,37 +349,37 @@ def _end_ray_where_it_leaves(
             app.output.say(f"note: {name}: Ray may still run there: {error}")
 
 
-def pin_all(machines: Sequence[Machine], before: Inventory | None, host_keys: HostKeys) -> list[Machine]:
+def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:
     """The machines with their host keys. A key that the cluster has pinned stays, by address.
 
     Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
     """
-    from remote import known_hosts
     from remote.errors import HostKeyRejected
+    from remote.transport import host_keys
 
     had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
     pinned = []
     for machine in machines:
         key = None if machine.host_key else had.get((machine.host, machine.port))
         if key is None:
-            pinned.append(known_hosts.pin(machine, host_keys.files, accept_new=host_keys.accept_new))
+            pinned.append(host_keys.pin(machine, trust.files, accept_new=trust.accept_new))
             continue
-        pattern = known_hosts.host_pattern(machine.host, machine.port)
+        pattern = host_keys.host_pattern(machine.host, machine.port)
         kind, data = key.split()[:2]
         # A host has keys of several kinds: only another one of the same kind contradicts.
-        if known_hosts.find(known_hosts.read(host_keys.files), pattern).get(kind, data) != data:
+        if host_keys.find(host_keys.read(trust.files), pattern).get(kind, data) != data:
             raise HostKeyRejected(
                 f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
                 "pinned. Nothing was sent. If the machine was made anew, `gpuctl down` forgets the pinned key, "
                 f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
             )
-        pinned.append(known_hosts.pin(replace(machine, host_key=key), host_keys.files, accept_new=False))
+        pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))
     return pinned
 
 
 def _save(folder: ClusterFolder, inventory: Inventory) -> None:
     """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
-    from remote import ssh_config
+    from remote.transport import ssh_config
 
     _trust(folder, inventory.machines)
     text = ssh_config.render(inventory.machines, folder.known_hosts_path)
@@ -389,9 +389,9 @@ def _save(folder: ClusterFolder, inventory: Inventory) -> None:
 
 def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Write the known_hosts file with which connections to these machines are made."""
-    from remote import known_hosts
+    from remote.transport import host_keys
 
-    write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())
+    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())
 
 
 def _say(app: App, text: str) -> None:

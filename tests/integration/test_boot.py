@@ -32,12 +32,13 @@ from provision import local_processes, local_state
 from provision.keys import new_key
 from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local_start import PROGRAM
-from remote import known_hosts, readiness
+from remote import readiness
 from remote.connection import connect
 from remote.driver import Limits
 from remote.errors import NotReady
 from remote.facts import gather
 from remote.session import Node
+from remote.transport import host_keys
 from tests.fakes.vms import Host, Net, lacking, vms
 
 pytestmark = pytest.mark.slow
@@ -268,13 +269,13 @@ def machine(net: Net) -> Machine:
 def folder(tmp_path: Path, machine: Machine) -> ClusterFolder:
     made = ClusterFolder(tmp_path / "cluster")
     made.make()
-    made.known_hosts_path.write_text(known_hosts.render([machine]))
+    made.known_hosts_path.write_text(host_keys.render([machine]))
     return made
 
 
 @pytest.fixture
 def node(machine: Machine, folder: ClusterFolder) -> Iterator[Node]:
-    opened = connect(machine, folder.known_hosts_path)
+    opened = connect(machine, folder)
     yield opened
     opened.close()
 
@@ -338,7 +339,7 @@ def test_facts_after_reboot_waits_for_new_boot_id(
         waiting = pool.submit(
             readiness.facts_after_reboot,
             machine,
-            folder.known_hosts_path,
+            folder,
             (),
             boot_id=before.boot_id,
             deadline_s=60,
@@ -358,7 +359,7 @@ def test_facts_after_reboot_raises_without_reboot_in_time(
     with pytest.raises(NotReady, match=r"^gpu-0: it was told to boot again 3 s ago and has not\."):
         readiness.facts_after_reboot(
             machine,
-            folder.known_hosts_path,
+            folder,
             (),
             boot_id=net.hosts[0].boot_id,
             deadline_s=3,

@@ -10,7 +10,7 @@ from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import Store
 from provision.local import LocalProvider
-from remote.known_hosts import render
+from remote.transport.host_keys import render
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,10 @@ import pytest
 from support import Gpuctl, wait_for
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.connection import connect
 from remote.errors import AuthenticationFailed, HostKeyRejected
-from remote.known_hosts import pin, render
+from remote.transport.host_keys import pin, render
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -189,8 +190,10 @@ def _we_log_in(server: Server, folder: Path, known: str) -> bool:
         private_ip="127.0.0.1", gpus=None, id="box", key_file=server.key,
     )  # fmt: skip
     try:
-        (folder / "pinned").write_text(render([pin(machine, [folder / "known"], accept_new=True)]))
-        connect(machine, folder / "pinned").close()
+        pinned = ClusterFolder(folder / "pinned")
+        pinned.make()
+        pinned.known_hosts_path.write_text(render([pin(machine, [folder / "known"], accept_new=True)]))
+        connect(machine, pinned).close()
     except HostKeyRejected:
         return False
     return True
@@ -271,7 +274,7 @@ def test_failed_connection_leaves_no_socket(server: Server, tmp_path: Path) -> N
             name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
             private_ip="127.0.0.1", gpus=None, id="box", key_file=key,
         )  # fmt: skip
-        connect(machine, known)
+        connect(machine, ClusterFolder(tmp_path))
 
     other = make_key(tmp_path / "other")
     with pytest.raises(HostKeyRejected):

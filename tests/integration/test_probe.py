@@ -10,6 +10,7 @@ import pytest
 from support import Gpuctl
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.connection import connect
 from remote.probe import probe
 from remote.session import Node
@@ -84,7 +85,7 @@ def connections(net: Any) -> Iterator[dict[str, Node]]:
                 name=host.name, rank=rank, state="running", host=host.address, user=host.user,
                 private_ip=host.address, gpus=0, id=host.name, key_file=host.key_file,
             )  # fmt: skip
-            nodes[host.name] = connect(machine, known_hosts)
+            nodes[host.name] = connect(machine, ClusterFolder(known_hosts.parent))
             stack.callback(nodes[host.name].close)
         yield nodes
 

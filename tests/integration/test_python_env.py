@@ -95,7 +95,7 @@ def wheels(tmp_path: Path, uv_wheel: Path) -> Path:
 def nodes(two_hosts: Gpuctl) -> Iterator[list[Node]]:
     """Connections to two fresh hosts, with homes of their own."""
     folder = Store(two_hosts.home).cluster("default")
-    opened = [connect(replace(m, python=None), folder.known_hosts_path) for m in folder.load().machines]
+    opened = [connect(replace(m, python=None), folder) for m in folder.load().machines]
     yield opened
     for node in opened:
         node.close()
@@ -189,7 +189,7 @@ def test_train_warns_of_environments_that_differ_between_nodes(two_hosts: Gpuctl
     assert "its environment is not the one of" not in first
     # As if the second had asked an index at another time.
     folder = Store(two_hosts.home).cluster("default")
-    node = connect(folder.load().machines[1], folder.known_hosts_path)
+    node = connect(folder.load().machines[1], folder)
     try:
         (record,) = (home_of(node) / ".gpuctl-node" / "envs").glob("*/ready.json")
     finally:
@@ -318,7 +318,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
     assert not (home / "ready.json").exists()
 
     shutil.rmtree(tmp_path / "slow-1.0")
-    again = connect(node.machine, Store(tmp_path / "home").cluster("default").known_hosts_path)
+    again = connect(node.machine, Store(tmp_path / "home").cluster("default"))
     try:
         said = Said()
         with pytest.raises(EnvironmentFailed):
@@ -360,8 +360,8 @@ def test_environment_build_ends_when_stdin_closes(wheels: Path, uv_wheel: Path, 
 def test_concurrent_builds_build_environment_once(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
     """Two commands, and so two connections; or two nodes that share a home."""
     wish = named("tiny", wheels=wheels, root=tmp_path)
-    known_hosts = Store(tmp_path / "home").cluster("default").known_hosts_path
-    both = [connect(nodes[0].machine, known_hosts) for _ in range(2)]
+    cluster = Store(tmp_path / "home").cluster("default")
+    both = [connect(nodes[0].machine, cluster) for _ in range(2)]
     made: list[Environment] = []
     threads = [Thread(target=lambda n=node: made.append(build(n, wish, Said()))) for node in both]
     for thread in threads:

@@ -13,6 +13,7 @@ import pytest
 from support import Gpuctl, wait_for
 
 from inventories.ansible import read_inventory
+from inventories.store import ClusterFolder
 from remote import connection, rsync
 from remote import sync as syncing
 from remote.errors import RemoteError
@@ -29,12 +30,13 @@ CLIENT = """
 import sys
 from pathlib import Path
 from inventories.ansible import read_inventory
+from inventories.store import ClusterFolder
 from remote import connection, sync, tree
 folder, project, destination, config = (Path(word) for word in sys.argv[1:])
 machine = read_inventory(folder / "inventory.yaml").machines[0]
-node = connection.connect(machine, folder / "known_hosts")
-config = config if config.is_file() else None
-done = sync.sync(node, tree.read_tree(project, allow_large=True), str(destination), ssh_config=config)
+node = connection.connect(machine, ClusterFolder(folder))
+node.transport.ssh_config = config if config.is_file() else None
+done = sync.sync(node, tree.read_tree(project, allow_large=True), str(destination))
 if sys.platform == "linux":
     print(Path("/proc/self/status").read_text())
 """
@@ -49,7 +51,7 @@ def folder(cluster: Gpuctl) -> Path:
 @pytest.fixture
 def node(folder: Path) -> Iterator[Node]:
     machine = read_inventory(folder / "inventory.yaml").machines[0]
-    node = connection.connect(machine, folder / "known_hosts")
+    node = connection.connect(machine, ClusterFolder(folder))
     yield node
     node.close()
 
@@ -97,11 +99,10 @@ def tree_of(project: Path) -> Tree:
 
 @needs_rsync
 def test_sync_sends_large_files_by_rsync(node: Node, folder: Path, project: Path, there: Path) -> None:
-    config = folder / "ssh_config"
-    first = syncing.sync(node, tree_of(project), str(there), ssh_config=config)
+    first = syncing.sync(node, tree_of(project), str(there))
     assert (first.files, first.rsync_files) == (FILES, len(LARGE))
     check(project, there)
-    assert syncing.sync(node, tree_of(project), str(there), ssh_config=config).files == 0
+    assert syncing.sync(node, tree_of(project), str(there)).files == 0
     for name in LARGE:
         # Same size, same second: what rsync by itself would take for unchanged.
         times = (project / name).stat()
@@ -110,7 +111,7 @@ def test_sync_sends_large_files_by_rsync(node: Node, folder: Path, project: Path
         os.utime(project / name, ns=(times.st_atime_ns, times.st_mtime_ns ^ 1))
     (project / "a.py").unlink()
     (there / "of a run").write_text("stays")
-    again = syncing.sync(node, tree_of(project), str(there), ssh_config=config)
+    again = syncing.sync(node, tree_of(project), str(there))
     assert (again.files, again.rsync_files, again.removed) == (len(LARGE), len(LARGE), 1)
     assert (there / "of a run").read_text() == "stays"
     (there / "of a run").unlink()
@@ -127,9 +128,7 @@ def test_push_by_rsync_follows_links_to_folders_only(
     (there / "späße").symlink_to(real)
     (tmp_path / "other").write_text("other")
     (there / "big.bin").symlink_to(tmp_path / "other")
-    done = syncing.sync(
-        node, tree_of(project), str(there), follow_deletions=False, ssh_config=folder / "ssh_config"
-    )
+    done = syncing.sync(node, tree_of(project), str(there), follow_deletions=False)
     # An rsync of today does not go through the link; what is beyond it comes over the connection.
     assert done.rsync_files in (len(LARGE) - 1, len(LARGE))
     assert (there / "späße").is_symlink()
@@ -141,15 +140,17 @@ def test_push_by_rsync_follows_links_to_folders_only(
 @needs_rsync
 def test_sync_falls_back_when_rsync_fails(node: Node, folder: Path, project: Path, there: Path) -> None:
     config = there.parent / "wrong"
+    node.transport.ssh_config = config
     config.write_text((folder / "ssh_config").read_text().replace("Port ", "Port 1 #"))
     said: list[str] = []
-    done = syncing.sync(node, tree_of(project), str(there), ssh_config=config, say=said.append)
+    done = syncing.sync(node, tree_of(project), str(there), say=said.append)
     assert (done.files, done.rsync_files) == (FILES, 0)
     assert said[0].startswith("rsync ended early (")
     check(project, there)
 
 
 def test_sync_without_rsync_uses_ssh_connection(node: Node, project: Path, there: Path) -> None:
+    node.transport.ssh_config = None
     done = syncing.sync(node, tree_of(project), str(there))
     assert (done.files, done.rsync_files, done.removed) == (FILES, 0, 0)
     check(project, there)
@@ -167,7 +168,7 @@ def test_sync_completes_after_killed_client(
     client.communicate()
     wait_for(lambda: not using(there), what="the end of what was at work there", deadline_s=30)
     assert not (there / "big.bin").exists()
-    done = syncing.sync(node, tree_of(project), str(there), ssh_config=folder / "ssh_config")
+    done = syncing.sync(node, tree_of(project), str(there))
     assert 0 < done.files <= FILES
     check(project, there)
 

@@ -7,11 +7,11 @@ import pytest
 
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.store import ClusterFolder, Store
 from provision.local import LocalProvider
-from remote import known_hosts
 from remote.connection import connect
 from remote.session import Node
+from remote.transport import host_keys
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture
 def node(host: Machine, tmp_path: Path) -> Iterator[Node]:
-    pinned = tmp_path / "pinned"
-    pinned.write_text(known_hosts.render([host]))
+    pinned = ClusterFolder(tmp_path / "pinned")
+    pinned.make()
+    pinned.known_hosts_path.write_text(host_keys.render([host]))
     node = connect(host, pinned)
     yield node
     node.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote.boot import connect_booting, span
 from remote.connection import CONNECT_TIMEOUT_S
 from remote.errors import Unreachable
@@ -21,8 +22,8 @@ def listener() -> Iterator[socket.socket]:
 
 
 def connect(tmp_path: Path, port: int, deadline_s: float, said: list[str]) -> None:
-    known_hosts = tmp_path / "known_hosts"
-    known_hosts.touch()
+    cluster = ClusterFolder(tmp_path)
+    cluster.known_hosts_path.touch()
     machine = Machine(
         name="a-0",
         rank=0,
@@ -34,7 +35,7 @@ def connect(tmp_path: Path, port: int, deadline_s: float, said: list[str]) -> No
         gpus=None,
         id="a",
     )
-    connect_booting(machine, known_hosts, deadline_s=deadline_s, say=said.append).close()
+    connect_booting(machine, cluster, deadline_s=deadline_s, say=said.append).close()
 
 
 def test_connect_names_a_closed_port_at_the_deadline(tmp_path: Path, listener: socket.socket) -> None:

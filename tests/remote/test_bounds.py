@@ -12,6 +12,7 @@ import pytest
 from clocks import StepClock
 from node_here import NodeHere
 
+from inventories.store import ClusterFolder
 from remote.bounds import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.intake import Intake
@@ -19,6 +20,7 @@ from remote.node import frames
 from remote.readiness import wait_for_cloud_init
 from remote.session import Node
 from remote.transfer import receive
+from remote.transport.ssh import SshTransport
 from remote.watch import LAST_WORDS
 
 FRAME = frames.encode({"t": "beat"})
@@ -147,7 +149,7 @@ class Mute(paramiko.ServerInterface):
 
 @pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr("remote.session.OPEN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("remote.transport.ssh.OPEN_TIMEOUT_S", 0.5)
     ours, theirs = socket.socketpair()
     server, interface = paramiko.Transport(theirs), Mute()
     server.add_server_key(paramiko.ECDSAKey.generate())
@@ -155,7 +157,7 @@ def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.MissingHostKeyPolicy())
     client.connect("mute", username="me", password="open", sock=ours, look_for_keys=False, allow_agent=False)  # type: ignore[arg-type]
-    yield Node(NodeHere(Path()).machine, client)
+    yield Node(NodeHere(Path()).machine, SshTransport("gpu-0", client, ClusterFolder(Path("nowhere"))))
     interface.over.set()
     client.close()
     server.close()

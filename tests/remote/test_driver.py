@@ -10,6 +10,7 @@ from node_facts import NO_GPU, facts
 
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
+from inventories.store import ClusterFolder
 from remote import driver
 from remote.bounds import Bounds
 from remote.driver import Limits, Look
@@ -267,7 +268,9 @@ class Installing:
 
 def test_installation_logs_progress_every_30_seconds() -> None:
     told: list[str] = []
-    task = _Task(HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append)
+    task = _Task(
+        HERE, ClusterFolder(Path("nowhere")), (), plan=INSTALL, limits=Limits(), return_s=60, say=told.append
+    )
     task._open = Installing()  # type: ignore[assignment]
     assert task._follow("attempt", 60) == {"state": "installed"}
     doing = "gpu-0: installing the NVIDIA driver: "
@@ -286,7 +289,13 @@ def test_installation_refuses_an_invalid_time_in_an_answer(since: object) -> Non
             return nullcontext(SimpleNamespace(frames=lambda: [({"since_s": since, "result": None}, b"")]))
 
     task = _Task(
-        HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=lambda _: None
+        HERE,
+        ClusterFolder(Path("nowhere")),
+        (),
+        plan=INSTALL,
+        limits=Limits(),
+        return_s=60,
+        say=lambda _: None,
     )
     task._open = Confused()  # type: ignore[assignment]
     with pytest.raises(BadAnswer, match=r"^gpu-0: no answer about its driver that can be read"):
@@ -311,7 +320,13 @@ def test_waits_for_reboot_is_false_when_no_longer_needed(now: Look, before: str,
 def test_machine_with_a_new_run_is_not_rebooted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run begins while the driver is installed."""
     task = _Task(
-        HERE, Path("known_hosts"), (), plan=INSTALL, limits=Limits(), return_s=60, say=lambda _: None
+        HERE,
+        ClusterFolder(Path("nowhere")),
+        (),
+        plan=INSTALL,
+        limits=Limits(),
+        return_s=60,
+        say=lambda _: None,
     )
     monkeypatch.setattr(task, "_install", lambda: None)
     monkeypatch.setattr(task, "_facts", lambda: look(NOT_LOADED, runs=("R1",)).facts)

@@ -11,10 +11,11 @@ from node_facts import facts
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from remote import environment, known_hosts, payload, ssh_config, torchrun
+from remote import environment, payload, torchrun
 from remote.facts import cores_of_a_node
 from remote.script import Script
 from remote.session import shell_command
+from remote.transport import host_keys, ssh_config
 
 
 def run_of_two() -> Run:
@@ -95,9 +96,7 @@ def machine(**changed: object) -> Machine:
 
 def test_known_hosts_text_is_exact() -> None:
     machines = [machine(), machine(port=22, host_key="ssh-ed25519 BBBB"), machine(host_key=None)]
-    assert (
-        known_hosts.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
-    )
+    assert host_keys.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
 
 
 def test_ssh_config_is_read_correctly_by_ssh(tmp_path: Path) -> None:

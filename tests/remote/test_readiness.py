@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from node_facts import NO_GPU, facts
 
+from inventories.store import ClusterFolder
 from remote import readiness
 from remote.errors import BadAnswer, NotReady
 from remote.facts import Driver
@@ -267,7 +268,7 @@ def test_facts_after_reboot_checks_cloud_init_only_when_judged(
     with pytest.raises(NotReady, match="cloud-init failed") if judged else nullcontext():
         found = readiness.facts_after_reboot(
             node,
-            Path("known_hosts"),
+            ClusterFolder(Path("nowhere")),
             (),
             boot_id="b0",
             deadline_s=5,

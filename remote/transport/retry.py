@@ -26,8 +26,8 @@ def hung_up(error: Exception) -> bool:
     return "banner" in str(error) and isinstance(error.__context__, (EOFError, ConnectionError))
 
 
-def patiently(connect: Callable[[], Value], *, deadline_s: float) -> Value:
-    """What `connect` returns, which is tried again while it raises HungUp; after the deadline, Unreachable."""
+def retry_hang_ups(connect: Callable[[], Value], *, deadline_s: float) -> Value:
+    """Call `connect` again while it raises HungUp; after the deadline, raise Unreachable."""
     limit = time.monotonic() + deadline_s
     for attempt, pause_s in enumerate(pauses(), start=1):
         try:

@@ -20,13 +20,13 @@ from support import wait_for
 from inventories.jump import read_jump
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.store import ClusterFolder, Store
 from provision.keys import make_key
 from provision.local import LocalProvider
-from remote import bastion, known_hosts, ssh_config, tunnel
 from remote.connection import connect, reconnect
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable
 from remote.fanout import fan_out, values
+from remote.transport import bastion, host_keys, ssh_config, tunnel
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -47,7 +47,7 @@ def home(hosts: Sequence[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The home of a user who knows the jump host and has a key for it."""
     ssh = tmp_path / "user" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
-    (ssh / "known_hosts").write_text(known_hosts.render(hosts[:1]))
+    (ssh / "known_hosts").write_text(host_keys.render(hosts[:1]))
     (ssh / "config").write_text(f"Host 127.0.0.1\n  IdentityFile {hosts[0].key_file}\n  IdentitiesOnly yes\n")
     monkeypatch.setenv("HOME", str(ssh.parent))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -55,10 +55,11 @@ def home(hosts: Sequence[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def pinned(hosts: Sequence[Machine], tmp_path: Path) -> Path:
-    path = tmp_path / "pinned"
-    path.write_text(known_hosts.render(hosts[1:]))
-    return path
+def pinned(hosts: Sequence[Machine], tmp_path: Path) -> ClusterFolder:
+    folder = ClusterFolder(tmp_path / "pinned")
+    folder.make()
+    folder.known_hosts_path.write_text(host_keys.render(hosts[1:]))
+    return folder
 
 
 def connections(*machines: Machine) -> int:
@@ -73,7 +74,7 @@ def closed() -> None:
     wait_for(lambda: not tunnel._open, what="the connection to the jump host closing", deadline_s=5)
 
 
-def failure(machine: Machine, pinned: Path, kind: type[RemoteError], timeout_s: float = 10) -> str:
+def failure(machine: Machine, pinned: ClusterFolder, kind: type[RemoteError], timeout_s: float = 10) -> str:
     with pytest.raises(kind) as caught:
         connect(machine, pinned, timeout_s=timeout_s)
     assert type(caught.value) is kind
@@ -82,7 +83,7 @@ def failure(machine: Machine, pinned: Path, kind: type[RemoteError], timeout_s: 
 
 
 def test_tunnel_shares_one_connection_to_the_jump_host(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     behind = {machine.name: machine for machine in hosts[1:]}
     nodes = values(fan_out(lambda machine: connect(machine, pinned), behind))
@@ -105,7 +106,7 @@ def test_tunnel_shares_one_connection_to_the_jump_host(
 
 
 def test_tunnel_reconnects_after_a_broken_connection(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     node = connect(hosts[1], pinned)
     (shared,) = tunnel._open.values()
@@ -122,7 +123,7 @@ def test_tunnel_reconnects_after_a_broken_connection(
 
 
 def test_tunnel_refuses_an_unknown_or_changed_jump_host_key(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "known_hosts").write_text("")
     said = failure(hosts[1], pinned, HostKeyRejected)
@@ -132,26 +133,28 @@ def test_tunnel_refuses_an_unknown_or_changed_jump_host_key(
     assert (home / "known_hosts").read_text() == ""
 
     other = make_key(home / "other")
-    (home / "known_hosts").write_text(known_hosts.render([replace(hosts[0], host_key=other)]))
+    (home / "known_hosts").write_text(host_keys.render([replace(hosts[0], host_key=other)]))
     said = failure(hosts[1], pinned, HostKeyRejected)
     assert f"jump host {hosts[1].jump}: its host key has changed" in said
     assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in said
 
 
 def test_tunnel_checks_the_host_key_of_the_machine(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
-    pinned.write_text(known_hosts.render([replace(hosts[1], host_key=make_key(home / "other"))]))
+    pinned.known_hosts_path.write_text(
+        host_keys.render([replace(hosts[1], host_key=make_key(home / "other"))])
+    )
     assert "the host key has changed" in failure(hosts[1], pinned, HostKeyRejected)
-    shown = known_hosts.pin(replace(hosts[1], host_key=None), [pinned], accept_new=False)
+    shown = host_keys.pin(replace(hosts[1], host_key=None), [pinned.known_hosts_path], accept_new=False)
     assert shown.host_key != hosts[1].host_key
-    asked = known_hosts.pin(replace(hosts[1], host_key=None), [], accept_new=True)
+    asked = host_keys.pin(replace(hosts[1], host_key=None), [], accept_new=True)
     assert asked.host_key == hosts[1].host_key, "asked over the jump host"
     closed()
 
 
 def test_tunnel_names_the_keys_a_jump_host_refused(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "config").write_text("")
     said = failure(hosts[1], pinned, AuthenticationFailed)
@@ -162,7 +165,7 @@ def test_tunnel_names_the_keys_a_jump_host_refused(
 
 
 def test_tunnel_reports_a_machine_that_does_not_answer(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
@@ -170,7 +173,7 @@ def test_tunnel_reports_a_machine_that_does_not_answer(
     assert f"{hosts[1].name}: jump host {hosts[1].jump}: it can't connect to 127.0.0.1:{port}" in said
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine = replace(hosts[1], port=silent.getsockname()[1])
-        pinned.write_text(known_hosts.render([machine]))
+        pinned.known_hosts_path.write_text(host_keys.render([machine]))
         assert "SSH failed in its banner" in failure(machine, pinned, Unreachable, timeout_s=0.5)
 
 
@@ -186,10 +189,12 @@ def accepted(listener: socket.socket) -> int:
         count += 1
 
 
-def test_tunnel_waits_once_for_a_silent_jump_host(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_waits_once_for_a_silent_jump_host(
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gate = replace(hosts[0], port=silent.getsockname()[1])
-        (home / "known_hosts").write_text(known_hosts.render([gate]))
+        (home / "known_hosts").write_text(host_keys.render([gate]))
         jump = f"me@127.0.0.1:{gate.port}"
         behind = {str(n): replace(hosts[1], name=f"n{n}", jump=jump) for n in range(8)}
         outcomes = fan_out(lambda machine: connect(machine, pinned, timeout_s=1.0), behind)
@@ -202,7 +207,7 @@ def test_tunnel_waits_once_for_a_silent_jump_host(hosts: Sequence[Machine], home
 
 
 def test_tunnel_detects_a_machine_that_stops_answering(
-    hosts: Sequence[Machine], home: Path, pinned: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnel, "ASK_EVERY_S", 0.3)
     monkeypatch.setattr(tunnel, "DEAD_PEER_S", 1.0)
@@ -258,7 +263,9 @@ needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs OpenSSH's server")
 
 
 @needs_sshd
-def test_tunnel_works_over_an_openssh_server(hosts: Sequence[Machine], home: Path, pinned: Path) -> None:
+def test_tunnel_works_over_an_openssh_server(
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
+) -> None:
     with openssh_server(home, "MaxSessions 1", "MaxStartups 2") as jump:
         behind = {str(n): replace(hosts[1 + n % 2], name=f"n{n}", jump=jump) for n in range(16)}
         nodes = values(fan_out(lambda machine: connect(machine, pinned), behind))
@@ -271,7 +278,7 @@ def test_tunnel_works_over_an_openssh_server(hosts: Sequence[Machine], home: Pat
 
 @needs_sshd
 def test_tunnel_reports_a_jump_host_that_forbids_forwarding(
-    hosts: Sequence[Machine], home: Path, pinned: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     with openssh_server(home, "AllowTcpForwarding no") as jump:
         said = failure(replace(hosts[1], jump=jump), pinned, Unreachable)
@@ -282,10 +289,10 @@ def test_tunnel_reports_a_jump_host_that_forbids_forwarding(
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
 def test_openssh_connects_with_the_rendered_jump_config(
-    hosts: Sequence[Machine], home: Path, pinned: Path, tmp_path: Path
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder, tmp_path: Path
 ) -> None:
     config = tmp_path / "ssh_config"
-    config.write_text(ssh_config.render(hosts[1:], pinned))
+    config.write_text(ssh_config.render(hosts[1:], pinned.known_hosts_path))
     assert config.read_text().count("Host 127.0.0.1\n") == 1
 
     def ssh() -> "subprocess.CompletedProcess[str]":
@@ -323,7 +330,7 @@ def test_find_way_reads_the_users_ssh_config(tmp_path: Path) -> None:
     assert way("me@named").key_name == "other"
     plain = way("me@elsewhere")
     assert (plain.host, plain.port, plain.agent, plain.key_files) == ("elsewhere", 22, True, ())
-    assert plain.known_hosts == known_hosts.USER_FILES
+    assert plain.known_hosts == host_keys.USER_FILES
     for name in ("far", "odd"):
         with pytest.raises(Unreachable, match=f"jump host me@{name}: .* reaches it over another host"):
             way(f"me@{name}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from inventories.errors import InvalidInput
 from inventories.jump import read_jump
 from inventories.machine import Machine
-from remote.known_hosts import USER_CONFIG, USER_FILES
+from remote.transport.host_keys import USER_CONFIG, USER_FILES
 
 
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:

@@ -11,9 +11,9 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from inventories.jump import Jump, read_jump
 from inventories.machine import Machine
-from remote.bastion import connect_bastion
 from remote.errors import RemoteError, Unreachable
-from remote.tcp import DEAD_PEER_S
+from remote.transport.bastion import connect_bastion
+from remote.transport.tcp import DEAD_PEER_S
 
 ASK_EVERY_S = 10.0
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from remote.errors import Unreachable
-from remote.patience import HungUp, hung_up, patiently, pauses
+from remote.transport.retry import HungUp, hung_up, pauses, retry_hang_ups
 
 
 def test_pauses_grow_to_a_limit() -> None:
@@ -23,7 +23,7 @@ def test_connect_is_retried_after_a_hang_up() -> None:
             raise error
         return "open"
 
-    assert patiently(connect, deadline_s=30) == "open"
+    assert retry_hang_ups(connect, deadline_s=30) == "open"
 
 
 def test_connect_gives_up_on_hang_ups_with_advice() -> None:
@@ -33,7 +33,7 @@ def test_connect_gives_up_on_hang_ups_with_advice() -> None:
     with pytest.raises(
         Unreachable, match=r"^gpu-0: the server hung up\. It was tried 2 times in 0 s\. "
     ) as raised:
-        patiently(connect, deadline_s=0.3)
+        retry_hang_ups(connect, deadline_s=0.3)
     assert "MaxStartups" in str(raised.value)
     assert type(raised.value) is Unreachable
 
@@ -46,7 +46,7 @@ def test_connect_is_not_retried_after_other_errors() -> None:
             raise error
 
     with pytest.raises(Unreachable, match="no TCP"):
-        patiently(connect, deadline_s=30)
+        retry_hang_ups(connect, deadline_s=30)
 
 
 @pytest.mark.parametrize(

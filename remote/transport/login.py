@@ -13,13 +13,13 @@ from paramiko.pkey import UnknownKeyType
 
 from inventories.deadline import READ_S, within
 from inventories.machine import Machine
-from remote.agent import Client, complaint
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
-from remote.known_hosts import find_keys, host_pattern
-from remote.patience import HungUp, hung_up
+from remote.transport.agent import Client, complaint
+from remote.transport.host_keys import find_keys, host_pattern
+from remote.transport.retry import HungUp, hung_up
 
 if TYPE_CHECKING:
-    from remote.tunnel import Tunnel
+    from remote.transport.tunnel import Tunnel
 
 KEEPALIVE_S = 10
 
@@ -113,7 +113,7 @@ def _notice_its_end(client: paramiko.SSHClient, *, in_tunnel: bool) -> None:
     transport = client.get_transport()
     assert transport is not None
     if in_tunnel:
-        from remote.tunnel import TunnelTransport
+        from remote.transport.tunnel import TunnelTransport
 
         assert isinstance(transport, TunnelTransport)
         transport.watch()
@@ -129,7 +129,7 @@ def _transport(stream: "socket.socket | Tunnel", **options: Any) -> paramiko.Tra
     """
     kind = paramiko.Transport
     if not isinstance(stream, socket.socket):
-        from remote.tunnel import TunnelTransport
+        from remote.transport.tunnel import TunnelTransport
 
         kind = TunnelTransport
     transport = kind(stream, **options)  # type: ignore[arg-type]

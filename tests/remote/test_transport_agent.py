@@ -13,11 +13,11 @@ import paramiko
 import pytest
 
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.store import ClusterFolder, Store
 from provision.local import LocalProvider
-from remote import agent, known_hosts
 from remote.connection import connect
 from remote.errors import AuthenticationFailed
+from remote.transport import agent, host_keys
 
 
 @pytest.fixture
@@ -86,8 +86,9 @@ def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
     try:
         assert made.key_file is not None
         key = made.key_file.read_text()
-        pinned = tmp_path / "pinned"
-        pinned.write_text(known_hosts.render([made]))
+        pinned = ClusterFolder(tmp_path / "pinned")
+        pinned.make()
+        pinned.known_hosts_path.write_text(host_keys.render([made]))
         monkeypatch.setenv("HOME", str(tmp_path))
         theirs = replace(made, key_file=None)
         with pytest.raises(AuthenticationFailed, match=r"no key to offer.*Your SSH agent .* did not answer"):

@@ -15,12 +15,12 @@ import paramiko
 
 from inventories.deadline import read
 from inventories.jump import Jump
-from remote import known_hosts
-from remote.agent import Client, complaint
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
-from remote.known_hosts import USER_CONFIG
-from remote.patience import HungUp, hung_up, patiently
-from remote.tcp import open_tcp
+from remote.transport import host_keys
+from remote.transport.agent import Client, complaint
+from remote.transport.host_keys import USER_CONFIG
+from remote.transport.retry import HungUp, hung_up, retry_hang_ups
+from remote.transport.tcp import open_tcp
 
 KEEPALIVE_S = 10
 
@@ -42,7 +42,7 @@ class Way:
 
 def connect_bastion(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
     """An open connection. Raises HostKeyRejected, Unreachable or AuthenticationFailed, which name the host."""
-    return patiently(lambda: _connect(jump, timeout_s), deadline_s=timeout_s)
+    return retry_hang_ups(lambda: _connect(jump, timeout_s), deadline_s=timeout_s)
 
 
 def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
@@ -62,7 +62,7 @@ def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
         for name, key in keys.items():
-            client.get_host_keys().add(known_hosts.host_pattern(way.host, way.port), name, key)
+            client.get_host_keys().add(host_keys.host_pattern(way.host, way.port), name, key)
         _log_in(client, way, stream, where, timeout_s)
     except BaseException:
         client.close()
@@ -90,8 +90,8 @@ def find_way(jump: Jump, config: Path = USER_CONFIG) -> Way:
         host=host,
         port=port,
         user=jump.user or found.get("user") or getpass.getuser(),
-        key_name=found.get("hostkeyalias") or known_hosts.host_pattern(host, port),
-        known_hosts=tuple(files) or known_hosts.USER_FILES,
+        key_name=found.get("hostkeyalias") or host_keys.host_pattern(host, port),
+        known_hosts=tuple(files) or host_keys.USER_FILES,
         key_files=tuple(
             path for path in map(Path, found.get("identityfile", "").split("\0")) if path.is_file()
         ),
@@ -119,7 +119,7 @@ def _lookup(host: str, config: Path) -> Mapping[str, str]:
 
 def _trusted_keys(way: Way, where: str) -> dict[str, paramiko.PKey]:
     """The host's keys in the user's files, the kind first that is to be asked for."""
-    found = known_hosts.find_keys(known_hosts.read(way.known_hosts), way.key_name)
+    found = host_keys.find_keys(host_keys.read(way.known_hosts), way.key_name)
     if found:
         return dict(sorted(found.items(), key=lambda item: item[0] != "ssh-ed25519"))
     files = ", ".join(map(str, way.known_hosts))

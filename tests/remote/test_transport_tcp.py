@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remote.tcp import open_tcp
+from remote.transport.tcp import open_tcp
 
 
 @pytest.fixture

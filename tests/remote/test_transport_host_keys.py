@@ -8,7 +8,7 @@ import pytest
 
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected
-from remote.known_hosts import find, pin
+from remote.transport.host_keys import find, pin
 
 
 def make_key(path: Path) -> str:

@@ -165,8 +165,8 @@ def _ask(machine: Machine) -> str:
     """The key that the host shows now."""
     import paramiko
 
-    from remote.tcp import open_tcp
-    from remote.tunnel import open_tunnel
+    from remote.transport.tcp import open_tcp
+    from remote.transport.tunnel import open_tunnel
 
     try:
         stream = open_tunnel(machine, ASK_S) if machine.jump else open_tcp(machine.host, machine.port, ASK_S)

@@ -1,0 +1,72 @@
+"""A port of this computer that leads to one of a machine."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from threading import Thread
+
+from remote.errors import ConnectionLost, PortTaken
+from remote.transport import Transport
+
+CHUNK_BYTES = 64 * 1024
+LOOK_S = 1.0
+
+
+@contextmanager
+def forward(transport: Transport, port: int, here: int | None, *, usual: int = 0) -> Iterator[int]:
+    """Pass on what connects to a port of this computer's loopback to `port` of the machine's; yields that port.
+
+    `here`: exactly this one, or PortTaken is raised. None: `usual` where that is free, else another.
+    """
+    with closing(_listener(here, usual)) as listener:
+        Thread(target=_accept, args=(transport, port, listener), daemon=True).start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # to close it alone wakes nobody
+
+
+def wait_until_lost(transport: Transport) -> None:
+    """Block until the connection is known to have broken."""
+    while transport.is_open():
+        time.sleep(LOOK_S)
+
+
+def _listener(here: int | None, usual: int) -> socket.socket:
+    for wanted in (usual, 0) if here is None else (here,):
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", wanted))
+    raise PortTaken(f"Port {here} of this computer is taken.")
+
+
+def _accept(transport: Transport, port: int, listener: socket.socket) -> None:
+    """Pass on each connection, until the listener is closed."""
+    with suppress(OSError):
+        while True:
+            near, _ = listener.accept()
+            Thread(target=_pass_on, args=(transport, port, near), daemon=True).start()
+
+
+def _pass_on(transport: Transport, port: int, near: socket.socket) -> None:
+    """Pass on one connection until both sides have ended."""
+    with closing(near):
+        try:
+            far = transport.connect_port(port)
+        except ConnectionLost:
+            return
+        with closing(far):
+            sending = Thread(target=_pump, args=(near.recv, far.send, far.end_input), daemon=True)
+            sending.start()
+            _pump(far.recv, near.send, lambda: near.shutdown(socket.SHUT_WR))
+            sending.join()
+
+
+def _pump(receive: Callable[[int], bytes], send: Callable[[bytes], int], end: Callable[[], None]) -> None:
+    """Pass bytes on, and then that there are no more."""
+    with suppress(OSError):
+        while data := receive(CHUNK_BYTES):
+            while data:
+                data = data[send(data) :]
+        end()

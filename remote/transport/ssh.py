@@ -1,0 +1,179 @@
+"""SSH: one connection a machine, a pinned host key, a socket that notices a dead peer."""
+
+from contextlib import suppress
+from threading import Event, Timer
+from typing import TYPE_CHECKING
+
+import paramiko
+from cryptography.exceptions import InvalidTag
+
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.errors import ConnectionLost, Unreachable
+from remote.transport.login import log_in
+from remote.transport.retry import retry_hang_ups
+from remote.transport.tcp import open_tcp
+
+if TYPE_CHECKING:
+    import socket
+
+    from remote.transport.tunnel import Tunnel
+
+OPEN_TIMEOUT_S = 15.0
+BROKEN = (paramiko.SSHException, InvalidTag, OSError, EOFError)
+"""What paramiko raises where a connection breaks."""
+
+
+def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":
+    """Log in to a machine whose host key the cluster has pinned, over its bastion if it has one.
+
+    A server that hangs up before its banner is tried again for `timeout_s`. Raises Unreachable with the stage that
+    failed, HostKeyRejected before anything was sent, AuthenticationFailed.
+    """
+    return retry_hang_ups(lambda: _connect(machine, cluster, timeout_s), deadline_s=timeout_s)
+
+
+def _connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":
+    """As `connect`, once. Raises HungUp, too."""
+    stream = _tunnel(machine, timeout_s) if machine.jump else _tcp(machine, timeout_s)
+    try:
+        client = log_in(machine, stream, cluster.known_hosts_path, timeout_s)
+    except BaseException:
+        stream.close()
+        raise
+    return SshTransport(machine.name, client, cluster)
+
+
+def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
+    from remote.transport.tunnel import open_tunnel
+
+    return open_tunnel(machine, timeout_s)
+
+
+def _tcp(machine: Machine, timeout_s: float) -> "socket.socket":
+    """A socket that is connected to the machine; what goes wrong becomes one of our errors."""
+    where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
+    try:
+        return open_tcp(machine.host, machine.port, timeout_s)
+    except TimeoutError as error:
+        raise Unreachable(
+            f"{where}: no answer within {timeout_s:.0f} s. A firewall drops the packets, or the machine is off: "
+            "see `gpuctl status`."
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            f"{where}: no TCP connection: {error.strerror or error}. See `gpuctl status`; `gpuctl up` replaces "
+            "a machine that is gone."
+        ) from error
+
+
+class SshTransport:
+    """An SSH connection that is logged in."""
+
+    def __init__(self, name: str, client: paramiko.SSHClient, cluster: ClusterFolder) -> None:
+        self.ssh_config = cluster.ssh_config_path if cluster.ssh_config_path.exists() else None
+        self._name = name
+        self._client = client
+
+    def start(self, command: str, *, window_bytes: int | None = None) -> "SshProcess":
+        """Start a shell command. Raises ConnectionLost."""
+        try:
+            channel = self._transport().open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
+            _exec(channel, command)
+        except BROKEN as error:
+            raise self._lost(error) from error
+        return SshProcess(channel)
+
+    def connect_port(self, port: int) -> "SshStream":
+        """Connect to a port on the machine's loopback. Raises ConnectionLost."""
+        ends = (("127.0.0.1", port), ("127.0.0.1", 0))
+        try:
+            return SshStream(self._transport().open_channel("direct-tcpip", *ends, timeout=OPEN_TIMEOUT_S))
+        except BROKEN as error:
+            raise self._lost(error) from error
+
+    def is_open(self) -> bool:
+        """Whether paramiko has not seen it break."""
+        transport = self._client.get_transport()
+        return transport is not None and transport.is_active()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _transport(self) -> paramiko.Transport:
+        transport = self._client.get_transport()
+        if transport is None:
+            raise ConnectionLost(f"{self._name}: the connection is closed.")
+        return transport
+
+    def _lost(self, error: Exception) -> ConnectionLost:
+        return ConnectionLost(f"{self._name}: the connection broke: {error or 'closed'}.")
+
+
+class SshStream:
+    """A channel of an SSH connection."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def send(self, data: bytes, /) -> int:
+        """Send some of it; how many bytes."""
+        try:
+            return self._channel.send(data)
+        except EOFError as error:  # paramiko's, where the link breaks while it sends
+            raise ConnectionResetError("the connection is closed") from error
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive at most `size` bytes; none at the end."""
+        return self._channel.recv(size)
+
+    def end_input(self) -> None:
+        """Tell the other side that no more is sent."""
+        try:
+            self._channel.shutdown_write()
+        except EOFError as error:
+            raise ConnectionResetError("the connection is closed") from error
+
+    def settimeout(self, timeout_s: float | None, /) -> None:
+        """Set how long to wait for the other side."""
+        self._channel.settimeout(timeout_s)
+
+    def close(self) -> None:
+        """Close the channel; a link that is broken has closed it."""
+        with suppress(OSError, EOFError):
+            self._channel.close()
+
+
+class SshProcess(SshStream):
+    """A command in a channel."""
+
+    def recv_stderr(self, size: int, /) -> bytes:
+        """Receive at most `size` bytes of the standard error; none at the end."""
+        return self._channel.recv_stderr(size)
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        """Wait for the exit status, which paramiko has as -1 where there is none."""
+        return self._channel.recv_exit_status() if self._channel.status_event.wait(timeout_s) else None
+
+
+def _exec(channel: paramiko.Channel, command: str) -> None:
+    """Have the server run a command. Raises TimeoutError where it does not say that it does: paramiko would wait."""
+    given_up = Event()
+
+    def give_up() -> None:
+        given_up.set()
+        with suppress(OSError, EOFError):
+            channel.close()
+
+    late = Timer(OPEN_TIMEOUT_S, give_up)
+    late.daemon = True
+    late.start()
+    try:
+        channel.exec_command(command.encode())
+    except Exception as error:
+        if given_up.is_set():
+            raise TimeoutError(f"the command was not taken within {OPEN_TIMEOUT_S:.0f} s") from error
+        raise
+    finally:
+        late.cancel()

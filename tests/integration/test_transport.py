@@ -1,0 +1,83 @@
+"""Everything above a transport, over one that is not SSH: commands are started in a host's namespaces."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clouds import IMPORTS
+from forks import forks_of
+from support import Gpuctl, clean_env, wait_for
+from vm_support import ALLREDUCE, STEPS, log_of, runs_of, wait_for_ranks
+
+from inventories.machine import Inventory, Machine
+from inventories.store import Store
+from tests.fakes.vms import Net, lacking, vms
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    with vms(tmp_path, count=2, firewall="oci") as net:
+        yield net
+
+
+@pytest.fixture
+def gpuctl(net: Net, tmp_path: Path) -> Iterator[Gpuctl]:
+    """A gpuctl that has another transport, and a cluster whose machines are reached by it."""
+    cluster = Store(tmp_path / "home").cluster("default")
+    cluster.make()
+    machines = tuple(
+        Machine(
+            name=host.name,
+            rank=rank,
+            state="running",
+            host=host.address,
+            user=host.user,
+            transport="namespace",
+            private_ip=host.address,
+            gpus=None,
+            id=str(host.pid),
+            python=sys.executable,
+        )
+        for rank, host in enumerate(net.hosts)
+    )
+    cluster.save(
+        Inventory(
+            cluster="default", provider="hosts", created_at="2026-11-01T00:00:00+00:00", machines=machines
+        )
+    )
+    project = tmp_path / "project"
+    project.mkdir()
+    with forks_of(*IMPORTS, "tests.fakes.namespace_transport", env=clean_env()) as forks:
+        yield Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
+
+
+def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
+    said = gpuctl.ok("exec", "--json", "--", "hostname").json
+    assert [node["stdout"] for node in said["nodes"]] == ["gpu-0\n", "gpu-1\n"]
+
+    gpuctl.script("allreduce.py", ALLREDUCE)
+    done = gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json
+    assert (done["status"], done["world_size"]) == ("succeeded", 2)
+    assert "sum 2" in log_of(gpuctl, done["run"], 1)
+    assert gpuctl.ok("results", "--json").json["runs"][0]["run"] == done["run"]
+    assert "sum 2" in gpuctl.ok("logs", "--rank", "1").out
+
+    gpuctl.script("data/notes.txt", "two lines\nof text\n")
+    gpuctl.ok("push", "data", "there")
+    gpuctl.ok("pull", "there/data/notes.txt", "back", "--rank", "0")
+    assert (gpuctl.cwd / "back" / "notes.txt").read_text() == "two lines\nof text\n"
+
+    gpuctl.script("steps.py", STEPS)
+    assert gpuctl.forks is not None
+    watching = gpuctl.forks.start(("train", "--json", "steps.py", "60"), env={**gpuctl.env}, cwd=gpuctl.cwd)
+    wait_for(lambda: len(runs_of(gpuctl)) == 2, what="the second run")
+    run = wait_for_ranks(gpuctl, net.hosts)
+    gpuctl.ok("stop")
+    watching.communicate(60)
+    assert gpuctl.ok("results", "--json", run).json["runs"][0]["status"] == "stopped"
+    assert gpuctl.ok("doctor", "--json", timeout_s=200).json["findings"] is not None
+    for host in net.hosts:
+        assert "Accepted" not in host.root("cat /var/log/auth.log").stdout, "nobody has logged in"
