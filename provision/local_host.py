@@ -377,6 +377,12 @@ def _hold_temp_dir() -> None:
         fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)  # until this process ends
 
 
+def _take_signals() -> None:
+    """Ignore none: commands would inherit what a `nohup` or a background job ignores, and could not be ended."""
+    for number in (signals.SIGHUP, signals.SIGINT, signals.SIGQUIT, signals.SIGTERM):
+        signals.signal(number, signals.SIG_DFL)
+
+
 def main(config_path: str) -> None:
     """Become nobody's child, and serve."""
     config = Config(**json.loads(Path(config_path).read_text()))
@@ -384,6 +390,7 @@ def main(config_path: str) -> None:
         os._exit(0)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     os.chdir(config.home)
+    _take_signals()
     _hold_temp_dir()
     _adopt_orphans()
     try:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,16 @@ def alive(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def test_commands_take_signals_that_were_ignored_where_the_host_was_made(make_cluster, ssh_to, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        (machine,) = make_cluster(tmp_path / "home").up(1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    done = ssh_to(machine).run("kill -HUP $$; echo ignored")
+    assert (done.stdout, done.returncode) == (b"", 255)
 
 
 class TestCommands:

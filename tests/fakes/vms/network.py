@@ -21,7 +21,8 @@ SWITCH = Path(__file__).with_name("switch.py")
 LAPTOP = 1
 OUTSIDER = 200
 UPLINK = "uplink"
-END_LIMIT_S = 120
+END_LIMIT_S = 600
+"""Files are removed at the end: an environment is a hundred thousand of them."""
 RULES = """\
 table bridge vms {
   set dropped { type ipv4_addr . ipv4_addr; }
