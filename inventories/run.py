@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Mode = Literal["torchrun", "ray"]
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
 
@@ -54,7 +53,8 @@ class Run:
     run: str
     """The run's id, sortable by time: `20261121-054625-3fa9`."""
     cluster: str
-    mode: Mode
+    mode: str
+    """The launcher."""
     script: str
     """The script, `-m MODULE`, or `built-in`."""
     args: tuple[str, ...]
@@ -232,7 +232,7 @@ class Result:
 
     run: str
     cluster: str
-    mode: Mode
+    mode: str
     script: str
     status: RunStatus
     exit_code: int | None

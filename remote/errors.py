@@ -13,6 +13,7 @@ RemoteError
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix
+├── UnknownLauncher         a run's record names a launcher that this release lacks
 ├── RayNotReady             Ray does not count in a node that it was started on
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
 ├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
@@ -57,6 +58,10 @@ class SomeNodesFailed(RemoteError):
 
 class NotReady(RemoteError):
     """A machine's set-up failed, or did not end in time."""
+
+
+class UnknownLauncher(RemoteError):
+    """A run's record names a launcher that this release lacks."""
 
 
 class RayNotReady(RemoteError):

@@ -1,24 +1,20 @@
 """What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
 
-import re
 from collections.abc import Callable, Collection, Mapping
 
 from inventories.machine import Machine
-from inventories.run import Mode
 from remote import gpu_use, nccl
 from remote.errors import PreflightFailed
 from remote.facts import Facts
 from remote.finding import LOOPBACK, Finding, alike_together, listed, not_the_first, sentence
 from remote.gpu_use import Expected
+from remote.launchers import DEFAULT, launcher_of
 from remote.node.facts import RENDEZVOUS_PORTS
 from remote.probe import ProbeAnswer
 from remote.probed import probed
 
-OLDEST_RAY = "2.60"
 MIN_DISK_BYTES = 50 * 1000 * 1000
 MAX_CLOCK_SKEW_S = 5.0
-REQUIREMENTS = {"torch": "torch", "ray": "'ray[default,train]'"}
-"""What starts the ranks, as a person would ask for it."""
 NOT_A_NETWORK = ("docker", "br-", "virbr", "veth", "lo")
 """How the interfaces begin that lead nowhere but to this machine's own containers and processes."""
 
@@ -28,7 +24,7 @@ def findings(
     probes: Mapping[str, ProbeAnswer] | None = None,
     *,
     master: Machine,
-    mode: Mode = "torchrun",
+    mode: str = DEFAULT,
     installed: bool = True,
     wished: Collection[str] = (),
     expected: Expected | None = None,
@@ -38,19 +34,10 @@ def findings(
     `installed`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
     variables that the user sets for the ranks. `expected`: GPUs that there should be.
     """
-    found = [
-        _not_installed(name, fact, package)
-        for name, fact in facts.items()
-        for package, version in (("torch", fact.torch), ("ray", fact.ray))
-        if version is None and installed and (package == "torch" or mode == "ray")
-    ]
+    found = launcher_of(mode).findings(facts) if installed else []
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += gpu_use.findings(facts, expected or Expected(), wished=wished)
-    found += _different(facts, mode)
-    if mode == "ray" and installed:
-        found += [
-            _old_ray(name, fact) for name, fact in facts.items() if fact.ray and older(fact.ray, OLDEST_RAY)
-        ]
+    found += _different(facts)
     found += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(wished):
@@ -122,32 +109,6 @@ def _cluster_network(facts: Mapping[str, Facts], master_addr: str) -> list[Findi
     ]
 
 
-def _not_installed(name: str, fact: Facts, package: str) -> Finding:
-    return Finding(
-        node=name,
-        problem=f"{package} is not installed for {fact.python} (Python {fact.python_version})",
-        fix=f"list it in the project's requirements.txt, or name it with --pip {REQUIREMENTS[package]}; or name "
-        "another interpreter with --python",
-    )
-
-
-def _old_ray(name: str, fact: Facts) -> Finding:
-    return Finding(
-        node=name,
-        problem=f"Ray is {fact.ray} for {fact.python}, which is older than what gpuctl starts",
-        fix=f"install {OLDEST_RAY} or newer there, or name it with --pip 'ray[default,train]>={OLDEST_RAY}'",
-    )
-
-
-def older(version: str, than: str) -> bool:
-    """Whether `2.9.1` is older than `2.60`; what follows the numbers does not count."""
-
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in re.findall(r"\d+", text)[:2]]
-
-    return numbers(version) < numbers(than)
-
-
 def has_room(fact: Facts) -> bool:
     """Whether the disk takes code and logs at all."""
     return fact.disk_free_bytes >= MIN_DISK_BYTES
@@ -199,16 +160,9 @@ def _node(name: str, fact: Facts) -> list[Finding]:
     return found
 
 
-def _different(facts: Mapping[str, Facts], mode: Mode) -> list[Finding]:
+def _different(facts: Mapping[str, Facts]) -> list[Finding]:
     """What differs from the first node: ranks would hang, disagree or wait for each other."""
     return [
-        *_differing(facts, "torch is", lambda fact: fact.torch, "install the same version on all nodes"),
-        *_differing(
-            facts,
-            "Ray is",
-            lambda fact: fact.ray if mode == "ray" else None,
-            "install the same version on all nodes",
-        ),
         *_differing(
             facts,
             "the ranks would use",
@@ -265,7 +219,7 @@ def check(
     *,
     master: Machine,
     note: Callable[[str], None],
-    mode: Mode = "torchrun",
+    mode: str = DEFAULT,
     wished: Collection[str] = (),
     expected: Expected | None = None,
 ) -> None:

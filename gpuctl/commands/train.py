@@ -19,6 +19,7 @@ from gpuctl.options import (
     json_note,
 )
 from gpuctl.variables import variable
+from remote.launchers import LAUNCHERS
 
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -36,7 +37,7 @@ OURS = frozenset({
 @common_options
 @click.option(
     "--mode",
-    type=click.Choice(["torchrun", "ray"]),
+    type=click.Choice(tuple(LAUNCHERS)),
     help="Launcher (torchrun; with --resume the earlier run's).",
 )
 @click.option(
@@ -85,7 +86,7 @@ OURS = frozenset({
 )
 def command(
     app: App,
-    mode: Literal["torchrun", "ray"] | None,
+    mode: str | None,
     nnodes: str | None,
     nproc_per_node: str | None,
     detach: bool,

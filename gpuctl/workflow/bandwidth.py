@@ -12,12 +12,13 @@ from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.collect import conclude
 from gpuctl.workflow.launch import interrupts_go_to
-from gpuctl.workflow.prepare import Prepared, send_code
+from gpuctl.workflow.prepare import send_code
 from gpuctl.workflow.request import VISIBLE, TrainRequest
-from gpuctl.workflow.run_plan import launches_of, plan_run
+from gpuctl.workflow.run_plan import plan_run
 from inventories.machine import Inventory
 from inventories.run import Result, Run
 from inventories.store import ClusterFolder, RunFolder, Store
+from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from remote.facts import Facts
@@ -67,7 +68,8 @@ def measure(
             return [], [_row(True, "one rank: nothing to measure")]
         # Where GPUs are not to be used, the ranks are on the CPUs here, too.
         env = {} if any(fact.gpus for fact in facts.values()) else {VISIBLE: ""}
-        launches = launches_of(run, script, Prepared(facts=facts, code=code), env)
+        service = launcher_of(run.mode).start(nodes, facts, cluster, view.node, most=len(nodes))
+        launches = service.launches(run, script, facts, code, env)
         result, overdue = _run(view, run, run_folder, nodes, cluster, launches)
         lines = [line for some in read_metrics(run_folder, run).values() for line in some]
     if result.status == "stopped" and not overdue:

@@ -23,6 +23,7 @@ from gpuctl.workflow.request import TrainRequest, check_device, machines_of, wha
 from inventories.machine import Inventory
 from inventories.run import RunStatus
 from inventories.store import ClusterFolder
+from remote.launchers import DEFAULT
 
 if TYPE_CHECKING:
     from remote.session import Node
@@ -108,7 +109,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
                 wished=request.env,
             )
             view.phase("preflight", "trying every connection, checking what would fail later")
-            check_nodes(view, nodes, prepared, machines[0])
+            check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)
             gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
             layouts = request.layouts or default_layouts(gpus)
             check_gpus(layouts, gpus)

@@ -19,11 +19,12 @@ from gpuctl.workflow.launch import see_through
 from gpuctl.workflow.prepare import Prepared
 from gpuctl.workflow.request import TrainRequest
 from gpuctl.workflow.restarts import what_failed
-from gpuctl.workflow.run_plan import launches_of, plan_run
+from gpuctl.workflow.run_plan import plan_run
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
 from inventories.store import ClusterFolder
+from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from remote.script import Script
@@ -131,9 +132,10 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
-    launches = launches_of(run, script, replace(ready.prepared, facts=known), request.rank_env)
     with open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
+        service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
+        launches = service.launches(run, script, known, ready.prepared.code, request.rank_env)
         result, interrupted = see_through(
             Quiet(view), ready.folder, folder, run, nodes, launches, began=began
         )

@@ -1,22 +1,19 @@
 """`train --dry-run`: exactly what would be run, set and sent, by the functions that a run uses."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.checkpoints import goes_on
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.prepare import Prepared, expected_gpus
+from gpuctl.workflow.prepare import expected_gpus
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
 from gpuctl.workflow.resume import resolve
-from gpuctl.workflow.run_plan import launches_of, plan_run
-from inventories.machine import Machine
-
-if TYPE_CHECKING:
-    from remote.facts import Facts
+from gpuctl.workflow.run_plan import plan_run
+from remote.launchers import launcher_of
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -26,7 +23,7 @@ RANK = "RANK"
 
 def train(app: App, request: TrainRequest) -> dict[str, Any]:
     """Ask the nodes for their facts and print the launch; nothing is sent, written or started."""
-    from remote import facts, preflight, ray
+    from remote import facts, preflight
     from remote.fanout import fan_out, values
     from remote.tree import human_bytes
 
@@ -43,11 +40,9 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     if request.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
     code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
-    prepared = Prepared(facts=found, code=code)
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
-    daemons = daemons_of(machines, found) if request.mode == "ray" else {}
-    head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0) if daemons else None
-    launches = launches_of(run, script, prepared, request.rank_env, head)
+    service = launcher_of(run.mode).planned(machines, found)
+    launches = service.launches(run, script, found, code, request.rank_env)
     environments = {name: environment_of(launch) for name, launch in launches.items()}
     problems = preflight.findings(
         found,
@@ -68,7 +63,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     if earlier is not None:
         say(goes_on(earlier, run))
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
-    for name, argv in daemons.items():
+    for name, argv in service.daemons.items():
         say(
             f"\n{name}, where its Ray is not there as it should be ({{NAME}}: a free port, a folder of its own):"
         )
@@ -91,7 +86,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         "world_size": run.world_size,
         "files": len(tree.entries),
         "bytes": tree.total_bytes,
-        "ray": [{"node": name, "argv": argv} for name, argv in daemons.items()],
+        "ray": [{"node": name, "argv": argv} for name, argv in service.daemons.items()],
         "nodes": [
             {
                 "node": name,
@@ -117,24 +112,3 @@ def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:
         "GPUCTL_METRICS": f"{launch['run_dir']}/metrics/rank-{RANK}.jsonl",
     }
     return environment | {"PATH": f"{launch['path_prefix']}:{environment.get('PATH', '$PATH')}"}
-
-
-def daemons_of(machines: Sequence[Machine], found: "Mapping[str, Facts]") -> dict[str, list[str]]:
-    """How Ray is started on each node."""
-    from remote import ray
-    from remote.facts import cores_of_a_node
-
-    cores = cores_of_a_node(found)
-    head = ray.Head(address=f"{ray.address_of(machines[0])}:{{gcs}}", dashboard_port=0)
-    return {
-        machine.name: ray.daemons(
-            machine,
-            found[machine.name],
-            cores=cores[machine.name],
-            master=machines[0],
-            nodes=len(machines),
-            head=head if at else None,
-            token="",
-        )["argv"]
-        for at, machine in enumerate(machines)
-    }

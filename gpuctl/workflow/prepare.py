@@ -8,7 +8,6 @@ from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.firewall import crosses_a_network, open_firewall
 from inventories.machine import Inventory, Machine
-from inventories.run import Mode
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def check_nodes(
     prepared: Prepared,
     master: Machine,
     *,
-    mode: Mode = "torchrun",
+    mode: str,
     skip: bool = False,
     wished: Collection[str] = (),
 ) -> None:

@@ -11,13 +11,14 @@ from gpuctl.workflow.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.stop import stop_run
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
+from remote.launchers import launcher_of
 
+LAUNCHER = "ray"
 USUAL_PORT = 8265
 
 
 def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[str, Exception | None]:
     """End Ray on these machines, all at once, where it was ever started; each one's error, or None."""
-    from remote import ray_cluster
     from remote.connection import connect
     from remote.fanout import fan_out
 
@@ -27,7 +28,7 @@ def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[s
     def end(machine: Machine) -> bool:
         node = connect(machine, folder)
         try:
-            return ray_cluster.end(node)
+            return launcher_of(LAUNCHER).end(node)
         finally:
             node.close()
 
@@ -38,7 +39,11 @@ def stop(app: App) -> dict[str, Any]:
     """End Ray on every machine; the document of `ray stop --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == "ray"]
+    going_on = [
+        run
+        for run in open_runs(app, folder.name)
+        if launcher_of(run.folder.load_run().mode) is launcher_of(LAUNCHER)
+    ]
     if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
         raise Declined("Cancelled: Ray was not ended.")
     with folder.lock("ray stop", on_wait=app.output.say):

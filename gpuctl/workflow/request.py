@@ -14,18 +14,14 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.firewall import owner_of
 from inventories.machine import Inventory, Machine
-from inventories.run import Mode, Result, RunOptions
+from inventories.run import Result, RunOptions
+from remote.launchers import DEFAULT, launcher_of
 
 if TYPE_CHECKING:
     from remote.python_env.requirements import Wanted
     from remote.script import Script
     from remote.tree import Tree
 
-LAUNCHERS: Mapping[Mode, tuple[str, ...]] = {
-    "torchrun": ("torch",),
-    "ray": ("torch", "ray[default,train]>=2.60"),
-}
-"""What starts the ranks; requirements of every environment that is not locked."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
@@ -35,7 +31,7 @@ NONE_VISIBLE = ("", "-1")
 class TrainRequest:
     """What a person asked `gpuctl train` for."""
 
-    launcher: Mode | None = None
+    launcher: str | None = None
     """None: not said; that of the run that it goes on from, else torchrun."""
     nnodes: int | None = None
     """None: all machines."""
@@ -75,14 +71,14 @@ class TrainRequest:
         return self.module is None and (not self.words or self.words[0].startswith("-"))
 
     @property
-    def mode(self) -> Mode:
-        """The launcher."""
-        return self.launcher or "torchrun"
+    def mode(self) -> str:
+        """The launcher's name."""
+        return self.launcher or DEFAULT
 
     @property
     def drives(self) -> bool:
-        """True: what is run is one process that has Ray start others."""
-        return self.mode == "ray" and (self.search is not None or not self.built_in)
+        """True: what is run is one process that has the launcher start others."""
+        return launcher_of(self.mode).drives(built_in=self.built_in, search=self.search is not None)
 
     @property
     def on_cpu(self) -> bool:
@@ -209,7 +205,7 @@ def what_to_install(
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
-        always=LAUNCHERS[request.mode],
+        always=launcher_of(request.mode).REQUIREMENTS,
     )
 
 

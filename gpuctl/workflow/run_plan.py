@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpuctl.workflow.prepare import Prepared
 from gpuctl.workflow.request import TrainRequest
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunNode
 
 if TYPE_CHECKING:
     from remote.facts import Facts
-    from remote.ray import Head
     from remote.script import Script
 
 
@@ -67,42 +65,6 @@ def plan_run(
         hourly_usd=hourly_usd,
         options=request.options(),
     )
-
-
-def launches_of(
-    run: Run, script: "Script", prepared: Prepared, wished: Mapping[str, str], head: "Head | None" = None
-) -> dict[str, dict[str, Any]]:
-    """What is started on each node. `head`: of the Ray that starts the ranks; None: torchrun does."""
-    from remote import ray, torchrun
-    from remote.facts import cores_of_a_node
-
-    cores = cores_of_a_node(prepared.facts)
-    if head is not None:
-        return {
-            part.name: ray.launch_spec(
-                run,
-                part,
-                prepared.facts,
-                script,
-                cwd=prepared.code[part.name],
-                cores=cores,
-                wished=wished,
-                head=head,
-            )
-            for part in run.nodes
-        }
-    return {
-        part.name: torchrun.launch_spec(
-            run,
-            part,
-            prepared.facts[part.name],
-            script,
-            cwd=prepared.code[part.name],
-            cores=cores[part.name],
-            wished=wished,
-        )
-        for part in run.nodes
-    }
 
 
 def _price(inventory: Inventory, machines: int) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import JobStopped
 from gpuctl.options import App
@@ -19,14 +19,15 @@ from gpuctl.workflow.launch import see_through
 from gpuctl.workflow.placement import place, take_back
 from gpuctl.workflow.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.request import TrainRequest, machines_of, what_to_install, what_to_run
-from gpuctl.workflow.run_plan import launches_of, plan_run
+from gpuctl.workflow.run_plan import plan_run
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run
 from inventories.store import ClusterFolder
+from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from remote.launchers import Service
     from remote.python_env.requirements import Wanted
-    from remote.ray import Head
     from remote.script import Script
     from remote.session import Node
     from remote.tree import Tree
@@ -82,7 +83,7 @@ def train(
                     run_folder,
                     run,
                     nodes,
-                    launches_of(run, project.script, ready.prepared, request.rank_env, ready.head),
+                    ready.launches(run, project.script, request.rank_env),
                     detach=request.detach,
                     mirror=request.max_restarts > 0 or request.elastic,
                     beside=_growing(view, folder, request, project, ready, growth, run, machines),
@@ -114,8 +115,12 @@ class _Ready:
     """Nodes on which a run can be started."""
 
     prepared: Prepared
-    head: "Head | None"
-    """Of their Ray. None: torchrun starts the ranks."""
+    service: "Service"
+    """What starts the ranks."""
+
+    def launches(self, run: Run, script: "Script", env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """What is started on each node."""
+        return self.service.launches(run, script, self.prepared.facts, self.prepared.code, env)
 
 
 def _project(app: App, request: TrainRequest, inventory: Inventory) -> _Project:
@@ -161,16 +166,12 @@ def _get_ready(
             skip=request.skip_preflight,
             wished=request.env,
         )
-    if request.mode != "ray":
-        return _Ready(prepared=prepared, head=None)
-    from remote import ray_cluster
-
+    launcher = launcher_of(request.mode)
     with _taking(seconds, "prepare"):
-        view.phase("ray", "a head on the first node, workers on the others")
-        head = ray_cluster.bring_up(
-            nodes, prepared.facts, folder.ray_token(), view.node, most=request.most_nodes
-        )
-    return _Ready(prepared=prepared, head=head)
+        if launcher.PHASE is not None:
+            view.phase(request.mode, launcher.PHASE)
+        service = launcher.start(nodes, prepared.facts, folder, view.node, most=request.most_nodes)
+    return _Ready(prepared=prepared, service=service)
 
 
 @contextmanager
@@ -203,8 +204,6 @@ def _growing(
     """What looks out for more machines while the run is watched, where that was asked for."""
     if growth is None:
         return lambda _: nullcontext()
-    from remote import ray_cluster
-
     make_ready = _readying(view, folder, request, project, ready, machines[0])
     return lambda watch: growth.during(
         Going(
@@ -212,8 +211,8 @@ def _growing(
             watch=watch,
             machines=machines,
             make_ready=make_ready,
-            # What a driver has Ray do is Ray's to move.
-            takes_part=ray_cluster.runs_on if request.drives else None,
+            # What a driver has started is the launcher's to move.
+            takes_part=launcher_of(request.mode).takes_part if request.drives else None,
             say=view.note,
         )
     )
@@ -227,8 +226,8 @@ def _readying(
     already: _Ready,
     master: Machine,
 ) -> MakeReady:
-    """What makes a machine ready to join those that are, and has it join the Ray that a driver uses."""
-    from remote import preflight, ray_cluster
+    """What makes a machine ready to join those that are, and has it join what a driver uses."""
+    from remote import preflight
     from remote.errors import NodeFailed
 
     facts = dict(already.prepared.facts)
@@ -257,9 +256,8 @@ def _readying(
         preflight.check(
             together, None, master=master, note=view.note, mode=request.mode, wished=wished, expected=expected
         )
-        if request.drives and already.head is not None:
-            token, most = folder.ray_token(), request.most_nodes
-            ray_cluster.join(nodes, machine, together, already.head, master, token, view.node, most=most)
+        if request.drives:
+            already.service.join(nodes, machine, together)
         facts.update(ready.facts)
 
     return make_ready

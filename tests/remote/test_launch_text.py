@@ -11,8 +11,9 @@ from node_facts import facts
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from remote import environment, payload, torchrun
+from remote import environment, payload
 from remote.facts import cores_of_a_node
+from remote.launchers import torchrun
 from remote.script import Script
 from remote.session import shell_command
 from remote.transport import host_keys, ssh_config

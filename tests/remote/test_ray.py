@@ -20,7 +20,8 @@ from support import wait_for
 
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from remote import payload, ray
+from remote import payload
+from remote.launchers import ray_commands as ray
 from remote.node import ray_daemons
 from remote.script import Script
 

@@ -1,4 +1,4 @@
-"""The Ray launcher: each node's daemons, and what a run starts on them. Pure text, as `train --dry-run` shows it."""
+"""Ray's commands: each node's daemons, and what a run starts on them. Pure text, as `train --dry-run` shows it."""
 
 import hashlib
 import ipaddress
@@ -14,9 +14,9 @@ from inventories.run import Run, RunNode
 from remote import nccl, payload
 from remote.environment import rank_environment
 from remote.facts import Facts
+from remote.launchers.torchrun import STOP_GRACE_S
 from remote.node.ray_daemons import START_LABEL
 from remote.script import Script
-from remote.torchrun import STOP_GRACE_S
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)

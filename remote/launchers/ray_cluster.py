@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from inventories.machine import Machine
-from remote import ray
 from remote.bounds import Bounds
 from remote.errors import BadAnswer, RayNotReady
 from remote.facts import Facts, cores_of_a_node
 from remote.fanout import fan_out, values
+from remote.launchers import ray_commands as ray
 from remote.session import Node
 
 READY_DEADLINE_S = 90.0

@@ -1,0 +1,35 @@
+"""What launchers need of the nodes' Python packages."""
+
+import re
+from collections.abc import Mapping
+
+from remote.facts import Facts
+from remote.finding import Finding, not_the_first
+
+
+def same_torch(facts: Mapping[str, Facts]) -> list[Finding]:
+    """Return the nodes without torch, and those with another version than the first."""
+    versions = {name: fact.torch for name, fact in facts.items() if fact.torch}
+    return [
+        *(not_installed(name, fact, "torch", "torch") for name, fact in facts.items() if not fact.torch),
+        *not_the_first(versions, "torch is", "install the same version on all nodes", fatal=True),
+    ]
+
+
+def not_installed(node: str, fact: Facts, package: str, requirement: str) -> Finding:
+    """Return the finding for a package that a node's interpreter lacks."""
+    return Finding(
+        node=node,
+        problem=f"{package} is not installed for {fact.python} (Python {fact.python_version})",
+        fix=f"list it in the project's requirements.txt, or name it with --pip {requirement}; or name another "
+        "interpreter with --python",
+    )
+
+
+def older(version: str, than: str) -> bool:
+    """Return whether `2.9.1` is older than `2.60`; what follows the numbers does not count."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", text)[:2]]
+
+    return numbers(version) < numbers(than)
