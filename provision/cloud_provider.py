@@ -17,7 +17,7 @@ from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
-from provision import cloud_plan, teardown
+from provision import caller, cloud_plan, teardown
 from provision.asked import (
     NETWORK,
     boot_image,
@@ -33,7 +33,6 @@ from provision.asked import (
     refuse_stopped,
     refuse_terms,
 )
-from provision.caller import caller_cidrs
 from provision.catalog import SHAPES, nearest_shapes, nvidia_by_name
 from provision.clock import Clock, SystemClock
 from provision.cloud import (
@@ -152,7 +151,8 @@ class CloudProvider:
         if record is not None and moved:
             refuse_other_network(record, wanted, cloud.parts(), private=bool(offer.network_hourly_usd))
         refuse_over_limits(offer, len(create))
-        wanted = replace(wanted, ssh_cidrs=caller_cidrs(wanted.ssh_cidr))
+        cidrs, unknown = caller.planned_cidrs(wanted.ssh_cidr)
+        wanted = replace(wanted, ssh_cidrs=cidrs)
         price = self._price(wanted, offer, count)
         refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
         kept = [machine for _, machine in sorted(alive.items())]
@@ -183,6 +183,7 @@ class CloudProvider:
             image_why=offer.image_why,
             driver=offer.driver,
             terms=offer.terms,
+            ssh_unknown=unknown,
             **cloud_plan.conditions(wanted, offer, lives=lives),
             details=_Details(cluster=wanted, offer=offer),
         )
@@ -190,7 +191,7 @@ class CloudProvider:
     def outline(self, spec: Spec) -> Plan:
         """The plan for an account that can't be asked: as if nothing of ours were there."""
         wanted = self._wanted(spec, None, lives=False)
-        wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or "<your address>/32",))
+        wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or caller.YOUR_ADDRESS,))
         create = cloud_plan.to_create(wanted, (), range(spec.count or 1))
         offer, preview = outline(wanted, cloud_plan.new_machines(create))
         price = self._price(wanted, offer, len(create))
@@ -229,6 +230,8 @@ class CloudProvider:
         cluster, offer = plan.details.cluster, plan.details.offer
         cloud = self._cloud(cluster.target)
         refuse_terms(offer, accepted=plan.spec.accept_terms)
+        if plan.ssh_unknown:
+            raise caller.AddressUnknown(plan.ssh_unknown)
         before = self._folder.load()
         # From where SSH is let in is recorded once it is so: until then the next `up` sees to it.
         let_in = before.ssh_cidrs if before is not None and plan.keep else ()
@@ -365,7 +368,7 @@ class CloudProvider:
         except BadCredentials as error:
             return (sdk(self.name), Finding(what="credentials", ok=False, detail=str(error)))
         asked = replace(self._wanted(spec, record, lives=record is not None), target=cloud.target)
-        return cloud.check(asked, spec.count or 1)
+        return (*cloud.check(asked, spec.count or 1), caller.check(asked.ssh_cidr))
 
     def _recorded(self) -> tuple[CloudCluster, Cloud] | tuple[None, None]:
         """The cluster that was asked for, and the account and region that it is in."""

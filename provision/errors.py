@@ -20,6 +20,7 @@ ProvisionError
     ├── Denied          the account lacks a permission
     │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
     └── BadCredentials  there are none, they are wrong, or they have expired
+        └── UnknownProfile  the account that was named is in no configuration here
 """
 
 
@@ -106,3 +107,7 @@ class TermsRefused(Denied):
 
 class BadCredentials(CloudError):
     """There are none, they are wrong, or they have expired. The message says where they are looked for."""
+
+
+class UnknownProfile(BadCredentials):
+    """The profile that was named is in no configuration here."""

@@ -55,6 +55,8 @@ class Plan:
     ssh_cidrs: tuple[str, ...] = ()
     """From where SSH is let in; empty where that is not the provider's business."""
     ssh_port: int = 22
+    ssh_unknown: str = ""
+    """Why the address in `ssh_cidrs` is not known, in a clause: then `create` refuses. Empty: it is known."""
     until_s: float | None = None
     """In how long the machines end by themselves. None: nothing ends them."""
     ending: str = ""

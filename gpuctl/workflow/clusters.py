@@ -11,10 +11,10 @@ from typing import Any, Literal
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.asking import Asking
+from gpuctl.workflow.chosen import provider_name
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.open_runs import OpenRun, open_runs
 from gpuctl.workflow.status import document_of, ending_of, inventory_now
-from gpuctl.workflow.up import provider_name
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder

@@ -78,7 +78,7 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about."""
-    from gpuctl.workflow.up import choose_provider
+    from gpuctl.workflow.chosen import choose_provider
     from provision.cloud_provider import CloudProvider
     from provision.providers import infer, load
 
@@ -105,7 +105,7 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
 
 def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
     """The cluster's folder, or where the cluster is of another provider, one that no cluster has."""
-    from gpuctl.workflow.up import provider_name
+    from gpuctl.workflow.chosen import provider_name
 
     same = provider_name(folder) in (None, provider)
     return folder if same else ClusterFolder(folder.path.with_name(".none"))

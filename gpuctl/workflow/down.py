@@ -8,12 +8,12 @@ from typing import Any
 from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural, spent
+from gpuctl.workflow.chosen import provider_name
 from gpuctl.workflow.firewall import restore_firewalls
 from gpuctl.workflow.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.status import cost_so_far
 from gpuctl.workflow.stop import stop_run
-from gpuctl.workflow.up import provider_name
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
 from inventories.store import ClusterFolder

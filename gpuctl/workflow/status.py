@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.options import App
+from gpuctl.workflow.chosen import provider_name
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.open_runs import OpenRun, open_runs
-from gpuctl.workflow.up import describe, provider_name
+from gpuctl.workflow.up import describe
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder

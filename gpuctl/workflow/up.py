@@ -1,6 +1,5 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,21 +11,20 @@ from gpuctl.errors import Attention, Declined
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow import up_plan
+from gpuctl.workflow.chosen import choose_provider, folder_to_plan
 from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, READY, Boot, never_ready, reach, without_gpus
 from inventories.driver import NO_DRIVER
-from inventories.errors import InvalidInput, InventoryError
+from inventories.errors import InvalidInput
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import BadCredentials, ProvisionError, RefusedPlan, TermsRefused, Unclear
+from provision.caller import AddressUnknown
+from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear
 from provision.provider import Plan, Provider
-
-MOST_OF_A_NAME = 16
-"""Characters of a cluster's name that a name made of it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,33 +33,6 @@ class HostKeys:
 
     files: tuple[Path, ...]
     accept_new: bool
-
-
-def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
-    """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
-    from provision.providers import infer, load
-
-    had = provider_name(folder)
-    if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
-        spec = replace(spec, provider=had)
-    name = infer(spec)
-    if had is not None and name != had:
-        raise RefusedPlan(
-            f"The cluster {folder.name} is of provider {had}, not {name}. Use another name "
-            f"(--cluster NAME), or remove it first: gpuctl down --cluster {folder.name}"
-        )
-    return load(name, folder)
-
-
-def provider_name(folder: ClusterFolder) -> str | None:
-    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
-    try:
-        if folder.exists():
-            return folder.load().provider
-    except InventoryError:
-        pass  # the journal knows as well
-    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
-    return str(entries[-1]["provider"]) if entries else None
 
 
 def up(
@@ -81,7 +52,7 @@ def up(
     began = time.monotonic()
     folder = app.store.cluster(spec.cluster)
     if dry_run:
-        folder = _folder_to_plan(app, folder, spec)
+        folder = folder_to_plan(app, folder, spec)
         spec = replace(spec, cluster=folder.name)
     provider = choose_provider(folder, spec)
     if boot_timeout_s is not None and not provider.billed:
@@ -149,8 +120,10 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
 def _ask(app: App, plan: Plan) -> Plan:
     """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
 
-    Returns the plan as it was accepted.
+    Returns the plan as it was accepted. Raises AddressUnknown where it leaves open who may reach SSH.
     """
+    if plan.ssh_unknown:
+        raise AddressUnknown(plan.ssh_unknown)
     if not plan.changes or plan.free or app.options.yes:
         for note in up_plan.unasked(plan):
             _say(app, f"note: {note}")
@@ -187,29 +160,6 @@ def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) 
         if not isinstance(provider, CloudProvider) or current is not None:
             raise
         return provider.outline(spec), str(error)
-
-
-def _folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
-    """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.providers import NAMES, infer
-
-    had = provider_name(folder)
-    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):
-        return folder
-    wanted = infer(spec)
-    if wanted == had or wanted not in NAMES:
-        return folder
-    free = folder
-    for number in itertools.count(1):
-        end = "" if number == 1 else f"-{number}"
-        free = app.store.cluster(f"{folder.name[:MOST_OF_A_NAME]}-{wanted}{end}")
-        if provider_name(free) is None:
-            break
-    app.output.say(
-        f"note: the cluster {folder.name} is of provider {had}, so this is the plan of a new one: `gpuctl up "
-        f"--cluster {free.name}` and the same options make it"
-    )
-    return free
 
 
 def _inventory(folder: ClusterFolder) -> Inventory | None:

@@ -77,7 +77,9 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     yield from _boots_from(plan)
     if plan.ssh_cidrs:
         port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
-        yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}, with a key of the cluster's own", ""
+        unknown = f" (not known: {plan.ssh_unknown}; --ssh-cidr names it)"
+        how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
+        yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}{how}", ""
     if plan.free:
         return
     if plan.until_s is None:
@@ -203,7 +205,7 @@ def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
         "image_why": plan.image_why,
         "driver": plan.driver,
         "terms": plan.terms,
-        "ssh": {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port} if plan.ssh_cidrs else None,
+        "ssh": _ssh(plan),
         "hourly_usd": plan.hourly_usd,
         "price": plan.price,
         "until_s": plan.until_s,
@@ -212,6 +214,12 @@ def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
         "notes": list(plan.notes),
         "requests": list(plan.requests),
     }
+
+
+def _ssh(plan: Plan) -> dict[str, Any] | None:
+    if not plan.ssh_cidrs:
+        return None
+    return {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port, "unknown": plan.ssh_unknown or None}
 
 
 def span(seconds: float) -> str:

@@ -199,6 +199,7 @@ class Control:
             "POST release": lambda *_: self.release(),
             "GET calls": lambda *_: self.calls(),
             "DELETE calls": lambda *_: self.forget_calls(),
+            "GET address": lambda *_: "127.0.0.1",
             "GET state": lambda *_: self.state(),
             "GET settings": lambda *_: asdict(self._settings),
             "PATCH settings": lambda body, _: self.change_settings(body),

@@ -126,6 +126,10 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         ({"driver": DriverPlan(source="image")}, "driver  the image's own\n"),
         ({"driver": DriverPlan(source="none")}, "driver  none is installed\n"),
         (
+            {"ssh_cidrs": ("<your address>/32",), "ssh_unknown": "checkip does not tell (timed out)"},
+            "SSH     from <your address>/32 (not known: checkip does not tell (timed out); --ssh-cidr names it)\n",
+        ),
+        (
             {"create": (), "requests": ()},
             "nothing to create: the machines are as asked for\n",
         ),
@@ -179,7 +183,7 @@ def test_document_lists_requests_driver_and_totals() -> None:
     assert found["driver"] == {"source": "install", "version": "580"}
     assert (found["image"], found["terms"], found["until_s"]) == ("Canonical-Ubuntu-24.04", None, 14400.0)
     assert (found["hourly_usd"], found["total_usd"]) == (8.0233, 32.0932)
-    assert found["ssh"] == {"cidrs": ["203.0.113.7/32"], "port": 22}
+    assert found["ssh"] == {"cidrs": ["203.0.113.7/32"], "port": 22, "unknown": None}
     endless = up_plan.document(replace(PLAN, until_s=None))
     assert (endless["until_s"], endless["total_usd"]) == (None, 192.5592)
     unknown = up_plan.document(replace(PLAN, price=replace(PRICE, machines_usd=None)))

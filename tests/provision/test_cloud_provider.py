@@ -19,6 +19,7 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
 from provision import prices, tags
+from provision.caller import AddressUnknown
 from provision.clock import Clock
 from provision.cloud import Cloud, CloudCluster, Finding, Target
 from provision.cloud_folder import CloudFolder
@@ -108,6 +109,18 @@ def scene(tmp_path: Path) -> Scene:
 def ends(scene: Scene) -> set[str | None]:
     """When the living machines end by themselves."""
     return {machine.tags.get(tags.EXPIRES) for machine in scene.world.living()}
+
+
+def test_unknown_address_is_in_the_plan_and_keeps_up_from_creating(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCTL_ADDRESS_URL", "http://127.0.0.1:1/")
+    plan = scene.plan(2, ssh_cidr=None)
+    assert plan.ssh_cidrs == ("<your address>/32",)
+    assert plan.ssh_unknown.startswith("http://127.0.0.1:1/ does not tell")
+    with pytest.raises(AddressUnknown, match="--ssh-cidr"):
+        scene.up(2, ssh_cidr=None)
+    assert scene.world.living() == []
 
 
 def test_up_and_destroy_are_idempotent(scene: Scene) -> None:

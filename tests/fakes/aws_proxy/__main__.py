@@ -26,6 +26,7 @@ def client_env(url: str, home: Path) -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": str(empty),
         "AWS_SHARED_CREDENTIALS_FILE": str(empty),
+        "GPUCTL_ADDRESS_URL": f"{url}/_fake/address",
     }
 
 

@@ -66,7 +66,11 @@ def _serve(options: argparse.Namespace, home: Path) -> None:
 
 
 def _say_ready(url: str, config: Path) -> None:
-    env = {"GPUCTL_OCI_ENDPOINT": url, "OCI_CONFIG_FILE": str(config)}
+    env = {
+        "GPUCTL_OCI_ENDPOINT": url,
+        "OCI_CONFIG_FILE": str(config),
+        "GPUCTL_ADDRESS_URL": f"{url}/_fake/address",
+    }
     print(json.dumps({"url": url, "pid": os.getpid(), "env": env}), flush=True)
 
 
