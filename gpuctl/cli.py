@@ -35,6 +35,7 @@ STATUSES = {
     "inventories.errors.InventoryError": 1,
     "provision.errors.UnknownProvider": 2,
     "provision.errors.UnknownShape": 2,
+    "provision.errors.UnknownProfile": 2,
     "provision.errors.RefusedPlan": 2,
     "provision.errors.OtherAccount": 2,
     "provision.errors.NoCapacity": 3,

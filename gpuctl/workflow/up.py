@@ -23,7 +23,7 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from provision.caller import AddressUnknown
-from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear
+from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
 
 
@@ -157,7 +157,11 @@ def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) 
     try:
         return provider.plan(spec, current), ""
     except (BadCredentials, Unclear) as error:
-        if not isinstance(provider, CloudProvider) or current is not None:
+        if (
+            not isinstance(provider, CloudProvider)
+            or current is not None
+            or isinstance(error, UnknownProfile)
+        ):
             raise
         return provider.outline(spec), str(error)
 

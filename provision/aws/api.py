@@ -19,7 +19,7 @@ from inventories.errors import InvalidInput
 from inventories.suggest import did_you_mean
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.clock import Clock
-from provision.errors import BadCredentials, CloudError, Gone, Unclear
+from provision.errors import BadCredentials, CloudError, Gone, Unclear, UnknownProfile
 from provision.retry import PollWaits, Retry
 
 Answer = dict[str, Any]
@@ -269,7 +269,8 @@ def _session(profile: str | None, region: str | None) -> boto3.Session:
     try:
         return boto3.Session(profile_name=profile, region_name=region)
     except sdk.ProfileNotFound as error:
-        raise BadCredentials(
+        kind = UnknownProfile if profile else BadCredentials
+        raise kind(
             f"AWS's configuration has no profile '{profile or error.kwargs.get('profile')}'. "
             "`aws configure list-profiles` shows those that there are; --profile chooses one."
         ) from error

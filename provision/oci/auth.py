@@ -16,7 +16,7 @@ import oci
 from inventories.errors import InvalidInput
 from inventories.suggest import did_you_mean
 from provision.cloud import Target
-from provision.errors import BadCredentials
+from provision.errors import BadCredentials, UnknownProfile
 
 KINDS = ("api_key", "security_token", "instance_principal", "resource_principal")
 
@@ -97,7 +97,7 @@ def find(target: Target, environ: Mapping[str, str] | None = None) -> Credential
     if kind in ("instance_principal", "resource_principal"):
         return _principal(kind, target, env, file)
     profile = target.profile or env.get("OCI_CLI_PROFILE") or oci.config.DEFAULT_PROFILE
-    config = _read(file, profile, env)
+    config = _read(file, profile, env, named=target.profile is not None)
     token_file = config.get("security_token_file")
     kind = kind or ("security_token" if token_file else "api_key")
     if kind == "security_token" and not token_file:
@@ -151,19 +151,21 @@ def _principal(kind: str, target: Target, env: Mapping[str, str], file: Path) ->
     )
 
 
-def _read(file: Path, profile: str, env: Mapping[str, str]) -> dict[str, Any]:
+def _read(file: Path, profile: str, env: Mapping[str, str], *, named: bool) -> dict[str, Any]:
+    """What the profile has; `named`: somebody asked for just this one."""
+    kind = UnknownProfile if named else BadCredentials
     given = {key: env[variable] for key, variable in _OVERRIDES.items() if env.get(variable)}
     try:
         found: dict[str, Any] = oci.config.from_file(str(file), profile)
     except oci.exceptions.ConfigFileNotFound as error:
         if not {"user", "fingerprint", "tenancy"} <= set(given):
-            raise BadCredentials(
+            raise kind(
                 f"There is no OCI configuration file '{file}'. Make one with `oci setup config`, or name "
                 "yours in OCI_CLI_CONFIG_FILE."
             ) from error
         found = dict(oci.config.DEFAULT_CONFIG)
     except oci.exceptions.ProfileNotFound as error:
-        raise BadCredentials(
+        raise kind(
             f"There is no profile '{profile}' in '{file}'. Name another with --profile or OCI_CLI_PROFILE."
         ) from error
     except (oci.exceptions.ClientError, configparser.Error, ValueError, OSError) as error:
