@@ -7,6 +7,8 @@ from gpuctl.errors import Usage
 from inventories.suggest import nearest
 from provision.catalog import SHAPES, Shape, provider_by_name
 
+MOST_PROPOSED = 6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -30,7 +32,50 @@ def find(words: Sequence[str]) -> Found:
     )
 
 
+def written(name: str) -> str:
+    """A shape's name as its cloud writes it: case does not count for those that are known."""
+    folded = name.strip().casefold()
+    return next((shape for shape in ("local", *SHAPES) if shape.casefold() == folded), name)
+
+
+def proposals(word: str, provider: str | None) -> str:
+    """What `word` may mean, which is no shape's name, in a sentence. `provider`: whose are to be named first.
+
+    Empty where it is like no shape and no GPU.
+    """
+    try:
+        names = find([word]).names
+    except Usage:
+        return ""
+    gpu = next((gpu for gpu in known_gpus() if gpu.casefold() == word.partition(":")[0].casefold()), None)
+    shapes = [shape for shape in SHAPES.values() if shape.name in names and gpu in (None, shape.gpu)]
+    shapes = [shape for shape in shapes if shape.provider == provider] or shapes
+    some = ", ".join(
+        f"{shape.name} ({shape.gpus})" if gpu else f"{shape.name} ({shape.gpus} x {shape.gpu})"
+        for shape in shapes[:MOST_PROPOSED]
+    )
+    more = f", …; `gpuctl shapes {word}` lists all" if len(shapes) > MOST_PROPOSED else ""
+    return (
+        f"{gpu} is a GPU: {some}{more}."
+        if gpu
+        else f"No provider has a shape '{word}'. Like it: {some}{more}."
+    )
+
+
 def _by_word(word: str) -> Found:
+    """As `_by_name`, of `A10:2` those with two GPUs a machine."""
+    name, colon, count = word.strip().rpartition(":")
+    if not colon or not count.isdecimal():
+        return _by_name(word)
+    found = _by_name(name)
+    shapes = [SHAPES[one] for one in found.names]
+    fitting = frozenset(shape.name for shape in shapes if shape.gpus == int(count))
+    if not fitting:
+        raise Usage(nothing(shapes, int(count)))
+    return Found(names=fitting, notes=found.notes)
+
+
+def _by_name(word: str) -> Found:
     """The shape of that name; else the shapes of a GPU; else those whose names begin so, or have it in them."""
     folded = word.strip().casefold()
     if not folded:

@@ -70,6 +70,7 @@ def command(
 
     if max_price is not None and not math.isfinite(max_price):
         raise click.UsageError("--max-price is a number of US dollars.")
+    region = of_aws(app, region)
     shapes, exact = chosen(app, words, gpu, provider)
     failed = refresh(app, provider, region) if refresh_prices else None
     prices = load(app.store.home)
@@ -88,6 +89,19 @@ def command(
     tell_unknown(app, wanted, prices, region, max_price)
     if failed is not None:
         raise failed
+
+
+def of_aws(app: App, region: str | None) -> str | None:
+    """The region of AWS's prices; of OCI's, which are the same everywhere, none can be asked for."""
+    from provision.catalog import PRICE_REGION
+    from provision.regions import cloud_of
+
+    if region is None or cloud_of(region) != "oci":
+        return region
+    app.output.say(
+        f"note: {region} is a region of OCI, whose prices are the same everywhere; AWS's are those of {PRICE_REGION}."
+    )
+    return None
 
 
 def chosen(

@@ -4,14 +4,43 @@ import itertools
 from dataclasses import replace
 
 from gpuctl.options import App
-from inventories.errors import InventoryError
+from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.errors import RefusedPlan
+from provision.clouds import CLOUDS
+from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
 
 MOST_OF_A_NAME = 16
 """Characters of a cluster's name that a name made of it has."""
+
+
+def taken(spec: Spec) -> Spec:
+    """The spec with its shape's name as the cloud writes it.
+
+    Raises UnknownShape for a GPU's name or a part of a shape's, and InvalidInput where shape, provider and region
+    are of different clouds.
+    """
+    from gpuctl.shape_search import proposals, written
+    from provision.catalog import provider_by_name
+    from provision.regions import refuse_foreign
+
+    provider = spec.provider
+    if spec.shape is not None and provider in (None, *CLOUDS):
+        spec = replace(spec, shape=written(spec.shape))
+        assert spec.shape is not None
+        owner = "local" if spec.shape == "local" else provider_by_name(spec.shape)
+        meant = proposals(spec.shape, provider) if owner is None else ""
+        if meant:
+            raise UnknownShape(meant)
+        if provider is not None and owner in CLOUDS and owner != provider:
+            raise InvalidInput(
+                f"{spec.shape} is a shape of {owner.upper()}: leave out --provider {provider}, or name another shape."
+            )
+        provider = provider or owner
+    if provider in CLOUDS:
+        refuse_foreign(spec.region, provider)
+    return spec
 
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:

@@ -78,7 +78,7 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about."""
-    from gpuctl.workflow.chosen import choose_provider
+    from gpuctl.workflow.chosen import choose_provider, taken
     from provision.cloud_provider import CloudProvider
     from provision.providers import infer, load
 
@@ -91,6 +91,7 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
         )
         return
     try:
+        spec = taken(spec)
         # Machines that are named are asked about for their own sake, whatever this cluster is.
         named = spec.provider is not None or spec.shape is not None
         provider = (

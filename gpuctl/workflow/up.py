@@ -11,7 +11,7 @@ from gpuctl.errors import Attention, Declined
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow import up_plan
-from gpuctl.workflow.chosen import choose_provider, folder_to_plan
+from gpuctl.workflow.chosen import choose_provider, folder_to_plan, taken
 from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
@@ -50,6 +50,7 @@ def up(
     `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S.
     """
     began = time.monotonic()
+    spec = taken(spec)
     folder = app.store.cluster(spec.cluster)
     if dry_run:
         folder = folder_to_plan(app, folder, spec)

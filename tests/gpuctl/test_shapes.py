@@ -356,3 +356,17 @@ def test_shapes_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.M
         "BM.GPU.A100-v2.8  8 x A100  80  2 x 50  16 x 100  1,234.500  154.312\n"
         "no room for provider\n"
     )
+
+
+def test_shapes_takes_gpus_a_machine_after_a_colon(shapes: Shapes) -> None:
+    assert listed(shapes, "A10:2") == ["VM.GPU.A10.2"]
+    status, _, err = shapes("A10:3")
+    assert (status, "None of these shapes has 3 GPUs" in err) == (2, True)
+
+
+def test_shapes_with_region_of_oci_shows_aws_prices_of_default_region(shapes: Shapes) -> None:
+    status, out, err = shapes("A10", "--region", "us-ashburn-1")
+    assert status == 0
+    assert "note: us-ashburn-1 is a region of OCI" in err
+    assert "--refresh-prices" not in err
+    assert "AWS us-east-1" in out

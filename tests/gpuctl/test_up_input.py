@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
+from provision.regions import cloud_of
 
 Up = Callable[..., tuple[int, str, str]]
 
@@ -45,3 +46,58 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
     assert "no profile 'nope'" in err
     (tmp_path / "spec.yaml").write_text(f"shape: {shape}\nprofile: nope\n")
     assert up("-f", "spec.yaml")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--shape", "a10"),
+            "A10 is a GPU: VM.GPU.A10.1 (1), VM.GPU.A10.2 (2), BM.GPU.A10.4 (4).",
+        ),
+        (("--shape", "A10:2"), "A10 is a GPU: VM.GPU.A10.2 (2)."),
+        (("--shape", "L40S", "--provider", "oci"), "L40S is a GPU: BM.GPU.L40S.4 (4)."),
+        (("--shape", "A10.2"), "No provider has a shape 'A10.2'. Like it: VM.GPU.A10.2 (2 x A10)."),
+        (("--shape", "p4d"), "Like it: p4d.24xlarge (8 x A100), p4de.24xlarge"),
+        (("--shape", "BM"), ", …; `gpuctl shapes BM` lists all."),
+        (("--shape", "zzz"), "No provider has a shape 'zzz'."),
+        (
+            ("--shape", "VM.GPU.A10.2", "--provider", "aws"),
+            "VM.GPU.A10.2 is a shape of OCI: leave out --provider aws",
+        ),
+        (
+            ("--shape", "VM.GPU.A10.2", "--region", "us-east-1"),
+            "us-east-1 is a region of AWS, not of OCI. Near it is us-ashburn-1.",
+        ),
+        (
+            ("--shape", "g5.xlarge", "--region", "eu-jovanovac-1"),
+            "eu-jovanovac-1 is a region of OCI, not of AWS.",
+        ),
+    ],
+)
+def test_up_says_what_a_shape_or_region_is_that_can_not_be_meant(
+    up: Up, words: tuple[str, ...], said: str
+) -> None:
+    status, _, err = up(*words)
+    assert (status, said in err) == (2, True), err
+
+
+def test_up_takes_shape_in_any_case(up: Up) -> None:
+    status, out, _ = up("--shape", "vm.gpu.a10.2", "--json")
+    assert status == 0
+    assert json.loads(out)["create"][0]["shape"] == "VM.GPU.A10.2"
+
+
+def test_regions_of_both_sdks_are_told_apart() -> None:
+    import boto3
+    import oci
+
+    assert {cloud_of(region) for region in oci.regions.REGIONS} == {"oci"}
+    session = boto3.Session()
+    regions = [
+        one
+        for name in session.get_available_partitions()
+        for one in session.get_available_regions("ec2", name)
+    ]
+    assert {cloud_of(region) for region in regions} == {"aws"}
+    assert cloud_of("iad") is None
