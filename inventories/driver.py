@@ -10,6 +10,9 @@ from inventories.yaml_source import shown
 DriverSource = Literal["none", "image", "install"]
 """`none`: nobody looks after it; `image`: the image brings one; `install`: gpuctl installs Ubuntu's packages."""
 
+KNOWN_BRANCHES = ("470", "515", "525", "535", "550", "565", "570", "575", "580", "590", "595")
+"""That Ubuntu has, or had, for servers. It gets new ones, which can be asked for all the same."""
+
 _VERSION = re.compile(r"[1-9][0-9]{2}")
 
 
@@ -33,4 +36,14 @@ def check_driver(value: object) -> str:
     raise InvalidInput(
         f"Driver {shown(value)} can't be used: a driver is auto, none, or a branch of NVIDIA's driver that Ubuntu "
         "packages, such as 580."
+    )
+
+
+def unknown_branch(driver: DriverPlan | None) -> tuple[str, ...]:
+    """A note where the branch that is asked for is none that gpuctl knows."""
+    if driver is None or driver.version is None or driver.version in KNOWN_BRANCHES:
+        return ()
+    return (
+        f"gpuctl knows no branch {driver.version} of the driver, only {', '.join(KNOWN_BRANCHES)}: whether Ubuntu "
+        "has it shows once the machines are there",
     )

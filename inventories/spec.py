@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_CLUSTER = "default"
+LEAST_TTL_S = 600.0
+"""Below that, machines end before they have booted."""
 
 
 @dataclass(frozen=True, kw_only=True)

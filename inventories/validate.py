@@ -13,7 +13,7 @@ from typing import Any
 from inventories.driver import check_driver
 from inventories.errors import InvalidInput
 from inventories.jump import read_jump
-from inventories.spec import Spec
+from inventories.spec import LEAST_TTL_S, Spec
 from inventories.suggest import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
@@ -62,6 +62,16 @@ def parse_duration_s(text: object) -> float:
         f"Duration {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d, "
         "as in 90s, 30m, 4h or 1d."
     )
+
+
+def check_ttl_s(text: object) -> float:
+    """How long machines live, in seconds: long enough to boot."""
+    seconds = parse_duration_s(text)
+    if seconds < LEAST_TTL_S:
+        raise InvalidInput(
+            f"A --ttl of {text} ends before the machines have booted: give {LEAST_TTL_S / 60:.0f}m or more."
+        )
+    return seconds
 
 
 def check_cidr(text: object) -> str:
@@ -210,7 +220,7 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "disk_gb": ("disk_gb", check_disk_gb),
     "spot": ("spot", _flag),
     "ssh_cidr": ("ssh_cidr", check_cidr),
-    "ttl": ("ttl_s", parse_duration_s),
+    "ttl": ("ttl_s", check_ttl_s),
     "max_cost_usd": ("max_cost_usd", check_max_cost_usd),
     "hosts": ("hosts", _path),
     "python": ("python", check_python),

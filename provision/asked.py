@@ -9,7 +9,7 @@ from inventories.spec import Spec
 from provision import tags
 from provision.cloud import BootImage, CloudCluster, Instance, Offer, Part
 from provision.errors import NoCapacity, RefusedPlan
-from provision.limits import expires_at
+from provision.limits import expires_at, ttl_text
 
 OPTIONS = {
     "shape": "--shape",
@@ -112,7 +112,9 @@ def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
 def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
     """Raise RefusedPlan where machines that live were made otherwise than is asked for now."""
     changed = [
-        f"{option} {getattr(record, name)!r}, not {getattr(wanted, name)!r}"
+        _change(
+            option, _typed(option, name, getattr(record, name)), _typed(option, name, getattr(wanted, name))
+        )
         for name, option in OPTIONS.items()
         if getattr(record, name) != getattr(wanted, name)
     ]
@@ -122,6 +124,23 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
             "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; or "
             f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
         )
+
+
+def _change(option: str, had: str, wanted: str) -> str:
+    """`--ttl 90m, not 8h`, `no --spot, not --spot`."""
+    valued = had.startswith(f"{option} ")
+    return f"{had}, not {wanted.removeprefix(f'{option} ') if valued else wanted}"
+
+
+def _typed(option: str, name: str, value: object) -> str:
+    """A field's value as the option that sets it."""
+    if isinstance(value, float):
+        value = ttl_text(value)
+    if name == "public_ip":
+        value = not value
+    if isinstance(value, bool):
+        return option if value else f"no {option}"
+    return f"no {option}" if value is None else f"{option} {value}"
 
 
 def refuse_other_network(

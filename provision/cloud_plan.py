@@ -12,6 +12,7 @@ from provision.cloud import (
     Offer,
     PlannedRequest,
     PlannedResource,
+    Preview,
     ResourceAction,
 )
 from provision.costs import (
@@ -120,13 +121,16 @@ def resources(
     return tuple(found)
 
 
-def billed_network(offer: Offer) -> tuple[PlannedResource, ...]:
-    """What is billed of the network of machines to which nothing is added."""
-    if not offer.network_hourly_usd:
-        return ()
+def network(preview: Preview, offer: Offer, *, changes: bool) -> tuple[PlannedResource, ...]:
+    """What there is beside machines; where nothing `changes`, what is used, and what is billed of it."""
+    if changes:
+        return preview.resources
+    used = tuple(resource for resource in preview.resources if resource.action == "use")
+    if not offer.network_hourly_usd or any(resource.kind == "nat-gateway" for resource in used):
+        return used
     detail = "shared by all private clusters of the region, with its address"
     usd = offer.network_hourly_usd
-    return (PlannedResource(action="use", kind="nat-gateway", detail=detail, hourly_usd=usd),)
+    return (*used, PlannedResource(action="use", kind="nat-gateway", detail=detail, hourly_usd=usd))
 
 
 def what_it_is(offer: Offer, *, spot: bool) -> str:

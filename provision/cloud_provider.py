@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.driver import DriverPlan
+from inventories.driver import DriverPlan, unknown_branch
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
@@ -161,7 +161,7 @@ class CloudProvider:
         there = replace(offer, places=(kept[0].place,)) if kept else offer
         let_in = record.ssh_cidrs if record is not None else ()
         changes = bool(create) or set(let_in) != set(wanted.ssh_cidrs)
-        parts, unseen = self._parts(cloud) if changes else ((), None)
+        parts, unseen = self._parts(cloud)
         preview = cloud.preview(wanted, there, cloud_plan.new_machines(create), parts, let_in)
         own = cloud_plan.resources(wanted, offer, price, create=create, keep=[m.id for m in kept], end=end)
         return Plan(
@@ -177,8 +177,10 @@ class CloudProvider:
                 *cloud_plan.ending_requests(self.name, end),
                 *(preview.requests if changes else ()),
             ),
-            resources=(*own, *(preview.resources if changes else cloud_plan.billed_network(offer))),
-            notes=self._notes(cloud, wanted, offer, create, known=record is not None, unseen=unseen),
+            resources=(*own, *cloud_plan.network(preview, offer, changes=changes)),
+            notes=self._notes(
+                cloud, wanted, offer, create, known=record is not None, unseen=unseen if changes else None
+            ),
             image=offer.image_name,
             image_why=offer.image_why,
             driver=offer.driver,
@@ -198,6 +200,14 @@ class CloudProvider:
         if price.most_hourly_usd is not None:
             refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
         own = cloud_plan.resources(wanted, offer, price, create=create, keep=(), end=())
+        driver = expected_plan(
+            wanted.driver,
+            wanted.image,
+            shape=wanted.shape,
+            nvidia=nvidia_by_name(wanted.shape),
+            # Which of OCI's three images it is depends on the account.
+            default=DriverPlan(source="image") if self.name == "aws" else None,
+        )
         return Plan(
             spec=spec,
             provider=self.name,
@@ -208,19 +218,13 @@ class CloudProvider:
             free=False,
             requests=preview.requests,
             resources=(*own, *preview.resources),
-            notes=(*offer.notes, *cloud_plan.way_in(wanted)),
+            notes=(*offer.notes, *unknown_branch(driver), *cloud_plan.way_in(wanted)),
             image=offer.image_name,
             image_why="as asked for"
             if wanted.image
             else "the account can't be asked which images it can have",
-            driver=expected_plan(
-                wanted.driver,
-                wanted.image,
-                shape=wanted.shape,
-                nvidia=nvidia_by_name(wanted.shape),
-                # Which of OCI's three images it is depends on the account.
-                default=DriverPlan(source="image") if self.name == "aws" else None,
-            ),
+            driver=driver,
+            terms=offer.terms,
             **cloud_plan.conditions(wanted, offer, lives=False),
         )
 
@@ -336,7 +340,7 @@ class CloudProvider:
         unseen: CloudError | None,
     ) -> tuple[str, ...]:
         """What a person should know before they say yes."""
-        notes = list(offer.notes) if create else []
+        notes = [*offer.notes, *unknown_branch(offer.driver)] if create else []
         if unseen is not None:
             notes.append(f"what exists already could not be looked at, so all is shown as new: {unseen}")
         if create:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
+from inventories.spec import LEAST_TTL_S
 from provision.cloud import Offer, Target
 from provision.errors import RefusedPlan
 from provision.prices import refresh_command
@@ -90,14 +91,14 @@ def refuse_over_max_cost(
             f"the prices with `{refresh_command(target.provider, target.region)}`, or leave --max-cost out."
         )
     lasts_s = max_cost_usd / hourly_usd * 3600
-    longest = _duration(lasts_s)
+    longest = _duration(lasts_s) if lasts_s >= LEAST_TTL_S else ""
     if ttl_s is None:
         raise RefusedPlan(
             f"{limit} can't be kept without a time limit. Nothing was created. At ${_dollars(hourly_usd)} an hour "
             + (
                 f"the money lasts for {longest}: add --ttl {longest}."
                 if longest
-                else "it lasts for no minute."
+                else "it does not last until they have booted."
             )
         )
     cost_usd = hourly_usd * ttl_s / 3600
@@ -120,6 +121,12 @@ def cost_so_far(each_usd: float | None, since: Iterable[str], now: datetime) -> 
         return None
     ages_s = (max((now - one).total_seconds(), 0.0) for one in began if one is not None)
     return each_usd * sum(ages_s) / 3600
+
+
+def ttl_text(seconds: float) -> str:
+    """`8h`, `90m`, `1d2h30m`: as somebody may have typed it."""
+    minutes = seconds / 60
+    return f"{minutes:.0f}m" if minutes < 120 and minutes % 60 else _duration(seconds)
 
 
 def _duration(seconds: float) -> str:

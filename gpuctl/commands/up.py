@@ -51,7 +51,9 @@ from gpuctl.options import App, common_options
     "--no-public-ip", is_flag=True, help="Machines in a private subnet, behind a NAT gateway. (clouds)"
 )
 @click.option("--bastion", metavar="USER@HOST[:PORT]", help="Jump host on the way to them. (clouds, hosts)")
-@click.option("--ttl", metavar="TIME", help="End the machines after this long, such as 4h. (clouds)")
+@click.option(
+    "--ttl", metavar="TIME", help="End the machines after this long, 10m or more, such as 4h. (clouds)"
+)
 @click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
 @click.option("--python", metavar="PATH", help="Interpreter on the machines to use as it is.")
 @click.option(
@@ -96,13 +98,19 @@ def command(
     from gpuctl.errors import Usage
     from gpuctl.workflow import up
     from inventories.spec import Spec
-    from inventories.validate import check_max_cost_usd, check_option, parse_duration_s, read_spec
+    from inventories.validate import (
+        check_max_cost_usd,
+        check_option,
+        check_ttl_s,
+        parse_duration_s,
+        read_spec,
+    )
     from remote.transport.host_keys import USER_FILES
 
     spec = read_spec(file) if file is not None else Spec()
     given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
     if ttl is not None:
-        given["ttl_s"] = parse_duration_s(ttl)
+        given["ttl_s"] = check_ttl_s(ttl)
     if max_cost is not None:
         given["max_cost_usd"] = check_max_cost_usd(max_cost)
     if file is None or _names_a_cluster(click.get_current_context()):

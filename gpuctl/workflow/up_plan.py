@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.text import clean, nothing_ends, plural
 from inventories.driver import DriverPlan
-from provision.cloud import PlannedResource
+from provision.cloud import PlannedResource, Terms
+from provision.drivers import system_of
 from provision.prices import refresh_command
 from provision.provider import DAY_S, Plan
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SAMPLE_S = 3 * 3600.0
-"""The cost of so long is always shown: it tells plans apart that end at different times."""
+"""The cost of so long is shown where they live as long: it tells plans apart that end at different times."""
 
 NOUNS = {
     "instance": "machine",
@@ -92,10 +93,9 @@ def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """As `_facts`, of the image: which, why, whose driver, and on what terms."""
     if plan.image is not None:
         yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
-        yield "driver", driver_clause(plan.driver) if plan.driver else "not known without the account", ""
+        yield "driver", _driver(plan), ""
     if plan.terms is not None:
-        accepted = "accepted" if plan.spec.accept_terms else "accepted with a yes"
-        yield "terms", f"of {plan.terms.name}, {accepted}: {' '.join(plan.terms.links)}", "yellow"
+        yield "terms", _terms(plan.terms, accepted=plan.spec.accept_terms), "yellow"
 
 
 def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -127,6 +127,24 @@ def driver_clause(driver: DriverPlan) -> str:
     return "the image's own" if driver.source == "image" else "none is installed"
 
 
+def _terms(terms: Terms, *, accepted: bool) -> str:
+    if terms.links:
+        return f"of {terms.name}, accepted{'' if accepted else ' with a yes'}: {' '.join(terms.links)}"
+    how = "accepted" if accepted else "which --accept-terms accepts, or a yes on a terminal"
+    return f"of {terms.name}, {how}; the account shows where they are"
+
+
+def _driver(plan: Plan) -> str:
+    if plan.driver is None:
+        return "not known without the account"
+    if plan.driver.source == "none" and plan.spec.driver == "none" and plan.image:
+        system = system_of(plan.image)
+        if system.brings_driver or not system.ubuntu:
+            own = "the image's own" if system.brings_driver else "the image's own, if it has one"
+            return f"{own}, not checked (--driver none)"
+    return driver_clause(plan.driver)
+
+
 def unasked(plan: Plan) -> Iterator[str]:
     """What has to be said of a plan also where nobody is asked."""
     yield from plan.notes
@@ -146,7 +164,8 @@ def costs(plan: Plan) -> str:
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
-    spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} | {ends_s: end}
+    spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
+    spans[ends_s] = end
     said = [f"{most}{_dollars(known)} an hour"]
     said += [f"{_dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
     return " · ".join(said)
@@ -223,13 +242,10 @@ def _ssh(plan: Plan) -> dict[str, Any] | None:
 
 
 def span(seconds: float) -> str:
-    """`30 s`, `90 min`, `4 h`, `2 d`, `1 d 3 h`."""
+    """`30 s`, `45 min`, `1 h 30 min`, `4 h`, `2 d 3 h`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes % 60 and minutes < 180:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes = divmod(round(seconds / 60), 60)
     days, hours = divmod(hours, 24) if hours >= 48 else (0, hours)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from inventories.errors import InvalidInput
 from provision.catalog import nvidia_by_name
-from provision.cloud import CloudCluster
+from provision.cloud import CloudCluster, Terms
 from provision.drivers import branch_of
 from provision.errors import Denied, Gone
 from provision.oci import images, marketplace
@@ -29,6 +29,13 @@ def unknown(cluster: CloudCluster) -> str:
     return f"<{VMI}, else the newest GPU build of Oracle Linux, else Ubuntu>"
 
 
+def unknown_terms(cluster: CloudCluster) -> Terms | None:
+    """The terms of what `unknown` stands for; the account has their links. None: it has none, or is not known."""
+    if cluster.image is not None and cluster.image.startswith(MARKETPLACE):
+        return Terms(name=cluster.image.removeprefix(MARKETPLACE).strip(), links=())
+    return Terms(name=VMI, links=()) if VMI in unknown(cluster) and cluster.image is None else None
+
+
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Image:
     """The image and why it is that one. Raises InvalidInput where there is none.
 
@@ -38,7 +45,8 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         return images.booted(api, cluster.boots_from)
     wanted = cluster.image
     if wanted is not None and wanted.startswith(MARKETPLACE):
-        return marketplace.find(api, wanted.removeprefix(MARKETPLACE).strip(), cluster.shape, terms=terms)
+        found = marketplace.find(api, wanted.removeprefix(MARKETPLACE).strip(), cluster.shape, terms=terms)
+        return replace(found, why=f"{found.why}{_accepted_before(found)}")
     if wanted is not None:
         return images.named(api, wanted, cluster.shape)
     if branch := branch_of(cluster.driver):
@@ -58,23 +66,27 @@ def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Im
         return vmi
     build = images.gpu_build(api, shape)
     if build is not None:
-        return replace(build, why=f"it brings the driver; the {VMI} can't be had: {without}")
+        return replace(build, why=f"it brings the driver; the {VMI} is not taken: {without}")
     return replace(
         images.ubuntu(api, shape),
-        why=f"gpuctl installs the driver; the {VMI} can't be had: {without}; and Oracle Linux has no GPU build "
+        why=f"gpuctl installs the driver; the {VMI} is not taken: {without}; and Oracle Linux has no GPU build "
         f"for {shape} in {api.credentials.region}",
     )
 
 
 def _vmi(api: Api, shape: str, *, terms: bool) -> tuple[Image | None, str]:
-    """The VMI, or why it can't be had."""
+    """The VMI, or why it is not taken."""
     try:
         image = marketplace.find(api, VMI, shape, terms=terms)
     except marketplace.NotAccepted:
-        return None, "its terms are not accepted (--accept-terms accepts them, or a yes on a terminal)"
+        return None, "its terms are not accepted; --accept-terms takes it"
     except InvalidInput:
         return None, f"the marketplace has none for {shape} in {api.credentials.region}"
     except (Denied, Gone):
         policy = policy_for("app_catalog", api.compartment)
         return None, f"the account may not use the marketplace (policy `{policy}`)"
-    return replace(image, why="it brings the driver"), ""
+    return replace(image, why=f"it brings the driver{_accepted_before(image)}"), ""
+
+
+def _accepted_before(image: Image) -> str:
+    return "" if image.terms else "; its terms were accepted before in this account"

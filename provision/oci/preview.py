@@ -61,7 +61,9 @@ def outline(cluster: CloudCluster) -> Offer:
         places=(Place(zone="<availability domain>"),),
         hourly_usd=None,
         billed_when_stopped=not virtual,
+        terms=choice.unknown_terms(cluster),
         facts={
+            "listing": ("<listing>", "<version>"),
             "compute_cluster": bool(shape and shape.compute_cluster) and not virtual,
             "encrypts_in_transit": virtual,
         },

@@ -82,6 +82,16 @@ def test_up_says_what_a_shape_or_region_is_that_can_not_be_meant(
     assert (status, said in err) == (2, True), err
 
 
+def test_plan_without_an_account_shows_terms_and_unknown_branch(up: Up) -> None:
+    _, out, _ = up("--shape", "VM.GPU.A10.2")
+    assert "terms  " in out
+    assert "of NVIDIA GPU-Optimized VMI, which --accept-terms accepts" in out
+    _, out, err = up("--shape", "VM.GPU.A10.2", "--driver", "999", "--json")
+    assert "gpuctl knows no branch 999" in err
+    assert json.loads(out)["terms"] is None
+    assert json.loads(up("--shape", "VM.GPU.A10.2", "--driver", "580", "--json")[1])["notes"] == []
+
+
 def test_up_takes_shape_in_any_case(up: Up) -> None:
     status, out, _ = up("--shape", "vm.gpu.a10.2", "--json")
     assert status == 0

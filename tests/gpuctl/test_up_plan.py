@@ -10,7 +10,7 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.workflow import up_plan
 from inventories.codec import plain
-from inventories.driver import DriverPlan
+from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.cloud import PlannedRequest, PlannedResource, Terms
@@ -93,7 +93,8 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
             "nothing ends these machines: a day costs $192.56 (add --ttl 4h)\n"
             "price   $8.02 an hour · $24.07 for 3 h · $192.56 a day\n",
         ),
-        ({"until_s": 5400.0}, "price   $8.02 an hour · $12.03 for the 90 min until they end · $24.07 for 3 h\n"),
+        ({"until_s": 5400.0}, "price   $8.02 an hour · $12.03 for the 1 h 30 min until they end\n"),
+        ({"until_s": 10140.0}, "ends    in 2 h 49 min: "),
         ({"until_s": 10800.0}, "price   $8.02 an hour · $24.07 for the 3 h until they end\n"),
         (
             {"price": SPOT},
@@ -125,6 +126,15 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         ({"notes": ("mind this",)}, "note    mind this\nprice   $8.02 an hour"),
         ({"driver": DriverPlan(source="image")}, "driver  the image's own\n"),
         ({"driver": DriverPlan(source="none")}, "driver  none is installed\n"),
+        ({"driver": NO_DRIVER, "spec": Spec(driver="none")}, "driver  none is installed\n"),
+        (
+            {"driver": NO_DRIVER, "spec": Spec(driver="none"), "image": "NVIDIA GPU-Optimized VMI 26.04.1"},
+            "driver  the image's own, not checked (--driver none)\n",
+        ),
+        (
+            {"terms": Terms(name="NVIDIA GPU-Optimized VMI", links=())},
+            "terms   of NVIDIA GPU-Optimized VMI, which --accept-terms accepts, or a yes on a terminal; the account",
+        ),
         (
             {"ssh_cidrs": ("<your address>/32",), "ssh_unknown": "checkip does not tell (timed out)"},
             "SSH     from <your address>/32 (not known: checkip does not tell (timed out); --ssh-cidr names it)\n",
@@ -202,7 +212,15 @@ def test_requests_text_shows_one_request_per_line() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(30, "30 s"), (5400, "90 min"), (14400, "4 h"), (12600, "3 h 30 min"), (86400, "24 h"), (180000, "2 d 2 h")],
+    [
+        (30, "30 s"),
+        (2700, "45 min"),
+        (5400, "1 h 30 min"),
+        (14400, "4 h"),
+        (12600, "3 h 30 min"),
+        (86400, "24 h"),
+        (180000, "2 d 2 h"),
+    ],
 )  # fmt: skip
 def test_span_formats_seconds(seconds: float, said: str) -> None:
     assert up_plan.span(seconds) == said

@@ -75,8 +75,22 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     [
         ("yes", False, {}, "ubuntu", 1, [VMI, TERMS, "and accept the terms of"]),
         ("yes", False, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
-        ("no", True, {}, "opc", 0, [ORACLE, "its terms are not accepted (--accept-terms"]),
-        (None, True, {}, "opc", 0, [ORACLE, "its terms are not accepted (--accept-terms"]),
+        (
+            "no",
+            True,
+            {},
+            "opc",
+            0,
+            [ORACLE, "is not taken: its terms are not accepted; --accept-terms takes it"],
+        ),
+        (
+            None,
+            True,
+            {},
+            "opc",
+            0,
+            [ORACLE, "is not taken: its terms are not accepted; --accept-terms takes it"],
+        ),
         (None, True, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
     ],
 )
@@ -117,6 +131,13 @@ def test_up_dry_run_shows_image_and_terms_without_creating(fake: FakeCloud) -> N
     assert with_terms["image"] == VMI
     assert with_terms["driver"] == DriverPlan(source="image")
     assert fake.calls(mutating=True) == []
+
+
+def test_plan_says_that_terms_were_accepted_before(fake: FakeCloud) -> None:
+    Command(fake, typed=None, yes=True)(accept_terms=True)
+    later = Command(fake, typed=None)(dry_run=True, cluster="second")
+    assert (later["image"], later["terms"]) == (VMI, None)
+    assert later["image_why"] == "it brings the driver; its terms were accepted before in this account"
 
 
 def test_up_takes_next_image_if_account_may_not_accept_terms(fake: FakeCloud) -> None:

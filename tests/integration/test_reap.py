@@ -196,7 +196,7 @@ def test_reap_interrupted_leaves_cluster_for_down(gpuctl: CloudGpuctl) -> None:
 
 def test_reap_tolerates_foreign_and_edited_tags(clouds: Clouds, tmp_path: Path) -> None:
     gpuctl = clouds.as_new(KINDS["aws"], tmp_path)
-    made = gpuctl.ok(*gpuctl.up_words, "--ttl", "1m").json["machines"]
+    made = gpuctl.ok(*gpuctl.up_words, "--ttl", "4h").json["machines"]
     ec2 = client(gpuctl.cloud)
     tag = {"ResourceType": "vpc", "Tags": [{"Key": "gpuctl", "Value": "my-bastion"}]}
     theirs = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=[tag])["Vpc"]["VpcId"]

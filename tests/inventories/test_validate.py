@@ -14,6 +14,7 @@ from inventories.validate import (
     check_option,
     check_port,
     check_python,
+    check_ttl_s,
     parse_duration_s,
     read_spec,
 )
@@ -100,6 +101,13 @@ def test_check_count_refuses_other_values(count, sentence):
 )
 def test_parse_duration_s_reads_units(text, seconds):
     assert parse_duration_s(text) == seconds
+
+
+def test_check_ttl_s_refuses_what_ends_before_machines_have_booted():
+    assert (
+        refusal(check_ttl_s, "1s") == "A --ttl of 1s ends before the machines have booted: give 10m or more."
+    )
+    assert check_ttl_s("10m") == 600
 
 
 @pytest.mark.parametrize(

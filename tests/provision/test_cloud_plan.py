@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provision import cloud_plan
-from provision.cloud import CloudCluster, Instance, Offer, Place, Target
+from provision.cloud import CloudCluster, Instance, Offer, Place, PlannedResource, Preview, Target
 from provision.costs import PlanPrice
 from provision.provider import PlannedMachine
 
@@ -157,3 +157,16 @@ def test_disk_hourly_usd_is_none_for_a_region_without_price() -> None:
     assert cloud_plan.disk_hourly_usd("aws", "us-east-1", 200) == pytest.approx(200 * 0.08 / 730)
     assert cloud_plan.disk_hourly_usd("aws", "eu-west-1", 200) is None
     assert cloud_plan.disk_hourly_usd("aws", "eu-west-1", 730, usd_per_gb_month=0.088) == pytest.approx(0.088)
+
+
+def test_network_without_changes_is_what_is_used_and_billed() -> None:
+    used = PlannedResource(action="use", kind="vpc", id="vpc-1")
+    gone = PlannedResource(action="create", kind="key-pair")
+    preview = Preview(requests=(), resources=(used, gone))
+    assert cloud_plan.network(preview, OFFER, changes=True) == (used, gone)
+    assert cloud_plan.network(preview, OFFER, changes=False) == (used,)
+    billed = cloud_plan.network(preview, replace(OFFER, network_hourly_usd=0.05), changes=False)
+    assert [(one.kind, one.action, one.hourly_usd) for one in billed] == [
+        ("vpc", "use", 0.0),
+        ("nat-gateway", "use", 0.05),
+    ]

@@ -392,6 +392,20 @@ def test_up_refuses_changed_options_while_machines_live(scene: Scene, what: str,
     assert scene.record.shape == SHAPE
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"ttl_s": 2 * TTL_S}, "--ttl 90m, not 8h"),
+        ({"spot": True}, "no --spot, not --spot"),
+        ({"public_ip": False}, "no --no-public-ip, not --no-public-ip"),
+        ({"image": "mine"}, "no --image, not --image mine"),
+    ],
+)
+def test_up_names_changed_options_as_they_are_typed(scene: Scene, asked: dict[str, Any], said: str) -> None:
+    scene.up(ttl_s=5400.0)
+    scene.refuses(said, **asked)
+
+
 def test_up_refuses_changed_options_while_one_machine_lives(scene: Scene) -> None:
     scene.up()
     scene.world.end(scene.world.living()[0])
