@@ -72,7 +72,8 @@ def _by_word(word: str) -> Found:
     fitting = frozenset(shape.name for shape in shapes if shape.gpus == int(count))
     if not fitting:
         raise Usage(nothing(shapes, int(count)))
-    return Found(names=fitting, notes=found.notes)
+    several = len({SHAPES[one].gpu for one in fitting}) > 1
+    return Found(names=fitting, notes=found.notes if several else ())
 
 
 def _by_name(word: str) -> Found:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from inventories.ansible import read_hosts_file
-from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
@@ -95,6 +95,7 @@ class HostsProvider:
                 for machine in keep
             ),
             driver=driver,
+            notes=unknown_branch(driver),
         )
 
     def create(

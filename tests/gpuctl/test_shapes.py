@@ -360,6 +360,8 @@ def test_shapes_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.M
 
 def test_shapes_takes_gpus_a_machine_after_a_colon(shapes: Shapes) -> None:
     assert listed(shapes, "A10:2") == ["VM.GPU.A10.2"]
+    assert "A10G" not in shapes("A10:2")[2]
+    assert "A10G is another GPU" in shapes("A10:4")[2]
     status, _, err = shapes("A10:3")
     assert (status, "None of these shapes has 3 GPUs" in err) == (2, True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inventories.driver import DriverPlan
+from inventories.driver import DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory
 from inventories.spec import Spec
@@ -146,10 +146,12 @@ def test_plan_takes_python_from_spec_then_file_then_cluster(provider, hosts_file
         ("none", DriverPlan(source="none")),
         ("auto", DriverPlan(source="install")),
         ("580", DriverPlan(source="install", version="580")),
+        ("999", DriverPlan(source="install", version="999")),
     ],
 )
 def test_plan_installs_a_driver_only_when_requested(provider, hosts_file, asked, driver):
     plan = provider.plan(Spec(hosts=hosts_file, driver=asked), None)
     assert plan.driver == driver
+    assert plan.notes == unknown_branch(driver)
     installs = driver.source == "install"
     assert all(("reboot it once" in host.detail) == installs for host in plan.resources)
