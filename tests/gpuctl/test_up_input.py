@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
+from gpuctl.workflow.chosen import choose_provider
+from inventories.spec import Spec
+from inventories.store import Store
+from provision.errors import RefusedPlan, UnknownProvider
 from provision.regions import cloud_of
 
 Up = Callable[..., tuple[int, str, str]]
@@ -111,3 +115,14 @@ def test_regions_of_both_sdks_are_told_apart() -> None:
     ]
     assert {cloud_of(region) for region in regions} == {"aws"}
     assert cloud_of("iad") is None
+
+
+def test_cluster_of_another_provider_is_refused_with_the_command_for_a_new_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name, provider in (("default", "local"), ("default-oci", "oci")):
+        store.cluster(name).make()
+        store.cluster(name).journal.append("up", provider=provider)
+    with pytest.raises(RefusedPlan, match="gpuctl up --cluster default-oci-2 …"):
+        choose_provider(store.cluster("default"), Spec(shape="VM.GPU.A10.2"))
+    with pytest.raises(UnknownProvider, match="no provider 'gcp'"):
+        choose_provider(store.cluster("default"), Spec(provider="gcp"))
