@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from clouds import IMPORTS, Clouds
 from forks import Forks, forks_of
-from support import Gpuctl, clean_env, processes_with
+from support import Gpuctl, clean_env, end_started, processes_with
 
 BEGAN = time.monotonic()
 LEFT_OUT = "left out for want of time"
@@ -21,6 +21,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     minutes = float(os.environ.get("GPUCTL_TEST_MINUTES", "inf"))
     if item.get_closest_marker("slow") and time.monotonic() - BEGAN > minutes * 60:
         pytest.skip(f"{LEFT_OUT}: the deep tests have had their {minutes:g} minutes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """A test that failed has left its commands going: what is set up is not taken down under them."""
+    end_started()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from forks import Forks
 
 BIN = Path(sys.executable).parent
+STARTED: "list[subprocess.Popen[str]]" = []
+"""The commands that tests have started and not run to their end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class Gpuctl:
 
     def start(self, *words: str, cwd: Path | None = None, **options: Any) -> "subprocess.Popen[str]":
         """Start a command in a session of its own; the caller ends it."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(BIN / "gpuctl"), *words],
             cwd=cwd or self.cwd,
             env={**self.env, **options.pop("env", {})},
@@ -58,6 +60,8 @@ class Gpuctl:
             start_new_session=True,
             **options,
         )
+        STARTED.append(process)
+        return process
 
     def __call__(self, *words: str, timeout_s: float = 120, cwd: Path | None = None, **options: Any) -> Done:
         """Run a command to its end."""
@@ -95,6 +99,18 @@ class Gpuctl:
     def run_folder(self, run: str) -> Path:
         """A run's folder on this computer."""
         return self.home / "runs" / run
+
+
+def end_started() -> None:
+    """End the commands that a test which failed has left going; others of its file would fail for them."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def clean_env() -> dict[str, str]:
