@@ -15,16 +15,19 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
 from gpuctl import completions, overview
+from gpuctl.errors import Usage
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
     from inventories.store import Store
 
+About: TypeAlias = Literal["one", "all", "none"]
+"""How many clusters a command is about."""
 TAIL: dict[str, Any] = {"allow_interspersed_args": False}
 """`context_settings` of a command whose first argument ends its options: the rest is left as it is.
 
@@ -115,29 +118,47 @@ class App:
         return Store.default()
 
 
-def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the global options; `function` gets an `App` in their place, as its first argument."""
+def common_options(function: Callable[..., Any], *, about: About = "one") -> Callable[..., Any]:
+    """Give a command the global options; `function` gets an `App` in their place, as its first argument.
+
+    `about`: how many clusters the command is about, which is what --cluster means there.
+    """
 
     @functools.wraps(function)
     def with_app(**kwargs: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
-        app = click.get_current_context().ensure_object(App)
+        context = click.get_current_context()
+        app = context.ensure_object(App)
         app.give(**{name: kwargs.pop(name) for name in Options.__dataclass_fields__})
+        if about == "none" and app.cluster_named:
+            raise Usage(f"{context.command_path} is about no cluster: leave out --cluster.")
         return function(app, **kwargs)
 
     # click shows the last in this list first: the global options come after the command's own.
     own = getattr(function, "__click_params__", [])
-    with_app.__click_params__ = [*reversed(global_options()), *own]  # type: ignore[attr-defined]
+    with_app.__click_params__ = [*reversed(global_options(about)), *own]  # type: ignore[attr-defined]
     return with_app
 
 
-def global_options() -> list[click.Option]:
+every_cluster_options = functools.partial(common_options, about="all")
+"""As `common_options`, for a command about all clusters, which `app.cluster_named` narrows to one."""
+no_cluster_options = functools.partial(common_options, about="none")
+"""As `common_options`, for a command that --cluster can mean nothing to: it is refused there."""
+
+
+def global_options(about: About = "one") -> list[click.Option]:
     """The global options as click wants them, in the overview's order."""
-    return [
-        click.Option(names, metavar=value, help=help_line, shell_complete=completions.clusters)
-        if value
-        else click.Option(names, is_flag=True, help=help_line)
-        for names, value, help_line in overview.GLOBAL_OPTIONS
-    ]
+    options = []
+    for names, value, help_line in overview.GLOBAL_OPTIONS:
+        if value:  # --cluster
+            only = help_line if about == "one" else "Only this cluster (default: all)."
+            hidden = about == "none"
+            option = click.Option(
+                names, metavar=value, help=only, hidden=hidden, shell_complete=completions.clusters
+            )
+        else:
+            option = click.Option(names, is_flag=True, help=help_line)
+        options.append(option)
+    return options
 
 
 def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | None:

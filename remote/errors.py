@@ -16,7 +16,8 @@ RemoteError
 ├── UnknownLauncher         a run's record names a launcher that this release lacks
 ├── RayNotReady             Ray does not count in a node that it was started on
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
-├── ScriptNotSynced         the script is missing, or outside what is sent to the nodes
+├── ScriptNotFound          there is no such script
+├── ScriptNotSynced         what is named to be run is not among what is sent to the nodes, or can't be run
 ├── PortTaken               a port of this computer is in use by another program
 └── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
 """
@@ -81,8 +82,12 @@ class SyncRefused(RemoteError):
     """The folder is too large, is a home folder, or git can't list it."""
 
 
+class ScriptNotFound(RemoteError):
+    """There is no such script."""
+
+
 class ScriptNotSynced(RemoteError):
-    """The script is missing, or outside what is sent to the nodes."""
+    """What is named to be run is not among what is sent to the nodes, or can't be run."""
 
 
 class PortTaken(RemoteError):

@@ -5,12 +5,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from inventories.suggest import did_you_mean
-from remote.errors import ScriptNotSynced
+from remote.errors import ScriptNotFound, ScriptNotSynced
 from remote.tree import Tree, tree_of
 
 BUILT_IN_TRIAL = "train.trial:trial"
@@ -60,7 +60,7 @@ def built_in_tree() -> Tree:
 def user_function(word: str, tree: Tree) -> Script:
     """The function that a person named as `script.py:function`, checked as `user_script` checks a script.
 
-    Raises ScriptNotSynced where the script has no such name, too.
+    Raises as it does, and ScriptNotSynced where the script has no such name.
     """
     name, colon, function = word.rpartition(":")
     if not colon or not function.isidentifier() or not name.endswith(".py"):
@@ -101,7 +101,7 @@ def _names_in(source: bytes) -> set[str] | None:
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:
     """The script or module that a person named, checked against what is sent to the nodes.
 
-    Raises ScriptNotSynced where it is missing, ignored, or outside the folder.
+    Raises ScriptNotFound where it is missing, ScriptNotSynced where it is ignored, or outside the folder.
     """
     if module is not None:
         _check_module(module, tree)
@@ -109,11 +109,10 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
     path = Path(words[0])
     absolute = Path(os.path.normpath(Path.cwd() / path))
     if not absolute.exists():
-        near = get_close_matches(path.name, [Path(name).name for name in tree.entries], n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
         if str(path) in LAUNCHERS:
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
-        raise ScriptNotSynced(f"There is no script {path}.{hint}")
+        raise ScriptNotFound(f"There is no script {path}.{hint}")
     if absolute.is_dir():
         raise ScriptNotSynced(f"{path} is a folder; name the script in it, or run it as a module with -m.")
     if not absolute.is_relative_to(tree.root):
@@ -131,6 +130,15 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
             f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
         )
     return Script(kind="file", target=name, args=words[1:])
+
+
+def _nearest(path: Path, tree: Tree) -> str:
+    """The file sent whose name is most like that of `path`, as it would be typed here; empty where none is."""
+    typed = os.path.normpath(path)
+    here = [os.path.relpath(tree.root / entry) for entry in tree.entries]
+    names = get_close_matches(path.name, [os.path.basename(name) for name in here], n=1)  # noqa: PTH119
+    alike = [name for name in here if names and os.path.basename(name) == names[0]]  # noqa: PTH119
+    return max(alike, key=lambda name: SequenceMatcher(a=typed, b=name).ratio(), default="")
 
 
 def _no_python(path: Path) -> str:

@@ -2,11 +2,11 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.options import App, every_cluster_options
 
 
 @click.command()
-@common_options
+@every_cluster_options
 @click.option(
     "--older-than", metavar="AGE", help="Here, remove runs that began longer ago, such as 7d (default: 30d)."
 )

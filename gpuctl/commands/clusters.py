@@ -2,11 +2,11 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.options import App, every_cluster_options
 
 
 @click.command()
-@common_options
+@every_cluster_options
 def command(app: App) -> int:
     """List every cluster of this computer: its real state, machines, price, cost so far, age and runs.
 

@@ -3,11 +3,11 @@
 import click
 from click.shell_completion import get_completion_class
 
-from gpuctl.options import App, common_options
+from gpuctl.options import App, no_cluster_options
 
 
 @click.command()
-@common_options
+@no_cluster_options
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, shell: str) -> None:
     """Print the completion script for bash, zsh or fish.

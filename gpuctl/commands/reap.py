@@ -3,11 +3,12 @@
 import click
 
 from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.errors import Usage
+from gpuctl.options import App, every_cluster_options
 
 
 @click.command()
-@common_options
+@every_cluster_options
 @click.argument("names", nargs=-1, metavar="[NAME|ID]...")
 @click.option(
     "--provider",
@@ -45,7 +46,7 @@ def command(
     \b
     gpuctl reap --dry-run                      what is there, since when, at what price
     gpuctl reap --provider aws --all-regions   ask, then remove all of it
-    gpuctl reap default --region us-east-1     clusters of this name or id only
+    gpuctl reap default --region us-east-1     clusters of this name or id only; --cluster default does the same
     gpuctl reap --expired --yes                for cron: what outlived its --ttl
 
     It looks at the accounts, not at this computer's files, and shows whose clusters they are: in an account
@@ -62,7 +63,18 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    document = reap_all(app, where, Which(names=names, expired=expired), dry_run=dry_run)
+    which = Which(names=_names(app, names), expired=expired)
+    document = reap_all(app, where, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
     return 4 if document["leftovers"] or document["failed"] or document["not_looked_at"] else 0
+
+
+def _names(app: App, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The clusters that were named, as arguments or by --cluster. Empty: all."""
+    if not app.cluster_named:
+        return names
+    named = app.options.cluster
+    if set(names) - {named}:
+        raise Usage(f"--cluster {named} and {' '.join(names)} name different clusters: leave out --cluster.")
+    return (named,)

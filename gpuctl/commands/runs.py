@@ -13,7 +13,7 @@ def command(app: App, every: bool) -> None:
     from gpuctl.tables import runs_table
     from gpuctl.workflow.runs import overview
 
-    rows = overview(app, None if every else app.options.cluster)
+    rows = overview(app, None if every and not app.cluster_named else app.options.cluster)
     if app.options.json:
         app.output.json({"runs": rows})
     elif not rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.options import App, no_cluster_options
 
 if TYPE_CHECKING:
     from provision.catalog import Shape
@@ -20,7 +20,7 @@ Priced = tuple["Shape", "Price | None"]
 
 
 @click.command()
-@common_options
+@no_cluster_options
 @click.argument("words", nargs=-1, metavar="[NAME|GPU]...", shell_complete=completions.shapes)
 @click.option("--gpu", metavar="G", help="Only this GPU, such as A10, and its variants.")
 @click.option(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.errors import Attention, Declined, Usage
-from gpuctl.options import App
+from gpuctl.options import App, Options
 from gpuctl.text import dollars, plural
 from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
@@ -227,7 +227,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        files = CloudFolder(app.store.cluster(app.options.cluster))
+        files = CloudFolder(app.store.cluster(Options.cluster))
         try:
             leftovers = reap(
                 chosen.cloud,

@@ -19,7 +19,7 @@ from gpuctl.options import TAIL, App, ScriptCommand, common_options
 from gpuctl.workflow.request import check_built_in
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
-from remote.errors import PreflightFailed, ScriptNotSynced
+from remote.errors import PreflightFailed, ScriptNotFound, ScriptNotSynced
 
 Register = Callable[[click.Command], None]
 
@@ -177,6 +177,7 @@ def test_module_option_without_value_exits_2(register: Register, capsys: pytest.
         (NoCapacity("Sentence."), 3),
         (CreateFailed("Sentence."), 1),
         (PreflightFailed("Sentence."), 1),
+        (ScriptNotFound("Sentence."), 2),
         (ScriptNotSynced("Sentence."), 2),
         (type("OfAnotherModule", (NoCapacity,), {})("Sentence."), 3),
     ],
@@ -399,7 +400,7 @@ def test_help_of_every_command_lists_global_options(
         short = capsys.readouterr().out
         assert cli.main([name, "--help"]) == 0
         assert capsys.readouterr().out == short
-        for option in ("--cluster NAME", "--json", "-y, --yes", "-v, --verbose", "--no-color", "-h, --help"):
+        for option in ("--json", "-y, --yes", "-v, --verbose", "--no-color", "-h, --help"):
             assert option in short, name
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.errors import ScriptNotSynced
-from remote.script import user_function
+from remote.errors import ScriptNotFound, ScriptNotSynced
+from remote.script import user_function, user_script
 from remote.tree import tree_of
 
 
@@ -41,3 +41,24 @@ def test_user_function_refuses_a_missing_function(
         ScriptNotSynced, match=r"^search.py has no objective(\.|; did you mean 'objectiv'\?)$"
     ):
         user_function("search.py:objective", tree_of(tmp_path, "*.py"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "here", "said"),
+    [
+        ("text.py", ".", r"There is no script text.py. Did you mean pkg/text.py\?"),
+        ("pkg/txet.py", ".", r"There is no script pkg/txet.py. Did you mean pkg/text.py\?"),
+        ("tests/test.py", ".", r"There is no script tests/test.py. Did you mean other/test.py\?"),
+        ("mian.py", "pkg", r"There is no script mian.py. Did you mean ../main.py\?"),
+        ("nothing-like-it", ".", r"There is no script nothing-like-it.$"),
+    ],
+)
+def test_user_script_suggests_the_path_of_a_file_that_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, here: str, said: str
+) -> None:
+    for name in ("main.py", "pkg/text.py", "other/test.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / here)
+    with pytest.raises(ScriptNotFound, match=said):
+        user_script((typed,), None, tree_of(tmp_path, "**/*.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote import tree
-from remote.errors import ScriptNotSynced, SyncRefused
+from remote.errors import ScriptNotFound, ScriptNotSynced, SyncRefused
 from remote.script import built_in_tree, user_script
 
 
@@ -210,7 +210,7 @@ def test_user_script_accepts_only_python_scripts_that_are_sent(
         ((), "pkg.missing", "pkg/missing.py"),
         ((), "not-a-module", "not a module's name"),
     ):
-        with pytest.raises(ScriptNotSynced, match=said):
+        with pytest.raises((ScriptNotFound, ScriptNotSynced), match=said):
             user_script(words, module, read)
 
 
