@@ -15,7 +15,7 @@ import click
 
 from gpuctl import overview
 from gpuctl.errors import Declined
-from gpuctl.options import App, Options, global_options
+from gpuctl.options import App, Options, global_options, no_such_option
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
 from inventories.suggest import did_you_mean
@@ -173,7 +173,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
 
 def _usage_message(error: click.ClickException) -> str:
     """click's own message, as one of our sentences."""
-    message = error.format_message().strip()
+    message = (
+        no_such_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+    ).strip()
     message = message if message.endswith((".", "?", "!", ")")) else message + "."
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpuctl"

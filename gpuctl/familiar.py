@@ -5,7 +5,10 @@ Only looked at where a line is wrong: a command or an option of gpuctl's own alw
 
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from provision.catalog import Shape
 
 CREATE, TRAIN, REMOVE = "Create machines", "Train on the machines", "Remove all of the cluster"
 RUNS, MACHINES, SHELL = "List the runs", "Show the machines", "Open a shell on a node"
@@ -42,6 +45,13 @@ SENTENCES: Mapping[str, str] = {
         ("cp", "scp", "copy"),
         "Copy files to the nodes: gpuctl push FILE; from the nodes: gpuctl pull FILE",
     ),
+    "init": "Nothing has to be set up. A first cluster, on this machine: gpuctl up --provider local --count 2; "
+    "what rented machines need: gpuctl doctor",
+    "job": "Start a run: gpuctl train my.py; list them: gpuctl runs; follow one: gpuctl logs -f; end one: gpuctl stop",
+    **dict.fromkeys(
+        ("fleet", "fleets", "cluster"),
+        "Create machines: gpuctl up; list the clusters: gpuctl clusters; remove one: gpuctl down --cluster NAME",
+    ),
     **dict.fromkeys(
         ("cost", "costs", "cost-report", "billing"),
         "What clusters cost: gpuctl clusters; what a run cost: gpuctl results; list prices: gpuctl shapes",
@@ -49,6 +59,20 @@ SENTENCES: Mapping[str, str] = {
 }
 """What is typed → an answer with more than one line of gpuctl's."""
 
+_ALL = ("--all", "-a", "-A")
+OPTION_SENTENCES: Mapping[str, Mapping[str, str]] = {
+    "down": dict.fromkeys(
+        _ALL,
+        "gpuctl clusters lists them, gpuctl down --cluster NAME removes one; gpuctl reap removes all that are rented, "
+        "also those of others in the account",
+    ),
+    "stop": dict.fromkeys(_ALL, "gpuctl runs lists them, gpuctl stop RUN ends one"),
+}
+"""Command → option that it has not got → an answer with more than one line of gpuctl's."""
+
+PIPE = "\0|"
+"""Stands for the shell's own `|`, which nobody can type as a word."""
+UNKNOWN_TIME = "TIME"
 _CLUSTER = dict.fromkeys(("-c", "--name", "--cluster-name"), "--cluster {value}")
 _YES = dict.fromkeys(("--auto-approve", "-auto-approve", "--force", "--no-confirm"), "--yes")
 _NODES = ("-n", "--num-nodes", "--num_nodes", "--nodes")
@@ -83,6 +107,9 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("--disk-size", "--disk", "--disk_size"), "--disk-gb {value}"),
         **dict.fromkeys(("--image-id", "--ami"), "--image {value}"),
         **dict.fromkeys(("--dryrun", "--plan"), "--dry-run"),
+        **dict.fromkeys(
+            ("-i", "--idle-minutes-to-autostop", "--autostop"), f"--ttl {UNKNOWN_TIME}{{nothing}}"
+        ),
     },
     "train": {
         **_CLUSTER,
@@ -99,7 +126,12 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--standalone": "",
     },
     "down": {**_CLUSTER, **_YES},
-    "status": _CLUSTER,
+    "status": {**_CLUSTER, **dict.fromkeys(("-r", "--refresh"), ""), **dict.fromkeys(("-a", "-A"), "--all")},
+    "logs": {
+        **_CLUSTER,
+        **dict.fromkeys(("--tail", "-n", "--lines"), "{pipe} tail -n {value}"),
+        "-F": "--follow",
+    },
     "runs": _CLUSTER,
     "top": _CLUSTER,
     "shapes": {"--cloud": "--provider {value}"},
@@ -136,6 +168,8 @@ def answer(
         return None
     before, name, rest = list(typed[:at]), typed[at], list(typed[at + 1 :])
     if name in commands:
+        if sentence := OPTION_SENTENCES.get(name, {}).get(refused or ""):
+            return f"{name} does not take {refused}. {sentence}"
         changed = _rewritten(name, rest, options_of)
         unknown = list(
             dict.fromkeys(_unknown(name, _own(name, rest, options_of), changed, words=refused is None))
@@ -146,7 +180,7 @@ def answer(
         if changed == rest or not unknown:
             return None
         missing = ", ".join(unknown)
-        return f"{name} does not take {missing}; write: {_line(name, before, changed)}{_where(changed)}"
+        return f"{name} does not take {missing}; write: {_line(name, before, changed)}{_where(changed, rest)}"
     if name in SENTENCES:
         return f"gpuctl has no '{name}'. {SENTENCES[name]}"
     if name not in COMMANDS:
@@ -167,17 +201,28 @@ def _instead(name: str, before: list[str], rest: list[str], options_of: OptionsO
         rest = rest[1:] if rest[:1] == ["launch"] else rest  # `accelerate launch`
     elif ours in ("status", "clusters"):
         rest = [word for word in rest if word.startswith("--")]  # `get pods`, `ls -l`
-    words = _rewritten(ours, rest, options_of)
-    sentence = f"{what}: {_line(begin, before, words)}{_where(words)}"
+    if begin == "logs -f":  # `tail -f`
+        rest = [word for word in rest if word not in ("-f", "--follow")]
+        words = _rewritten(ours, ["-f", *rest], options_of)[1:]
+    else:
+        words = _rewritten(ours, rest, options_of)
+    sentence = f"{what}: {_line(begin, before, words)}{_where(words, rest)}"
     if not script:
         return sentence
     at = words.index("--cluster") if "--cluster" in words else len(words)
     return f"{sentence}; then train on them: {_line('train', before, [*words[at : at + 2], *script])}"
 
 
-def _where(words: Sequence[str]) -> str:
-    """Where what is left open is found."""
-    return " (gpuctl shapes lists them)" if UNKNOWN_SHAPE in words else ""
+def _where(words: Sequence[str], typed: Sequence[str]) -> str:
+    """Where what is left open is found. `words`: gpuctl's line; `typed`: the line that it stands for."""
+    said = ""
+    if UNKNOWN_SHAPE in words:
+        values = [word.partition("=")[2] if word.startswith("-") else word for word in typed]
+        gpu = next((gpu for value in values if (gpu := gpu_of(value))), "")
+        said += f" ({f'gpuctl shapes {gpu}'.rstrip()} lists them)"
+    if UNKNOWN_TIME in words:
+        said += f" ({UNKNOWN_TIME}, such as 4h, is the machines' whole life, idle or not)"
+    return said
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str]]:
@@ -200,6 +245,8 @@ def _line(begin: str, before: Sequence[str], words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
+    if word == PIPE:
+        return "|"
     return shlex.quote(word[: -len(HIDDEN)]) + HIDDEN if word.endswith(f"={HIDDEN}") else shlex.quote(word)
 
 
@@ -241,6 +288,7 @@ def _rewritten(command: str, words: list[str], options_of: OptionsOf) -> list[st
     found: list[str] = []
     own = _own(command, words, options_of)
     words, script = own, words[len(own) :]
+    piped: list[str] = []
     at = 0
     while at < len(words):
         word = words[at]
@@ -250,7 +298,11 @@ def _rewritten(command: str, words: list[str], options_of: OptionsOf) -> list[st
             if "{" in table[name] and not equals:
                 value = words[at] if at < len(words) else "N"
                 at += 1
-            found += _filled(table[name], value)
+            written = _filled(table[name], value)
+            if written[:1] == [PIPE]:
+                piped = written
+            else:
+                found += written
         elif not word.startswith("-") and command in WORDS:
             own_file = command == "up" and word.endswith((".yaml", ".yml"))
             found += _filled("-f {value}" if own_file else WORDS[command], word)
@@ -259,14 +311,16 @@ def _rewritten(command: str, words: list[str], options_of: OptionsOf) -> list[st
             if word in valued:
                 found += words[at : at + 1]
                 at += 1
-    return [*found, *script]
+    # With a pipe, what is followed would show only at its end.
+    return [*found, *script, *(piped if not {"-f", "--follow"} & set(found) else ())]
 
 
 def _filled(template: str, value: str) -> list[str]:
     """The words of a template for a value."""
     shape = shape_of(value) if "{shape}" in template else ""
     count = value.rpartition(":")[2]
-    parts = [part.format(value=value, shape=shape, count=count, nothing="") for part in template.split()]
+    blanks = {"value": value, "shape": shape, "count": count, "pipe": PIPE, "nothing": ""}
+    parts = [part.format(**blanks) for part in template.split()]
     return [part for part in parts if part]
 
 
@@ -282,15 +336,24 @@ def _unknown(command: str, typed: list[str], changed: list[str], *, words: bool)
 
 def shape_of(gpus: str) -> str:
     """The cheapest shape with these GPUs, as `A10:2` or `A100-80GB:8` names them; `UNKNOWN_SHAPE` where none has."""
-    from provision.catalog import SHAPES
-
-    name, _, count = gpus.strip("{} ").partition(":")
-    wanted = count.strip() or "1"
-    fitting = [
-        shape
-        for shape in SHAPES.values()
-        if name.casefold() in (shape.gpu.casefold(), f"{shape.gpu}-{shape.gpu_memory_gb}gb".casefold())
-        and str(shape.gpus) == wanted
-    ]
+    wanted = gpus.strip("{} ").partition(":")[2].strip() or "1"
+    fitting = [shape for shape in _with_gpu(gpus) if str(shape.gpus) == wanted]
     cheapest = min(fitting, key=lambda shape: shape.usd_per_hour or float("inf"), default=None)
     return cheapest.name if cheapest else UNKNOWN_SHAPE
+
+
+def gpu_of(gpus: str) -> str:
+    """The GPU of `A10:3` or `a100-80gb` as `gpuctl shapes` names it; empty where no shape has it."""
+    return next((shape.gpu for shape in _with_gpu(gpus)), "")
+
+
+def _with_gpu(gpus: str) -> "list[Shape]":
+    """The shapes with the GPU that is named, however many."""
+    from provision.catalog import SHAPES
+
+    name = gpus.strip("{} ").partition(":")[0].casefold()
+    return [
+        shape
+        for shape in SHAPES.values()
+        if name in (shape.gpu.casefold(), f"{shape.gpu}-{shape.gpu_memory_gb}gb".casefold())
+    ]

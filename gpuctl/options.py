@@ -21,6 +21,7 @@ import click
 
 from gpuctl import completions, overview
 from gpuctl.errors import Usage
+from inventories.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
@@ -172,6 +173,27 @@ def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | 
     return f"note: the --json at the end went to the {what}; gpuctl's own goes before it: {line.rstrip()}"
 
 
+def no_such_option(error: click.NoSuchOption) -> str:
+    """The sentence for an option that is not there, with the one that is most like it."""
+    meant = did_you_mean(error.option_name, error.possibilities or ())
+    return f"No such option {error.option_name!r}{meant or '.'}"
+
+
+def refuse_late_dry_run(command: str, words: Sequence[str]) -> None:
+    """Raise Usage for a --dry-run behind a script, where a person most likely meant gpuctl's: a run would start.
+
+    `command`: gpuctl's, as it is typed before `words`. Behind a `--` it is the script's without doubt.
+    """
+    own = words[: words.index("--")] if "--" in words else words
+    if "--dry-run" in own:
+        before = shlex.join(word for word in words if word != "--dry-run")
+        ours = f"gpuctl {command.replace(' ', ' --dry-run ', 1)}{before}".rstrip()
+        raise Usage(
+            f"--dry-run goes before the script: {ours}. "
+            f"To give it to the script: gpuctl {command.replace(' ', ' --no-dry-run ', 1)}{shlex.join(words)}"
+        )
+
+
 class ScriptCommand(click.Command):
     """A command that runs a script: what follows its name, or `-m MODULE`, is the script's.
 
@@ -188,7 +210,7 @@ class ScriptCommand(click.Command):
         try:
             return super().parse_args(ctx, _end_options_after_module(args, self.params))
         except click.NoSuchOption as error:
-            raise click.UsageError(f"{error.format_message()} {self.tail_hint}".rstrip(), ctx) from error
+            raise click.UsageError(f"{no_such_option(error)} {self.tail_hint}".rstrip(), ctx) from error
 
 
 def _end_options_after_module(args: list[str], params: list[click.Parameter]) -> list[str]:

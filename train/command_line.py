@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import IO, Any, NoReturn, get_args
 
+from train.networks import unknown_network
 from train.options import (
     DEFAULT_LR,
     Augmentation,
@@ -37,6 +38,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     found, unknown = parser.parse_known_args(argv)
     if unknown:
         parser.error(_not_an_option(unknown[0]))
+    if (no_network := unknown_network(found.model)) is not None:
+        parser.error(f"--model {no_network}")
     if found.lr is None:
         found.lr = DEFAULT_LR[found.optimizer]
     if found.grow_batch and found.schedule != "plateau":

@@ -1,6 +1,5 @@
 """The networks: two small ones of our own, and torchvision's classification networks by their names."""
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,8 @@ import torch
 from torch import nn
 
 from train.errors import BadOptions
-from train.options import OUR_MODELS, Options
+from train.networks import unknown_network
+from train.options import Options
 from train.vision import torchvision
 
 ImageShape = tuple[int, int, int]
@@ -75,14 +75,8 @@ def cnn(image: ImageShape, classes: int) -> nn.Module:
 def _of_torchvision(name: str, classes: int) -> nn.Module:
     models = torchvision().models
     known = models.list_models(module=models)  # those that give a score for each class
-    if name not in known:
-        near = difflib.get_close_matches(name.lower(), sorted({*OUR_MODELS, *known}), n=3)
-        meant = (
-            f"Did you mean {' or '.join(near)}?"
-            if near
-            else f"Give {', '.join(OUR_MODELS)}, or one of these."
-        )
-        raise BadOptions(f"{name} is not one of torchvision's classification networks. {meant}")
+    if (unknown := unknown_network(name, known)) is not None:
+        raise BadOptions(unknown)
     model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **KEYWORDS.get(name, {}))
     return model
 

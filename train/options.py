@@ -17,7 +17,6 @@ Device = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
 DEFAULT_BATCH = 64
-OUR_MODELS = ("cnn", "mlp", "resnet18")
 
 
 @dataclass(frozen=True, kw_only=True)

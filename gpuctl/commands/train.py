@@ -17,6 +17,7 @@ from gpuctl.options import (
     env_option,
     install_options,
     json_note,
+    refuse_late_dry_run,
 )
 from gpuctl.variables import variable
 from remote.launchers import LAUNCHERS
@@ -75,7 +76,11 @@ OURS = frozenset({
     metavar="N",
     help="Where a run fails, start another from its checkpoints on the nodes that answer, at most N times (0).",
 )
-@click.option("--dry-run", is_flag=True, help="Print exactly what would be run and set on each node.")
+@click.option(
+    "--dry-run/--no-dry-run",
+    default=None,
+    help="Print exactly what would be run and set on each node. no: a --dry-run behind the script is the script's.",
+)
 @click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
 @click.argument(
     "words",
@@ -100,7 +105,7 @@ def command(
     resume: bool,
     resume_from: str | None,
     max_restarts: int,
-    dry_run: bool,
+    dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],
 ) -> int:
@@ -169,9 +174,13 @@ def command(
     check_device(request)
     taken = OURS & set(words if module else words[1:])
     before = "train " if module is None else f"train -m {module} "
+    if dry_run is None and not request.built_in:
+        refuse_late_dry_run(before, words)
     if note := None if request.built_in else json_note(app, before, "script", words):
         app.output.say(note)
         taken -= {"--json"}
+    if dry_run is False:
+        taken -= {"--dry-run"}
     if taken:
         # Many a script passes over what it doesn't know, and would run to its end on another cluster.
         app.output.say(

@@ -371,6 +371,45 @@ def test_json_flag_after_script_or_command_prints_note(
     assert json.loads(out)["error"]["exit_status"] == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "ours", "scripts"),
+    [
+        ("my.py --dry-run", "gpuctl train --dry-run my.py", "gpuctl train --no-dry-run my.py --dry-run"),
+        (
+            "--resume my.py --lr 1 --dry-run",
+            "gpuctl train --dry-run my.py --lr 1",
+            "gpuctl train --no-dry-run my.py --lr 1 --dry-run",
+        ),
+        (
+            "-m pkg.mod --dry-run",
+            "gpuctl train --dry-run -m pkg.mod",
+            "gpuctl train --no-dry-run -m pkg.mod --dry-run",
+        ),
+    ],
+)
+def test_train_refuses_a_dry_run_behind_the_script(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    ours: str,
+    scripts: str,
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    assert cli.main(["train", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert said == (f"error: --dry-run goes before the script: {ours}. To give it to the script: {scripts}\n")
+
+
+@pytest.mark.parametrize("words", ["--no-dry-run my.py --dry-run", "my.py -- --dry-run"])
+def test_train_leaves_a_dry_run_that_is_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    assert cli.main(["train", *words.split()]) == 2
+    assert "There is no cluster default" in capsys.readouterr().err
+
+
 def test_check_built_in_refuses_json_after_double_dash() -> None:
     with pytest.raises(errors.Usage, match=r"gpuctl's own --json goes before --: gpuctl train --json -- …$"):
         check_built_in(("--epochs", "1", "--json"))

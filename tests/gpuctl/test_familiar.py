@@ -26,7 +26,8 @@ def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("launch --gpus A10:2", "gpuctl up --shape VM.GPU.A10.2"),
         ("launch --gpus A100-80GB:8 --use-spot -n 2", "gpuctl up --shape p4de.24xlarge --spot --count 2"),
         ("launch -c my task.yaml", "gpuctl up --cluster my -f task.yaml"),
-        ("launch --gpus A10:3", "gpuctl up --shape SHAPE (gpuctl shapes lists them)"),
+        ("launch --gpus A10:3", "gpuctl up --shape SHAPE (gpuctl shapes A10 lists them)"),
+        ("launch --gpus XYZ", "gpuctl up --shape SHAPE (gpuctl shapes lists them)"),
         (
             "launch -c my --gpus=T4 -- python my.py --lr 1",
             "gpuctl up --cluster my --shape g4dn.xlarge; then train on them: gpuctl train --cluster my my.py --lr 1",
@@ -43,6 +44,9 @@ def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("get pods", "gpuctl status"),
         ("ps", "gpuctl runs"),
         ("tail", "gpuctl logs -f"),
+        ("tail -f", "gpuctl logs -f"),
+        ("tail --follow 20261121", "gpuctl logs -f 20261121"),
+        ("tail -n 5 20261121", "gpuctl logs -f 20261121"),
         ("tail 20261121", "gpuctl logs -f 20261121"),
         ("cp a b", "gpuctl push FILE; from the nodes: gpuctl pull FILE"),
         ("cost", "gpuctl clusters; what a run cost: gpuctl results; list prices: gpuctl shapes"),
@@ -79,6 +83,14 @@ def test_other_tools_commands_suggest_gpuctl_line(
         ("train --gpus A10:2", "--gpus", "gpuctl train --nproc-per-node 2"),
         ("down my", "'my'", "gpuctl down --cluster my"),
         ("--cluster blue down --force", "--force", "gpuctl down --cluster blue --yes"),
+        ("status -r", "-r", "gpuctl status"),
+        ("status --refresh -v", "--refresh", "gpuctl status -v"),
+        ("logs --tail 10", "--tail", "gpuctl logs | tail -n 10"),
+        ("logs -n 5 20261121 --rank 0", "-n", "gpuctl logs 20261121 --rank 0 | tail -n 5"),
+        ("logs -f --tail=10", "--tail", "gpuctl logs -f"),
+        ("up --gpus A100", "--gpus", "gpuctl up --shape SHAPE (gpuctl shapes A100 lists them)"),
+        ("up --idle-minutes-to-autostop 10 --spot", "--idle-minutes-to-autostop",
+         "gpuctl up --ttl TIME --spot (TIME, such as 4h, is the machines' whole life, idle or not)"),
         ("status -o table", "-o", "gpuctl status --json"),
     ],
 )  # fmt: skip
@@ -98,7 +110,24 @@ def test_other_tools_options_suggest_gpuctl_line(
             "Invalid value for '--count': 'many' is not a valid integer. See `gpuctl up --help`.",
         ),
         ("exec --bogus -- ls -n 2", "No such option '--bogus'"),
-        ("up --cuont 2", "No such option '--cuont'. (Did you mean one of: "),
+        ("up --cuont 2", "No such option '--cuont'; did you mean '--count'? See `gpuctl up --help`."),
+        ("up --shpae S", "No such option '--shpae'; did you mean '--shape'? See `gpuctl up --help`."),
+        (
+            "train --nnode 2 my.py",
+            "No such option '--nnode'; did you mean '--nnodes'? Options of your script ",
+        ),
+        (
+            "down --all",
+            "down does not take --all. gpuctl clusters lists them, gpuctl down --cluster NAME removes one; ",
+        ),
+        ("down -a", "down does not take -a. "),
+        ("stop -a", "stop does not take -a. gpuctl runs lists them, gpuctl stop RUN ends one"),
+        (
+            "init",
+            "gpuctl has no 'init'. Nothing has to be set up. A first cluster, on this machine: gpuctl up ",
+        ),
+        ("job submit", "gpuctl has no 'job'. Start a run: gpuctl train my.py; "),
+        ("fleet", "gpuctl has no 'fleet'. Create machines: gpuctl up; "),
         ("up my --bogus", "No such option '--bogus'."),
         ("--no-color", "Missing command. See `gpuctl --help`."),
     ],
@@ -155,6 +184,8 @@ def test_familiar_tables_map_foreign_names_to_existing_ones() -> None:
         ours = begin.split()[0]
         assert ours in overview.COMMANDS or ours.startswith("-"), typed
     assert not set(familiar.SENTENCES) & {*overview.COMMANDS, *familiar.COMMANDS}
+    for command, sentences in familiar.OPTION_SENTENCES.items():
+        assert not set(sentences) & (options_of(command) | set(familiar.OPTIONS.get(command, {})))
     for command, table in familiar.OPTIONS.items():
         for name in [command] if command else overview.COMMANDS:
             own = options_of(name)

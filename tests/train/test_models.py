@@ -8,6 +8,7 @@ from torch import nn
 
 from train.errors import BadEnvironment, BadOptions
 from train.models import build
+from train.networks import TORCHVISION_MODELS
 from train.options import Options
 from train.vision import torchvision
 
@@ -118,6 +119,11 @@ def test_build_suggests_the_nearest_model_for_a_mistyped_name(name, meant):
         f"{name} is not one of torchvision's classification networks. Did you mean "
     )
     assert meant in str(raised.value)
+
+
+def test_torchvision_models_lists_every_classification_network_of_torchvision():
+    models = torchvision().models
+    assert sorted(TORCHVISION_MODELS) == models.list_models(module=models)
 
 
 @pytest.mark.parametrize("name", ["zzzz", "fasterrcnn_resnet50_fpn", "raft_large"])

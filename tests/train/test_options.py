@@ -162,3 +162,20 @@ def test_train_main_imports_neither_torch_nor_numpy(node):
         [sys.executable, "-c", script], cwd=node, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("resnet81", "Did you mean resnet18"),
+        ("nope", "Give cnn, mlp, resnet18, or another of these, such as resnet50, "),
+        ("fasterrcnn_resnet50_fpn", "is not one of torchvision's classification networks. "),
+    ],
+)
+def test_parse_refuses_a_network_that_is_not_there_without_torch(name, meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--model", name])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: --model {name} is not one of torchvision's classification networks. ")
+    assert meant in said
