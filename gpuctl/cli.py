@@ -143,7 +143,9 @@ def main(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         if not app.options.json and _asked_for_json(arguments):  # the line was not read to its end
             app.give(json=True)
-        return _report(app, "Usage", _familiar(arguments, error) or _usage_message(error), 2, error)
+        return _report(
+            app, "Usage", _familiar(arguments, error) or _usage_message(arguments, error), 2, error
+        )
     except Exception as error:  # noqa: BLE001 - nobody is to see a traceback who did not ask for it
         return _report(app, type(error).__name__, *_sentence(error), error)
 
@@ -171,15 +173,23 @@ def _sentence(error: Exception) -> tuple[str, int]:
     return f"{what.rstrip('.')}. This is a bug in gpuctl; --verbose shows where.", 1
 
 
-def _usage_message(error: click.ClickException) -> str:
+def _usage_message(arguments: Sequence[str], error: click.ClickException) -> str:
     """click's own message, as one of our sentences."""
     message = (
         no_such_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     ).strip()
     message = message if message.endswith((".", "?", "!", ")")) else message + "."
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "gpuctl"
+    path = context.command_path if context else _command_of(arguments)
     return f"{message} See `{path} --help`."
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The command that was typed, with `gpuctl`: click does not tell of which one an option lacks its value."""
+    from gpuctl import familiar  # only those who have an error pay for it
+
+    at = familiar.command_at(arguments)
+    return "gpuctl" if at is None or arguments[at] not in overview.COMMANDS else f"gpuctl {arguments[at]}"
 
 
 def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | None:

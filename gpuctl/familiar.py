@@ -47,7 +47,8 @@ SENTENCES: Mapping[str, str] = {
     ),
     "init": "Nothing has to be set up. A first cluster, on this machine: gpuctl up --provider local --count 2; "
     "what rented machines need: gpuctl doctor",
-    "job": "Start a run: gpuctl train my.py; list them: gpuctl runs; follow one: gpuctl logs -f; end one: gpuctl stop",
+    "job": "Start a run: gpuctl train my.py; list them: gpuctl runs; follow one: gpuctl logs -f; "
+    "end one: gpuctl stop",
     **dict.fromkeys(
         ("fleet", "fleets", "cluster"),
         "Create machines: gpuctl up; list the clusters: gpuctl clusters; remove one: gpuctl down --cluster NAME",
@@ -63,8 +64,8 @@ _ALL = ("--all", "-a", "-A")
 OPTION_SENTENCES: Mapping[str, Mapping[str, str]] = {
     "down": dict.fromkeys(
         _ALL,
-        "gpuctl clusters lists them, gpuctl down --cluster NAME removes one; gpuctl reap removes all that are rented, "
-        "also those of others in the account",
+        "gpuctl clusters lists them, gpuctl down --cluster NAME removes one; gpuctl reap removes all that are "
+        "rented, also those of others in the account",
     ),
     "stop": dict.fromkeys(_ALL, "gpuctl runs lists them, gpuctl stop RUN ends one"),
 }
@@ -163,7 +164,7 @@ def answer(
     not got; None: it was a word.
     """
     typed = _without_secrets(typed)
-    at = _command_at(typed)
+    at = command_at(typed)
     if at is None:
         return None
     before, name, rest = list(typed[:at]), typed[at], list(typed[at + 1 :])
@@ -232,7 +233,7 @@ def _parted(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:at], script[script[:1] in (["python"], ["python3"]) :]
 
 
-def _command_at(typed: Sequence[str]) -> int | None:
+def command_at(typed: Sequence[str]) -> int | None:
     """Where the command's name is, behind options of gpuctl itself."""
     at = 0
     while at < len(typed) and typed[at].startswith("-"):

@@ -23,11 +23,7 @@ NAMES = (*PROVIDERS, *CLOUDS)
 
 def load(name: str, folder: ClusterFolder) -> Provider:
     """The provider of that name for one cluster. Raises UnknownProvider where this build has none."""
-    if name not in NAMES:
-        raise UnknownProvider(
-            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, NAMES) or '.'} "
-            f"Give {' or '.join(NAMES)} with `--provider`."
-        )
+    check_name(name)
     if name in CLOUDS:
         from provision.cloud_provider import CloudProvider
 
@@ -35,6 +31,15 @@ def load(name: str, folder: ClusterFolder) -> Provider:
     module = importlib.import_module(PROVIDERS[name][0])
     made: Provider = module.provider(folder)
     return made
+
+
+def check_name(name: str) -> None:
+    """Raise UnknownProvider for a name that no provider of this build has."""
+    if name not in NAMES:
+        raise UnknownProvider(
+            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, NAMES) or '.'} "
+            f"Give {' or '.join(NAMES)} with `--provider`."
+        )
 
 
 def infer(spec: Spec) -> str:

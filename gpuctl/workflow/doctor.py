@@ -17,7 +17,7 @@ from provision.errors import ProvisionError
 
 
 def doctor(app: App, spec: Spec) -> dict[str, Any]:
-    """The document of `doctor --json`."""
+    """The document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
     folder = app.store.cluster(spec.cluster)
     findings = [*_here(app.store.home, folder), *_cloud(folder, spec)]
     return {
@@ -77,10 +77,10 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 
 
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
-    """The account that the spec, or the cluster, is about."""
+    """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
     from gpuctl.workflow.chosen import choose_provider, taken
     from provision.cloud_provider import CloudProvider
-    from provision.providers import infer, load
+    from provision.providers import check_name, infer, load
 
     if spec.provider is None and spec.shape is None and not folder.exists():
         yield Finding(
@@ -90,13 +90,14 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
             fix="Say which: `gpuctl doctor --shape S --count N` checks the account for just those machines.",
         )
         return
+    spec = taken(spec)
+    # Machines that are named are asked about for their own sake, whatever this cluster is. A name that nobody has is
+    # no finding, but wrong input.
+    named = infer(spec) if spec.provider is not None or spec.shape is not None else None
+    if named is not None:
+        check_name(named)
     try:
-        spec = taken(spec)
-        # Machines that are named are asked about for their own sake, whatever this cluster is.
-        named = spec.provider is not None or spec.shape is not None
-        provider = (
-            load(infer(spec), _folder_for(infer(spec), folder)) if named else choose_provider(folder, spec)
-        )
+        provider = load(named, _folder_for(named, folder)) if named else choose_provider(folder, spec)
         if isinstance(provider, CloudProvider):
             yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:

@@ -19,8 +19,8 @@ from inventories.store import Store
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | None]:
     """The request completed by the earlier run that it names, and that run; None where it names none.
 
-    Raises NotFound or Usage, and Failed where there are no checkpoints, or where newer ones may lie on a machine that
-    does not answer.
+    Raises NotFound, where there are no checkpoints, or Usage; and Failed where some, or newer ones, may lie on a
+    machine that does not answer.
     """
     if request.resume_from:
         earlier = _named(app, latest(app, request.resume_from).load_run())
@@ -39,7 +39,7 @@ def _named(app: App, run: Run) -> Earlier:
     asked = survey(app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run)))
     picked = asked.pick()
     if picked is None:
-        raise Failed(_nothing(f"Run {run.run} left no checkpoint that can be reached", asked))
+        raise _nothing(f"Run {run.run} left no checkpoint that can be reached", asked)
     source, found, places = picked
     newer, error = asked.unknown() or (None, "")
     if newer is not None and not newer == source == run:
@@ -60,7 +60,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> Earlier:
         if request.built_in:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         other = every.only({run.run for run in runs}.difference(mine)).pick()
-        raise Failed(_nothing(f"{who} left a checkpoint that can be reached", asked, other))
+        raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
     source, found, places = picked
     if (missed := asked.unknown()) is not None:
         raise Failed(older(source, *missed))
@@ -237,15 +237,18 @@ def _newest_first(app: App) -> list[Run]:
     return runs
 
 
-def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> str:
-    """The sentences for no checkpoints. `other`: what a run of another script left."""
+def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> Failed | NotFound:
+    """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be asked.
+
+    `other`: what a run of another script left.
+    """
     instead = unreached = ""
     if other is not None:
         run, _, _ = other
         instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
     if asked.errors:
         unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
-    return (
+    return (Failed if asked.errors else NotFound)(
         f"{who}: a run goes on from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on its "
         f"first node. To start from the beginning, leave out --resume.{unreached}{instead}"
     )

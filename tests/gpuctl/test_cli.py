@@ -235,6 +235,25 @@ def test_doctor_reports_missing_cloud_sdk(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shape", "nope"), "No provider has a shape 'nope'."),
+        (("--provider", "nope"), "This build of gpuctl has no provider 'nope'"),
+    ],
+)
+def test_doctor_refuses_a_shape_or_provider_that_nobody_has(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    assert cli.main(["doctor", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
 def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
     assert left_behind("R", interrupted=False) == "run R goes on; gpuctl logs -f R follows it"
     told = left_behind("R", interrupted=True)

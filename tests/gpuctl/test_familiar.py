@@ -111,6 +111,9 @@ def test_other_tools_options_suggest_gpuctl_line(
         ),
         ("exec --bogus -- ls -n 2", "No such option '--bogus'"),
         ("up --cuont 2", "No such option '--cuont'; did you mean '--count'? See `gpuctl up --help`."),
+        ("results --csv", "Option '--csv' requires an argument. See `gpuctl results --help`."),
+        ("down --cluster", "Option '--cluster' requires an argument. See `gpuctl down --help`."),
+        ("--cluster", "Option '--cluster' requires an argument. See `gpuctl --help`."),
         ("up --shpae S", "No such option '--shpae'; did you mean '--shape'? See `gpuctl up --help`."),
         (
             "train --nnode 2 my.py",

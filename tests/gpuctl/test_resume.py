@@ -4,10 +4,12 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gpuctl import cli
 from gpuctl.errors import Usage
 from gpuctl.workflow.checkpoints import Earlier, Place, Survey, goes_on
 from gpuctl.workflow.placement import interrupts_held_back, receivers
@@ -17,7 +19,7 @@ from gpuctl.workflow.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
 from inventories.machine import Inventory, Machine
 from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
-from inventories.store import ClusterFolder
+from inventories.store import ClusterFolder, Store
 from remote.checkpoints import Checkpoints, keep_times
 
 RUN = Run(
@@ -495,3 +497,20 @@ def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:
         done.append(3)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--resume-from", RUN.run], ["--resume", "sub/my.py"]])
+def test_resume_without_any_checkpoint_is_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path)
+    store.cluster("default").save(
+        Inventory(cluster="default", provider="hosts", created_at=RUN.started_at, machines=())
+    )
+    folder = store.new_run(datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC))
+    options = replace(RUN.options or RunOptions(), project=str(tmp_path))
+    folder.save_run(replace(RUN, run=folder.id, options=options))
+    assert cli.main(["train", *(folder.id if word == RUN.run else word for word in words)]) == 2
+    assert "To start from the beginning, leave out --resume." in capsys.readouterr().err

@@ -76,14 +76,15 @@ def test_commands_with_cluster_refuse_bad_options(cluster: Gpuctl, tmp_path: Pat
 def test_train_checks_built_in_options_before_launching(cluster: Gpuctl) -> None:
     before = cluster.ok("runs", "--json").json["runs"]
     refused(cluster, "train", "--", "--epohcs", "2", said=("--epochs?", "gpuctl train -- --help"))
+    refused(cluster, "train", "--", "--model", "resnet81", said=("Did you mean resnet18",))
     refused(cluster, "train", "--dry-run", "--", "--epochs", "x", said=("--epochs: 'x' can't be used",))
     assert cluster.ok("runs", "--json").json["runs"] == before
 
 
 def test_train_exits_2_when_ranks_reject_an_option(cluster: Gpuctl) -> None:
-    done = cluster("train", "--json", "--nnodes", "1", "--", "--model", "resnet19")
+    done = cluster("train", "--json", "--nnodes", "1", "--", "--model", "cnn", "--stem", "cifar")
     assert (done.status, done.json["status"], done.json["exit_code"]) == (2, "failed", 2)
-    assert "resnet19" in done.json["first_error"]["message"]
+    assert "--stem is for residual networks" in done.json["first_error"]["message"]
 
 
 def test_down_of_unknown_cluster_names_existing_clusters(cluster: Gpuctl) -> None:

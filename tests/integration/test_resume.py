@@ -209,7 +209,7 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
         (("--resume", "other.py"), "No run of that script left a checkpoint"),
     ):
         refused = two_hosts("train", *words)
-        assert refused.status == 1
+        assert refused.status == 2
         assert who in refused.err
         assert "leave out --resume" in refused.err
     assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
@@ -217,7 +217,7 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     left = two_hosts.ok("train", "--nnodes", "1", "--json", "leaves.py", "1", "0").json["run"]
     last = two_hosts.ok("train", "--nnodes", "1", "--json", "plain.py").json["run"]
     refused = two_hosts("train", "--resume", "--", "--epochs", "5")
-    assert refused.status == 1
+    assert refused.status == 2
     assert f"Run {last}, the latest, was of plain.py, and no run of that left a checkpoint" in refused.err
     assert f"Run {left} of leaves.py left some: gpuctl train --resume-from {left}\n" in refused.err
     assert "SECRET" in (two_hosts.run_folder(run) / "run.json").read_text()
