@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl import text
+from gpuctl.bottleneck import disturbed
 from gpuctl.figures import new_figure, save_figure
 from gpuctl.forecast import Outlook
 from gpuctl.scaling import Layout, Measured
@@ -47,8 +48,9 @@ def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[O
         if known is None:
             _name(axes, layout, speed.fast)
     numbers = sorted({*ranks, *(layout.world_size for layout, _, _ in foretold)})
-    a_rank = measured[0].samples_per_s / measured[0].layout.world_size
-    axes.plot(numbers, [a_rank * number for number in numbers], "--", color="gray", label="ideal")
+    if not disturbed(measured):
+        a_rank = measured[0].samples_per_s / measured[0].layout.world_size
+        axes.plot(numbers, [a_rank * number for number in numbers], "--", color="gray", label="ideal")
     axes.set_xticks(numbers)
     axes.set_ylim(bottom=0)
     axes.legend()

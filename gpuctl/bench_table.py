@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.bottleneck import bottleneck, doubts
+from gpuctl.bottleneck import bottleneck, comparable, doubts
 from gpuctl.fitted import Fitted
 from gpuctl.forecast import Forecast, Outlook, Range
 from gpuctl.scaling import Measured
@@ -37,14 +37,14 @@ def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) 
 
 def layouts_table(measured: Sequence[Measured]) -> RenderableType:
     """A line a layout; columns of which nothing is known are left out."""
-    first = measured[0]
+    first, sound = measured[0], comparable(measured)
     columns: dict[str, Callable[[Measured], str]] = {
         "layout": lambda one: one.layout.name,
         "epoch": lambda one: text.duration(one.epoch_s),
         "spread": lambda one: text.percent(one.spread),
         "samples/s": lambda one: text.count(one.samples_per_s),
-        "speed-up": lambda one: f"{one.speed_up(first):.2f} x",
-        "efficiency": lambda one: text.percent(one.efficiency(first)),
+        "speed-up": lambda one: _times(one.speed_up(first) if one in sound else None),
+        "efficiency": lambda one: text.percent(one.efficiency(first) if one in sound else None),
         "data": lambda one: _share(one.share.data),
         "compute": lambda one: _share(one.share.compute),
         "comm.": lambda one: _share(one.share.communication),

@@ -76,6 +76,11 @@ def disturbed(measured: Sequence[Measured]) -> bool:
     return _best(measured).efficiency(measured[0]) > TOO_GOOD_EFFICIENCY
 
 
+def comparable(measured: Sequence[Measured]) -> Sequence[Measured]:
+    """The layouts (of at least one) whose speed-up says something: where the first was held up, that one alone."""
+    return measured[:1] if disturbed(measured) else measured
+
+
 def _best(measured: Sequence[Measured]) -> Measured:
     """The layout whose ranks are the fastest, of those whose batch is the first one's."""
     first = measured[0]

@@ -236,8 +236,11 @@ class Measured:
         """The speed-up, a rank."""
         return self.speed_up(base) * base.layout.world_size / self.layout.world_size
 
-    def document(self, base: "Measured") -> dict[str, Any]:
-        """The layout's element of the document of `bench --json`; `base`: the first layout."""
+    def document(self, base: "Measured", *, compared: bool = True) -> dict[str, Any]:
+        """The layout's element of the document of `bench --json`; `base`: the first layout.
+
+        `compared`: whether the two can be compared: else the figures of it are null.
+        """
         return {
             "layout": self.layout.name,
             "nnodes": self.layout.nodes,
@@ -248,8 +251,8 @@ class Measured:
             "epoch_s": self.epochs_s,
             "epoch_s_median": self.epoch_s,
             "samples_per_s": self.samples_per_s,
-            "speed_up": self.speed_up(base),
-            "efficiency": self.efficiency(base),
+            "speed_up": self.speed_up(base) if compared else None,
+            "efficiency": self.efficiency(base) if compared else None,
             "step_ms": self.step_ms,
             "share": self.share,
             "hourly_usd": self.hourly_usd,

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.bottleneck import bottleneck, disturbed, doubts
+from gpuctl.bottleneck import bottleneck, comparable, disturbed, doubts
 from gpuctl.buckets import buckets_of
 from gpuctl.forecast import Outlook, outlook
 from gpuctl.links import Line, network_of, nominal_gb_s
@@ -49,6 +49,7 @@ class Bench:
     def document(self) -> dict[str, Any]:
         """The document of `bench --json`."""
         first, found = self.measured[0], bottleneck(self.measured)
+        sound = comparable(self.measured)
         return {
             "cluster": self.cluster,
             "script": "built-in",
@@ -59,7 +60,7 @@ class Bench:
             "dataset": first.job.dataset,
             "batch_size": first.job.batch_size if same_batch(self.measured) else None,
             "gradient_bytes": first.job.gradient_bytes,
-            "layouts": [one.document(first) for one in self.measured],
+            "layouts": [one.document(first, compared=one in sound) for one in self.measured],
             "forecast": [one.document() for one in self.outlooks],
             "bottleneck": found.kind if found else None,
             "advice": f"{found.sentence} {found.advice}" if found else None,

@@ -61,6 +61,13 @@ def shown(table: RenderableType) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def test_bench_table_shows_no_speed_up_over_a_layout_that_was_held_up() -> None:
+    held_up = (measured(1, 1, 16.4), measured(2, 1, 1.1), measured(2, 2, 4.1))
+    lines = shown(bench_table(held_up))
+    assert [line.split()[7:9] for line in lines[2:5]] == [["x", "100.0"], ["-", "10"], ["-", "10"]], lines
+    assert "7.5 times as fast" in "\n".join(lines)
+
+
 def test_bench_table_shows_timings_bars_and_forecast() -> None:
     foretold = [
         outlook(layout, SEED, NETWORK, gpus_a_node=2) for layout in parse_layouts("2x2,4x2,1x8", "--forecast")

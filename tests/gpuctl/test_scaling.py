@@ -212,6 +212,11 @@ def test_same_batch_compares_batch_sizes_of_layouts() -> None:
     assert not same_batch([one, two, four])
 
 
+def test_measured_document_has_no_speed_up_over_what_it_can_not_be_compared_with() -> None:
+    document = measured("2x1", 1.0).document(measured("1x1", 16.0), compared=False)
+    assert (document["speed_up"], document["efficiency"]) == (None, None)
+
+
 def test_measured_document_lists_all_figures() -> None:
     first, second = (
         measured("1x1", 16.0, hourly_usd=3.6),
