@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gpuctl.workflow.unprepared import goes_on
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
@@ -35,6 +36,7 @@ def connected(
     `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
     """
     from remote.connection import connect
+    from remote.errors import RemoteError
     from remote.fanout import fan_out, values
 
     outcomes = fan_out(
@@ -48,7 +50,15 @@ def connected(
         for outcome in outcomes:
             if outcome not in there:
                 say(f"left out: {outcome.error}")
-        yield values(there)
+        try:
+            nodes = values(there)
+        except RemoteError as error:
+            silent = {outcome.node for outcome in there if outcome.error is not None}
+            if advice := goes_on(folder, [machine for machine in machines if machine.name in silent]):
+                between = "\n" if "\n" in str(error) else " "
+                error.args = (f"{error}{between}{advice}.",)
+            raise
+        yield nodes
     finally:
         for outcome in outcomes:
             if outcome.value is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
+from gpuctl.workflow.unprepared import ready_ids
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InventoryError
 from inventories.files import write_atomic
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 BOOT_TIMEOUT_S = 900.0
 """From the moment that the provider calls a machine running; bare metal takes longest."""
-READY = "ready"
-"""In the journal: machines that an `up` called ready, by id."""
 MOST_SHOWN = 3
 """Consoles of which lines are shown; many machines mostly fail alike."""
 
@@ -114,7 +113,7 @@ def never_ready(
     folder: ClusterFolder, machines: Sequence[Machine], *, created: Collection[str]
 ) -> frozenset[str]:
     """The names of machines that no `up` has called ready: just `created`, or of an earlier `up` that was cut off."""
-    ready = {one for entry in folder.journal.read() if entry["event"] == READY for one in entry["machines"]}
+    ready = ready_ids(folder)
     return frozenset(
         machine.name for machine in machines if machine.name in created or machine.id not in ready
     )

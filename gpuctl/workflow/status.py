@@ -9,6 +9,7 @@ from gpuctl.options import App
 from gpuctl.workflow.chosen import provider_name
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.open_runs import OpenRun, open_runs
+from gpuctl.workflow.unprepared import goes_on
 from gpuctl.workflow.up import describe
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
@@ -92,6 +93,8 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
     else:
         found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
         machines = tuple(found.values())
+    if len(machines) == len(inventory.machines) and (advice := goes_on(folder, machines)):
+        say(advice)
     return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
 
 

@@ -15,7 +15,8 @@ from gpuctl.workflow.chosen import choose_provider, folder_to_plan, taken
 from gpuctl.workflow.firewall import let_go
 from gpuctl.workflow.open_runs import open_runs
 from gpuctl.workflow.ray import end_ray
-from gpuctl.workflow.reach import BOOT_TIMEOUT_S, READY, Boot, never_ready, reach, without_gpus
+from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, never_ready, reach, without_gpus
+from gpuctl.workflow.unprepared import READY, goes_on
 from inventories.driver import NO_DRIVER
 from inventories.errors import InvalidInput
 from inventories.files import write_atomic
@@ -77,12 +78,15 @@ def up(
                 plan = provider.plan(spec, before)
                 app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
                 inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
-        except BaseException:
+        except BaseException as error:
             if fresh:
                 _forget_if_empty(app, folder, provider)
+            if isinstance(error, KeyboardInterrupt) and (left := _inventory(folder)) is not None:
+                _say(app, goes_on(folder, left.machines))
             raise
     seconds = round(time.monotonic() - began, 3)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
+    _say(app, goes_on(folder, inventory.machines))
     return describe(inventory) | {"seconds": seconds}
 
 
@@ -350,4 +354,5 @@ def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
 
 
 def _say(app: App, text: str) -> None:
-    app.output.say(text)
+    if text:
+        app.output.say(text)
