@@ -113,6 +113,10 @@ def test_reap_continues_if_one_cloud_refuses_removal(oci: CloudGpuctl, aws: Fake
     words = ("--shape", "g5.12xlarge", "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes", "--cluster", "two")
     oci.ok("up", *words, env=aws.env)
     oci.cloud.fault(operation="TerminateInstance", times=0, **DENIED["oci"])
+    assert reaped(oci, "--cluster", "three", env=aws.env).status == 2, (
+        "and no other one is removed in its place"
+    )
+    assert len(aws.live_instances()) == 1
     done = reaped(oci, env=aws.env)
     assert done.status == 4, done.err
     assert aws.owned() == []
@@ -120,7 +124,7 @@ def test_reap_continues_if_one_cloud_refuses_removal(oci: CloudGpuctl, aws: Fake
     for instance in oci.cloud.live_instances():
         assert instance["id"] in done.err
     oci.cloud.clear_faults()
-    again = reaped(oci, env=aws.env)
+    again = reaped(oci, "--cluster", "default", env=aws.env)
     assert (again.status, len(again.json["removed"])) == (0, 1)
     assert oci.cloud.owned() == []
     assert list((oci.home / "clusters").iterdir()) == []
