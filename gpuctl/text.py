@@ -12,7 +12,9 @@ _ESCAPES = re.compile(
 """Terminal sequences: colours, cursor moves, titles, links."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
-_COMMAND = re.compile(r"\bgpuctl (up|down|status|train|exec|top|push|pull|runs|bench)\b(?![^`;\n]*--cluster)")
+_COMMAND = re.compile(
+    r"\bgpuctl (up|down|status|train|exec|top|push|pull|runs|bench)\b(?! --help)(?![^`;\n]*--cluster)"
+)
 """A command in a message that is about a cluster and does not name it."""
 
 UNKNOWN = "-"

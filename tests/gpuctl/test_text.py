@@ -132,6 +132,7 @@ def test_sparkline_leaves_gap_for_infinite_value() -> None:
         ("or: gpuctl down --cluster two", "or: gpuctl down --cluster two"),
         ("gpuctl logs -f 20260101-000000-abcd", "gpuctl logs -f 20260101-000000-abcd"),
         ("`gpuctl reap --dry-run` looks", "`gpuctl reap --dry-run` looks"),
+        ("See `gpuctl up --help`.", "See `gpuctl up --help`."),
         ("gpuctl updates nothing", "gpuctl updates nothing"),
     ],
 )
