@@ -18,13 +18,13 @@ endif
 
 .PHONY: demo test test-deep test-all check bench clean
 
-demo: $(VENV)/.train  ## two local hosts: up, train with its results, down
+demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	trap 'gpuctl down --cluster demo --yes' EXIT; trap 'exit 130' INT TERM; \
 	set -ex; \
 	gpuctl up --provider local --count 2 --cluster demo; \
 	gpuctl train --mode torchrun --cluster demo; \
-	gpuctl runs --cluster demo
+	gpuctl results --cluster demo
 
 test: check $(VENV)/.dev  ## style, types, layers, every fast test, and one real whole way of each subject: minutes
 	$(BIN)/python tests/lanes.py fast

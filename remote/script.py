@@ -15,7 +15,7 @@ from remote.tree import Tree, tree_of
 
 BUILT_IN_TRIAL = "train.trial:trial"
 BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
-LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
 """What people are used to begin the line with."""
 
 
@@ -110,7 +110,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
     absolute = Path(os.path.normpath(Path.cwd() / path))
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
-        if str(path) in LAUNCHERS:
+        if str(path) in PROGRAMS:
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
         raise ScriptNotFound(f"There is no script {path}.{hint}")
     if absolute.is_dir():
