@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from inventories.machine import Machine
-from inventories.run import Run
-from inventories.store import ClusterFolder
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
+    from inventories.machine import Machine
+    from inventories.run import Run
+    from inventories.store import ClusterFolder
     from remote.facts import Facts
     from remote.finding import Finding
     from remote.script import Script
@@ -31,7 +31,7 @@ class Service(Protocol):
 
     def launches(
         self,
-        run: Run,
+        run: "Run",
         script: "Script",
         facts: "Mapping[str, Facts]",
         code: Mapping[str, str],
@@ -43,7 +43,7 @@ class Service(Protocol):
         """
         ...
 
-    def join(self, nodes: "Mapping[str, Node]", machine: Machine, facts: "Mapping[str, Facts]") -> None:
+    def join(self, nodes: "Mapping[str, Node]", machine: "Machine", facts: "Mapping[str, Facts]") -> None:
         """Let a machine take part in a run that goes on. `facts` of all nodes; `nodes` holds the machine's, too."""
         ...
 
@@ -71,7 +71,7 @@ class Launcher(Protocol):
         self,
         nodes: "Mapping[str, Node]",
         facts: "Mapping[str, Facts]",
-        cluster: ClusterFolder,
+        cluster: "ClusterFolder",
         say: Say,
         *,
         most: int,
@@ -79,7 +79,7 @@ class Launcher(Protocol):
         """Start what has to run before ranks do, where it is not there. `most`: nodes that there may be later."""
         ...
 
-    def planned(self, machines: Sequence[Machine], facts: "Mapping[str, Facts]") -> Service:
+    def planned(self, machines: "Sequence[Machine]", facts: "Mapping[str, Facts]") -> Service:
         """Return the service as a dry run shows it; nothing is started."""
         ...
 
