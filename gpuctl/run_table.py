@@ -20,7 +20,7 @@ from gpuctl.results import args_of, earlier_of, nothing_was_left
 from gpuctl.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.utilisation import use_lines
 from inventories.run import RankResult, Result, Seconds, Share
-from remote.launchers import launcher_of
+from remote.launchers import drives_itself
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
 STRAGGLER = 1.3
@@ -121,9 +121,7 @@ class _Head:
         status = (result.status, f"bold {STATUS_STYLES[result.status]}")
         yield Text.assemble("run ", (result.run, "bold"), "  ", status)
         size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
-        if result.ranks and launcher_of(result.mode).drives(
-            built_in=result.script == "built-in", search=False
-        ):
+        if result.ranks and drives_itself(result.mode, built_in=result.script == "built-in"):
             size = f"driver on {result.ranks[0].node}"  # what it uses of the cluster is its own matter
         about = f"{result.mode} · {size} · cluster {result.cluster}"
         if len(line := f"{self.command} · {about}") <= options.max_width:

@@ -99,3 +99,8 @@ def launcher_of(name: str) -> Launcher:
             f"This gpuctl has no launcher '{name}', only {', '.join(LAUNCHERS)}. Update gpuctl."
         )
     return cast(Launcher, import_module(LAUNCHERS[name]))
+
+
+def drives_itself(name: str, *, built_in: bool) -> bool:
+    """Return whether a run of that launcher is one process that starts others; False where it is not known."""
+    return name in LAUNCHERS and launcher_of(name).drives(built_in=built_in, search=False)

@@ -118,7 +118,10 @@ def test_dump_writes_nan_and_infinity_as_null():
         ({"nnodes": None}, "key 'nnodes' should be a whole number, but is null"),
         ({"nnodes": 1.0}, "key 'nnodes' should be a whole number, but is 1.0"),
         ({"script": 3}, "key 'script' should be text, but is 3"),
-        ({"status": "lost"}, "key 'status' should be one of 'running', 'succeeded', 'failed', 'stopped', but is \"lost\""),
+        (
+            {"status": "lost"},
+            "key 'status' should be one of 'running', 'succeeded', 'failed', 'stopped', but is \"lost\"",
+        ),
         ({"mode": ["ray"]}, "key 'mode' should be text, but is [\"ray\"]"),
         ({"cost_usd": "free"}, "key 'cost_usd' should be a number, but is \"free\""),
         ({"cost_usd": False}, "key 'cost_usd' should be a number, but is false"),
