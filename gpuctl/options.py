@@ -75,11 +75,14 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+DEFAULT_CLUSTER = "default"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The global options, as they hold for one command."""
 
-    cluster: str = "default"
+    cluster: str = DEFAULT_CLUSTER
     json: bool = False
     yes: bool = False
     verbose: bool = False
@@ -179,18 +182,16 @@ def no_such_option(error: click.NoSuchOption) -> str:
     return f"No such option {error.option_name!r}{meant or '.'}"
 
 
-def refuse_late_dry_run(command: str, words: Sequence[str]) -> None:
+def refuse_late_dry_run(script: str, words: Sequence[str]) -> None:
     """Raise Usage for a --dry-run behind a script, where a person most likely meant gpuctl's: a run would start.
 
-    `command`: gpuctl's, as it is typed before `words`. Behind a `--` it is the script's without doubt.
+    Behind a second `--` it is the script's without doubt.
     """
     own = words[: words.index("--")] if "--" in words else words
     if "--dry-run" in own:
-        before = shlex.join(word for word in words if word != "--dry-run")
-        ours = f"gpuctl {command.replace(' ', ' --dry-run ', 1)}{before}".rstrip()
         raise Usage(
-            f"--dry-run goes before the script: {ours}. "
-            f"To give it to the script: gpuctl {command.replace(' ', ' --no-dry-run ', 1)}{shlex.join(words)}"
+            f"--dry-run stands behind {script}, which would get it, and the run would start. Put it before {script}; "
+            "or put --no-dry-run there, to give --dry-run to the script."
         )
 
 

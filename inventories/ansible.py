@@ -93,7 +93,7 @@ def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
     through = [_pinning(known_hosts)] if known_hosts is not None else []
     through.append(f"-o ProxyJump={machine.jump}")
     optional = {
-        "transport": None if machine.transport == "ssh" else machine.transport,
+        "gpuctl_transport": None if machine.transport == "ssh" else machine.transport,
         "jump": machine.jump,
         _COMMON_ARGS: " ".join(through) if machine.jump else None,
         "ansible_ssh_private_key_file": machine.key_file and str(machine.key_file.absolute()),

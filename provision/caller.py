@@ -78,7 +78,10 @@ def check(asked: str | None) -> Finding:
     except AddressUnknown as error:
         fix = "Add `--ssh-cidr 203.0.113.7/32` to `up`, with the address that this computer is seen with."
         return Finding(what=what, ok=False, detail=f"not known: {error.why}", fix=fix)
-    return Finding(what=what, ok=True, detail=f"SSH is let in from {cidr}")
+    except InvalidInput as error:
+        what_is_wrong, _, fix = str(error).partition(". ")
+        return Finding(what=what, ok=False, detail=what_is_wrong.rstrip("."), fix=fix)
+    return Finding(what=what, ok=True, detail=f"`up` would let in SSH from {cidr}")
 
 
 def _ask(url: str) -> str:

@@ -345,7 +345,8 @@ class CloudProvider:
             notes.append(f"what exists already could not be looked at, so all is shown as new: {unseen}")
         if create:
             notes += cloud_plan.way_in(cluster)
-        if create and not cluster.public_ip and cluster.ssh_cidr is None:
+        seen = cluster.ssh_cidrs != (caller.YOUR_ADDRESS,)
+        if create and seen and not cluster.public_ip and cluster.ssh_cidr is None:
             notes.append(
                 f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a jump "
                 "host or a VPN comes from another address, which --ssh-cidr names"

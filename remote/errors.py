@@ -13,6 +13,7 @@ RemoteError
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix
+├── UnknownTransport        an inventory names a transport that this release lacks
 ├── UnknownLauncher         a run's record names a launcher that this release lacks
 ├── RayNotReady             Ray does not count in a node that it was started on
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
@@ -59,6 +60,10 @@ class SomeNodesFailed(RemoteError):
 
 class NotReady(RemoteError):
     """A machine's set-up failed, or did not end in time."""
+
+
+class UnknownTransport(RemoteError):
+    """An inventory names a transport that this release lacks."""
 
 
 class UnknownLauncher(RemoteError):

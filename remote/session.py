@@ -100,7 +100,12 @@ class Node:
             # By its time alone nothing is known of its end; a status that came all the same is its own.
             overdue = timed_out.is_set() and code in (None, NO_STATUS)
         except OSError as error:
-            raise ConnectionLost(f"{self.name}: the connection broke during `{command}`: {error}.") from error
+            # To close it is how a listener's error and the end of the time are heard of.
+            if not (timed_out.is_set() or (listener and listener.error)):
+                raise ConnectionLost(
+                    f"{self.name}: the connection broke during `{command}`: {error}."
+                ) from error
+            code, broken, overdue = None, True, timed_out.is_set()
         finally:
             late.cancel()
             process.close()

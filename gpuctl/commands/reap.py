@@ -46,7 +46,7 @@ def command(
     \b
     gpuctl reap --dry-run                      what is there, since when, at what price
     gpuctl reap --provider aws --all-regions   ask, then remove all of it
-    gpuctl reap default --region us-east-1     clusters of this name or id only; --cluster default does the same
+    gpuctl reap default --region us-east-1     clusters of this name or id only; --cluster NAME: just one
     gpuctl reap --expired --yes                for cron: what outlived its --ttl
 
     It looks at the accounts, not at this computer's files, and shows whose clusters they are: in an account
@@ -63,7 +63,7 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    which = Which(names=_names(app, names), expired=expired)
+    which = Which(names=_names(app, names), one_each=app.cluster_named, expired=expired)
     document = reap_all(app, where, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)

@@ -175,7 +175,7 @@ def command(
     taken = OURS & set(words if module else words[1:])
     before = "train " if module is None else f"train -m {module} "
     if dry_run is None and not request.built_in:
-        refuse_late_dry_run(before, words)
+        refuse_late_dry_run(words[0] if module is None else f"-m {module}", words)
     if note := None if request.built_in else json_note(app, before, "script", words):
         app.output.say(note)
         taken -= {"--json"}

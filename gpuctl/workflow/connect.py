@@ -36,7 +36,7 @@ def connected(
     `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
     """
     from remote.connection import connect
-    from remote.errors import RemoteError
+    from remote.errors import AuthenticationFailed, RemoteError, Unreachable
     from remote.fanout import fan_out, values
 
     outcomes = fan_out(
@@ -53,7 +53,11 @@ def connected(
         try:
             nodes = values(there)
         except RemoteError as error:
-            silent = {outcome.node for outcome in there if outcome.error is not None}
+            silent = {
+                outcome.node
+                for outcome in there
+                if isinstance(outcome.error, (Unreachable, AuthenticationFailed))
+            }
             if advice := goes_on(folder, [machine for machine in machines if machine.name in silent]):
                 between = "\n" if "\n" in str(error) else " "
                 error.args = (f"{error}{between}{advice}.",)

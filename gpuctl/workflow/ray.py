@@ -11,7 +11,6 @@ from gpuctl.workflow.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.stop import stop_run
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
-from remote.launchers import launcher_of
 
 LAUNCHER = "ray"
 USUAL_PORT = 8265
@@ -21,6 +20,7 @@ def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[s
     """End Ray on these machines, all at once, where it was ever started; each one's error, or None."""
     from remote.connection import connect
     from remote.fanout import fan_out
+    from remote.launchers import ray_cluster
 
     if not folder.ray_token_path.exists():
         return {}
@@ -28,7 +28,7 @@ def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[s
     def end(machine: Machine) -> bool:
         node = connect(machine, folder)
         try:
-            return launcher_of(LAUNCHER).end(node)
+            return ray_cluster.end(node)
         finally:
             node.close()
 
@@ -39,11 +39,7 @@ def stop(app: App) -> dict[str, Any]:
     """End Ray on every machine; the document of `ray stop --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    going_on = [
-        run
-        for run in open_runs(app, folder.name)
-        if launcher_of(run.folder.load_run().mode) is launcher_of(LAUNCHER)
-    ]
+    going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == LAUNCHER]
     if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
         raise Declined("Cancelled: Ray was not ended.")
     with folder.lock("ray stop", on_wait=app.output.say):
@@ -116,9 +112,7 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
             on_ready(f"http://127.0.0.1:{here}")
             wait_until_lost(node.transport)
     except PortTaken as error:
-        raise Usage(
-            f"--port {port} is taken on this computer. Name another, or none: a free one is then found."
-        ) from error
+        raise Usage(f"{error} Name another with --port, or none: a free one is then found.") from error
     finally:
         node.close()
     raise Failed(f"The connection to {name} was lost, and the way to the dashboard with it. Try again.")

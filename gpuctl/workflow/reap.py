@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuctl.errors import Attention, Declined, Usage
-from gpuctl.options import App, Options
+from gpuctl.options import DEFAULT_CLUSTER, App
 from gpuctl.text import dollars, plural
 from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
@@ -31,6 +31,8 @@ class Which:
 
     names: tuple[str, ...] = ()
     """Names or ids of clusters."""
+    one_each: bool = False
+    """Each name means one cluster, not all of that name."""
     expired: bool = False
     """Only those whose --ttl is over."""
 
@@ -85,6 +87,7 @@ def reap_all(app: App, where: Where, which: Which, *, dry_run: bool) -> dict[str
     ]
     _show(app, rows, sight)
     _refuse_unknown(which, rows, sight)
+    _refuse_ambiguous(which, rows)
     chosen = [
         Chosen(
             cloud=seen.cloud,
@@ -193,6 +196,21 @@ def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], sight: Sight) 
         raise Usage(f"There is no cluster {name!r} of ours {_looked_at(sight)}. Nothing was removed.")
 
 
+def _refuse_ambiguous(which: Which, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise Usage for a name that clusters of several people have, or where it means one, several clusters."""
+    for name in which.names:
+        same = {row["id"]: row for row in rows if row["cluster"] == name and row["id"] not in which.names}
+        owners = {row["owner"] for row in same.values()}
+        if len(same) > 1 and (which.one_each or len(owners) > 1):
+            told = "\n".join(
+                f"  {one}: {row['provider']}, {row['region']}, of {row['owner'] or 'somebody'}"
+                for one, row in same.items()
+            )
+            raise Usage(
+                f"{len(same)} clusters are called {name}:\n{told}\nName those that you mean by id: gpuctl reap ID"
+            )
+
+
 def _ask(app: App, chosen: Sequence[Chosen]) -> None:
     clusters = [cluster for one in chosen for cluster in one.clusters]
     machines = sum(len(cluster.machines) for cluster in clusters)
@@ -227,7 +245,9 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        files = CloudFolder(app.store.cluster(Options.cluster))
+        files = CloudFolder(
+            app.store.cluster(DEFAULT_CLUSTER)
+        )  # the network's locks are beside every cluster's folder
         try:
             leftovers = reap(
                 chosen.cloud,

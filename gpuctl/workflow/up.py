@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from gpuctl.workflow.ray import end_ray
 from gpuctl.workflow.reach import BOOT_TIMEOUT_S, Boot, never_ready, reach, without_gpus
 from gpuctl.workflow.unprepared import READY, goes_on
 from inventories.driver import NO_DRIVER
-from inventories.errors import InvalidInput
+from inventories.errors import InvalidInput, InventoryError
 from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
@@ -81,8 +82,10 @@ def up(
         except BaseException as error:
             if fresh:
                 _forget_if_empty(app, folder, provider)
-            if isinstance(error, KeyboardInterrupt) and (left := _inventory(folder)) is not None:
-                _say(app, goes_on(folder, left.machines))
+            if isinstance(error, KeyboardInterrupt):
+                with suppress(InventoryError):
+                    left = _inventory(folder)
+                    _say(app, goes_on(folder, left.machines if left is not None else ()))
             raise
     seconds = round(time.monotonic() - began, 3)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")

@@ -87,10 +87,6 @@ class Launcher(Protocol):
         """Return whether a run that drives itself can use a node."""
         ...
 
-    def end(self, node: "Node") -> bool:
-        """End what `start` has started on a node; whether there was anything. Raises NodeFailed."""
-        ...
-
 
 def launcher_of(name: str) -> Launcher:
     """Return the launcher of that name. Raises UnknownLauncher: a run's record may be of a newer gpuctl."""

@@ -82,11 +82,6 @@ def takes_part(node: Node) -> bool:
     return ray_cluster.runs_on(node)
 
 
-def end(node: Node) -> bool:
-    """End Ray's daemons on a node."""
-    return ray_cluster.end(node)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RayService:
     """Ray's daemons on the nodes of a run."""

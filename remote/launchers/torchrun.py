@@ -49,11 +49,6 @@ def takes_part(node: Node) -> bool:
     return True
 
 
-def end(node: Node) -> bool:
-    """Return False: nothing is left to be ended."""
-    return False
-
-
 class TorchrunService:
     """torchrun on the nodes of a run."""
 

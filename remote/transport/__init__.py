@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
+from remote.errors import UnknownTransport
 
 NO_STATUS = -1
 """Exit status of a command that a signal ended, or whose connection broke."""
@@ -38,7 +39,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it. Again: nothing."""
+        """Close it. Again: nothing. A `recv` that waits in another thread returns nothing, or raises OSError."""
         ...
 
 
@@ -89,6 +90,11 @@ class Connector(Protocol):
 
 
 def open_transport(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Transport:
-    """Open the machine's own kind of transport."""
+    """Open the machine's own kind of transport. Raises UnknownTransport: an inventory may be of a newer gpuctl."""
+    if machine.transport not in TRANSPORTS:
+        raise UnknownTransport(
+            f"{machine.name}: this gpuctl has no transport '{machine.transport}', only {', '.join(TRANSPORTS)}. "
+            "Update gpuctl."
+        )
     connector = cast(Connector, import_module(TRANSPORTS[machine.transport]))
     return connector.connect(machine, cluster, timeout_s)

@@ -1,5 +1,6 @@
 """A port of this computer that leads to one of a machine."""
 
+import errno
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -35,18 +36,26 @@ def wait_until_lost(transport: Transport) -> None:
 
 
 def _listener(here: int | None, usual: int) -> socket.socket:
-    for wanted in (usual, 0) if here is None else (here,):
+    if here is None:
         with suppress(OSError):
-            return socket.create_server(("127.0.0.1", wanted))
-    raise PortTaken(f"Port {here} of this computer is taken.")
+            return socket.create_server(("127.0.0.1", usual))
+    try:
+        return socket.create_server(("127.0.0.1", here or 0))
+    except OSError as error:
+        raise PortTaken(f"Port {here or 0} of this computer can't be had: {error.strerror}.") from error
 
 
 def _accept(transport: Transport, port: int, listener: socket.socket) -> None:
     """Pass on each connection, until the listener is closed."""
-    with suppress(OSError):
-        while True:
+    while True:
+        try:
             near, _ = listener.accept()
-            Thread(target=_pass_on, args=(transport, port, near), daemon=True).start()
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.EINVAL):
+                return  # it was closed
+            time.sleep(LOOK_S)  # too many are open, or this one has gone
+            continue
+        Thread(target=_pass_on, args=(transport, port, near), daemon=True).start()
 
 
 def _pass_on(transport: Transport, port: int, near: socket.socket) -> None:
@@ -68,5 +77,7 @@ def _pump(receive: Callable[[int], bytes], send: Callable[[bytes], int], end: Ca
     with suppress(OSError):
         while data := receive(CHUNK_BYTES):
             while data:
-                data = data[send(data) :]
+                if not (sent := send(data)):
+                    return
+                data = data[sent:]
         end()

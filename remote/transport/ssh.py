@@ -1,6 +1,7 @@
 """SSH: one connection a machine, a pinned host key, a socket that notices a dead peer."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import Event, Timer
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,10 @@ class SshTransport:
         ends = (("127.0.0.1", port), ("127.0.0.1", 0))
         try:
             return SshStream(self._transport().open_channel("direct-tcpip", *ends, timeout=OPEN_TIMEOUT_S))
+        except paramiko.ChannelException as error:
+            raise ConnectionLost(
+                f"{self._name}: nobody takes connections at its port {port}: {error.text}."
+            ) from error
         except BROKEN as error:
             raise self._lost(error) from error
 
@@ -119,21 +124,18 @@ class SshStream:
 
     def send(self, data: bytes, /) -> int:
         """Send some of it; how many bytes."""
-        try:
+        with _as_oserror():
             return self._channel.send(data)
-        except EOFError as error:  # paramiko's, where the link breaks while it sends
-            raise ConnectionResetError("the connection is closed") from error
 
     def recv(self, size: int, /) -> bytes:
         """Receive at most `size` bytes; none at the end."""
-        return self._channel.recv(size)
+        with _as_oserror():
+            return self._channel.recv(size)
 
     def end_input(self) -> None:
         """Tell the other side that no more is sent."""
-        try:
+        with _as_oserror():
             self._channel.shutdown_write()
-        except EOFError as error:
-            raise ConnectionResetError("the connection is closed") from error
 
     def settimeout(self, timeout_s: float | None, /) -> None:
         """Set how long to wait for the other side."""
@@ -150,11 +152,21 @@ class SshProcess(SshStream):
 
     def recv_stderr(self, size: int, /) -> bytes:
         """Receive at most `size` bytes of the standard error; none at the end."""
-        return self._channel.recv_stderr(size)
+        with _as_oserror():
+            return self._channel.recv_stderr(size)
 
     def exit_status(self, timeout_s: float) -> int | None:
         """Wait for the exit status, which paramiko has as -1 where there is none."""
         return self._channel.recv_exit_status() if self._channel.status_event.wait(timeout_s) else None
+
+
+@contextmanager
+def _as_oserror() -> Iterator[None]:
+    """What paramiko raises where the link breaks while it sends, also while it tells how much it has read."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise ConnectionResetError(f"the connection is closed: {error}") from error
 
 
 def _exec(channel: paramiko.Channel, command: str) -> None:

@@ -1,6 +1,6 @@
 """A transport without SSH: commands are started in the namespaces of a VM-like host, which `Machine.id` names by pid.
 
-Imported by a gpuctl, it is there under its name in inventories: `transport: namespace`.
+Imported by a gpuctl, it is there under its name in inventories: `gpuctl_transport: namespace`.
 """
 
 import os
@@ -117,7 +117,10 @@ class NamespaceProcess:
         return NO_STATUS if status is not None and status < 0 else status
 
     def close(self) -> None:
-        """Close the pipes; the process notices it as it would the end of a connection."""
+        """End what waits for the process here, then close the pipes, as the end of a connection does."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             _open(stream).close()
 

@@ -59,10 +59,6 @@ def takes_part(node: Node) -> bool:
     return True
 
 
-def end(node: Node) -> bool:
-    return False
-
-
 class Plain:
     daemons: Mapping[str, Sequence[str]] = {}
 

@@ -59,6 +59,7 @@ class VmHosts:
         self._lock = threading.Lock()
         self._instances: dict[str, _Instance] = {}
         self._consoles: dict[str, Path] = {}
+        self._ending: list[threading.Thread] = []
         self._next = FIRST
         self._running = ExitStack()
         self._switch = self._running.enter_context(bridge(self._home))
@@ -126,17 +127,22 @@ class VmHosts:
         if instance is None:
             return
         instance.over.set()
+        ending = _in_background(lambda: _end(instance))
+        with self._lock:
+            self._ending.append(ending)
         if wait:
-            _end(instance)
-        else:
-            _in_background(lambda: _end(instance))
+            ending.join()
 
     def stop_all(self) -> None:
         """Cut the power of all hosts, and wait until they are gone."""
         with self._lock:
             instances = list(self._instances)
         for instance_id in instances:
-            self.stop(instance_id, wait=True)
+            self.stop(instance_id)
+        with self._lock:
+            ending, self._ending = self._ending, []
+        for thread in ending:
+            thread.join()
 
     def close(self) -> None:
         """End all hosts, and their network."""
@@ -164,11 +170,13 @@ def _end(instance: _Instance) -> None:
         instance.host.power_off()
 
 
-def _in_background(work: Callable[[], None]) -> None:
+def _in_background(work: Callable[[], None]) -> threading.Thread:
     def complain() -> None:
         try:
             work()
         except (RuntimeError, OSError, subprocess.SubprocessError):
             traceback.print_exc(file=sys.stderr)
 
-    threading.Thread(target=complain, daemon=True).start()
+    thread = threading.Thread(target=complain, daemon=True)
+    thread.start()
+    return thread

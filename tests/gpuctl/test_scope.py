@@ -28,11 +28,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> None:
     """An account with two clusters, a1 and b1."""
+    shown(monkeypatch, ("a1", "a1-id", "me"), ("b1", "b1-id", "me"))
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
+    """Have the account show clusters of these names, ids and owners."""
     clusters = tuple(
         FoundCluster(
             name=name,
-            id=f"{name}-id",
-            owner="me",
+            id=one,
+            owner=owner,
             provider="aws",
             region="region-a",
             machines=(f"{name}-machine",),
@@ -41,7 +46,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> None:
             expires_at=None,
             hourly_usd=None,
         )
-        for name in ("a1", "b1")
+        for name, one, owner in each
     )
     cloud = StubClouds().connect(Target(provider="aws"))
     seen = Seen(cloud=cloud, survey=Survey(clusters=clusters, network=()))
@@ -134,3 +139,22 @@ def test_runs_of_all_clusters_are_narrowed_to_the_one_named(
     for words, clusters in (("--all", {"a", "b"}), ("--all --cluster b", {"b"}), ("--cluster a", {"a"})):
         assert cli.main(["runs", "--json", *words.split()]) == 0
         assert {row["cluster"] for row in json.loads(capsys.readouterr().out)["runs"]} == clusters, words
+
+
+@pytest.mark.parametrize(
+    ("words", "owner", "status"),
+    [
+        ("reap --cluster default --yes --dry-run", "me", 2),
+        ("reap default --dry-run", "me", 0),
+        ("reap default --yes --dry-run", "you", 2),
+        ("reap second --dry-run", "you", 0),
+        ("reap --dry-run", "you", 0),
+    ],
+)
+def test_reap_refuses_a_name_that_several_clusters_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, owner: str, status: int
+) -> None:
+    shown(monkeypatch, ("default", "first", "me"), ("default", "second", owner))
+    assert cli.main(words.split()) == status
+    if status == 2:
+        assert "2 clusters are called default:\n  first: aws, region-a, of me\n" in capsys.readouterr().err

@@ -78,6 +78,7 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
     gpuctl.ok("stop")
     watching.communicate(60)
     assert gpuctl.ok("results", "--json", run).json["runs"][0]["status"] == "stopped"
-    assert gpuctl.ok("doctor", "--json", timeout_s=200).json["findings"] is not None
+    found = gpuctl.ok("doctor", "--json", timeout_s=200).json["findings"]
+    assert {"gpu-0", "gpu-1"} <= {finding["what"] for finding in found}, found
     for host in net.hosts:
         assert "Accepted" not in host.root("cat /var/log/auth.log").stdout, "nobody has logged in"

@@ -9,7 +9,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Machine
 
 READS = (
-    "gpuctl reads ansible_host, ansible_port, ansible_user, transport, jump, ansible_ssh_common_args, "
+    "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, jump, ansible_ssh_common_args, "
     "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key, "
     "launched_at."
 )

@@ -113,7 +113,7 @@ def test_caller_cidrs_times_out_on_a_silent_service(service, monkeypatch):
 
 def test_doctor_finds_the_address_or_how_to_name_it(service, monkeypatch):
     monkeypatch.setenv("GPUCTL_ADDRESS_URL", service('"203.0.113.7"'))
-    assert caller.check(None).detail == "SSH is let in from 203.0.113.7/32"
+    assert caller.check(None).detail == "`up` would let in SSH from 203.0.113.7/32"
     monkeypatch.setenv("GPUCTL_ADDRESS_URL", "http://127.0.0.1:1/")
     finding = caller.check(None)
     assert (finding.ok, "does not tell" in finding.detail) == (False, True)
