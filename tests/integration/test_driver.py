@@ -248,7 +248,7 @@ def test_up_installs_driver_despite_kills_and_reboot(gpuctl: Gpuctl, tmp_path: P
         wait_for(lambda: not followers(), what="its end")
         second = gpuctl.start(*words)
         before = wait_for(followers, what="the second one that follows")
-        host.root("kill $(pgrep -f '^sshd: ubuntu')")
+        host.root("kill $(pgrep -f '^sshd: ubuntu')", check=False)  # one of them may just have ended
         wait_for(lambda: followers() - before, what="another connection")
         assert status()["attempt"] == begun["attempt"], "one installation, which all followed"
         host.reboot()
