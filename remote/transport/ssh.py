@@ -3,26 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Timer
-from typing import TYPE_CHECKING
 
 import paramiko
-from cryptography.exceptions import InvalidTag
 
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from remote.errors import ConnectionLost, Unreachable
-from remote.transport.login import log_in
-from remote.transport.retry import retry_hang_ups
-from remote.transport.tcp import open_tcp
-
-if TYPE_CHECKING:
-    import socket
-
-    from remote.transport.tunnel import Tunnel
-
-OPEN_TIMEOUT_S = 15.0
-BROKEN = (paramiko.SSHException, InvalidTag, OSError, EOFError)
-"""What paramiko raises where a connection breaks."""
+from remote.errors import ConnectionLost
+from remote.transport.pinned import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":
@@ -31,50 +18,19 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshT
     A server that hangs up before its banner is tried again for `timeout_s`. Raises Unreachable with the stage that
     failed, HostKeyRejected before anything was sent, AuthenticationFailed.
     """
-    return retry_hang_ups(lambda: _connect(machine, cluster, timeout_s), deadline_s=timeout_s)
-
-
-def _connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":
-    """As `connect`, once. Raises HungUp, too."""
-    stream = _tunnel(machine, timeout_s) if machine.jump else _tcp(machine, timeout_s)
-    try:
-        client = log_in(machine, stream, cluster.known_hosts_path, timeout_s)
-    except BaseException:
-        stream.close()
-        raise
-    return SshTransport(machine.name, client, cluster)
-
-
-def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
-    from remote.transport.tunnel import open_tunnel
-
-    return open_tunnel(machine, timeout_s)
-
-
-def _tcp(machine: Machine, timeout_s: float) -> "socket.socket":
-    """A socket that is connected to the machine; what goes wrong becomes one of our errors."""
-    where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
-    try:
-        return open_tcp(machine.host, machine.port, timeout_s)
-    except TimeoutError as error:
-        raise Unreachable(
-            f"{where}: no answer within {timeout_s:.0f} s. A firewall drops the packets, or the machine is off: "
-            "see `gpuctl status`."
-        ) from error
-    except OSError as error:
-        raise Unreachable(
-            f"{where}: no TCP connection: {error.strerror or error}. See `gpuctl status`; `gpuctl up` replaces "
-            "a machine that is gone."
-        ) from error
+    connection = PinnedConnection(machine, cluster, timeout_s=timeout_s)
+    connection.open()
+    return SshTransport(connection)
 
 
 class SshTransport:
-    """An SSH connection that is logged in."""
+    """An SSH connection that is logged in. Its channels are paramiko's: Fabric has them with a runner alone."""
 
-    def __init__(self, name: str, client: paramiko.SSHClient, cluster: ClusterFolder) -> None:
-        self.ssh_config = cluster.ssh_config_path if cluster.ssh_config_path.exists() else None
-        self._name = name
-        self._client = client
+    def __init__(self, connection: PinnedConnection) -> None:
+        config = connection.cluster.ssh_config_path
+        self.ssh_config = config if config.exists() else None
+        self.connection = connection
+        self._name = connection.machine.name
 
     def start(self, command: str, *, window_bytes: int | None = None) -> "SshProcess":
         """Start a shell command. Raises ConnectionLost."""
@@ -99,17 +55,17 @@ class SshTransport:
 
     def is_open(self) -> bool:
         """Whether paramiko has not seen it break."""
-        transport = self._client.get_transport()
-        return transport is not None and transport.is_active()
+        return bool(self.connection.is_connected)
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self.connection.close()
 
     def _transport(self) -> paramiko.Transport:
-        transport = self._client.get_transport()
+        transport = self.connection.transport
         if transport is None:
             raise ConnectionLost(f"{self._name}: the connection is closed.")
+        assert isinstance(transport, paramiko.Transport)
         return transport
 
     def _lost(self, error: Exception) -> ConnectionLost:

@@ -1,6 +1,7 @@
 """Machines that exist already, behind OpenSSH's own server: the `hosts` provider, host keys, a run."""
 
 import getpass
+import io
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
@@ -20,7 +21,9 @@ from inventories.machine import Machine
 from inventories.store import ClusterFolder
 from remote.connection import connect
 from remote.errors import AuthenticationFailed, HostKeyRejected
+from remote.transport.group import PinnedGroup
 from remote.transport.host_keys import pin, render
+from remote.transport.pinned import PinnedConnection
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -83,6 +86,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host_key'}\nPidFile none\nUsePAM no\n"
         f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nMaxStartups 10:30:100\nMaxSessions 10\nPermitRootLogin prohibit-password\n"
+        "Subsystem sftp internal-sftp\n"
     )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -286,6 +290,29 @@ def test_failed_connection_leaves_no_socket(server: Server, tmp_path: Path) -> N
         return [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == server.port]
 
     wait_for(lambda: not ours(), what="the sockets closing", deadline_s=5)
+
+
+def test_fabric_connections_trust_the_pinned_key_alone(server: Server, tmp_path: Path) -> None:
+    machine = Machine(
+        name="box", rank=0, state="running", host="127.0.0.1", port=server.port, user=getpass.getuser(),
+        private_ip="127.0.0.1", gpus=None, id="box", key_file=server.key, host_key=server.host_key,
+    )  # fmt: skip
+    cluster = ClusterFolder(tmp_path / "pinned")
+    cluster.make()
+    cluster.known_hosts_path.write_text(render([machine]))
+    many = [replace(machine, name=f"box-{number}", rank=number) for number in range(16)]
+    with PinnedGroup(many, cluster, at_once=8) as group:
+        done = group.run("echo $SSH_CONNECTION", hide=True, in_stream=False)
+        assert len({result.stdout for result in done.values()}) == 16
+    box = PinnedConnection(machine, cluster)
+    box.put(io.BytesIO(b"bytes"), str(tmp_path / "there"))
+    box.get(str(tmp_path / "there"), str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"bytes"
+    box.close()
+    server.change_host_key()
+    with pytest.raises(HostKeyRejected, match=r"has changed.*Nothing was sent"):
+        box.run("touch " + str(tmp_path / "was run"))
+    assert not (tmp_path / "was run").exists()
 
 
 @pytest.mark.whole

@@ -1,0 +1,155 @@
+"""A machine as a `fabric.Connection` that trusts its pinned host key and nothing else.
+
+`run`, `sudo`, `put`, `get`, `local` and `forward_local` are Fabric's own. What is ours is how it is opened: by
+`log_in`, over our sockets and tunnels. Files of settings for Fabric, Invoke or OpenSSH are not read for it.
+"""
+
+from contextlib import suppress
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import fabric
+import paramiko
+from cryptography.exceptions import InvalidTag
+from paramiko.config import SSHConfig
+
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.errors import Unreachable
+from remote.transport.login import log_in
+from remote.transport.retry import retry_hang_ups
+from remote.transport.tcp import open_tcp
+
+if TYPE_CHECKING:
+    import socket
+
+    from remote.transport.tunnel import Tunnel
+
+OPEN_TIMEOUT_S = 15.0
+BROKEN = (paramiko.SSHException, InvalidTag, OSError, EOFError)
+"""What paramiko raises where a connection breaks."""
+
+
+class Config(fabric.Config):  # type: ignore[misc] # Fabric has no types
+    """Fabric's settings, without what Fabric reads from files of the system and the user."""
+
+    def load_base_conf_files(self) -> None:
+        """Load none: they could name another user, key or gateway, and one that ends in .py would be run."""
+
+
+# Made while this module is imported, so by one thread, and only copied from then on.
+_CONFIG = Config(lazy=True, ssh_config=SSHConfig())
+
+
+def fresh_config() -> Config:
+    """Fabric's settings for one connection, which nothing else shares."""
+    config = _CONFIG.clone()
+    assert isinstance(config, Config)
+    return config
+
+
+class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no types
+    """A connection to a machine of a cluster; opened when it is first used, or by `open`.
+
+    Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent, AuthenticationFailed.
+    """
+
+    # As class attributes they are no settings: Fabric takes every other attribute for one.
+    machine: Machine = None  # type: ignore[assignment]
+    cluster: ClusterFolder = None  # type: ignore[assignment]
+    open_timeout_s = OPEN_TIMEOUT_S
+    _opening: Any = None
+
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: ClusterFolder,
+        *,
+        timeout_s: float = OPEN_TIMEOUT_S,
+        config: Config | None = None,
+    ) -> None:
+        """`cluster`: where the pinned host keys are. `config`: None: settings of its own."""
+        super().__init__(
+            machine.host,
+            user=machine.user,
+            port=machine.port,
+            config=fresh_config() if config is None else config,
+            gateway=False,
+            forward_agent=False,
+        )
+        self.machine = machine
+        self.cluster = cluster
+        self.open_timeout_s = timeout_s
+        self._opening = RLock()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute of the class's as one. Fabric would list them all, each time."""
+        if hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def derive_shorthand(self, host_string: str) -> dict[str, Any]:
+        """Take a host for what it is: `user@host:port` is for people."""
+        return {"user": None, "host": host_string, "port": None}
+
+    def open(self) -> None:
+        """Log in, where it is not open; over the machine's bastion, if it has one.
+
+        A server that hangs up before its banner is tried again until the time to open it is over.
+        """
+        with self._opening:
+            if self.is_connected:
+                return
+            self.close()  # of one that broke
+            self.client = retry_hang_ups(self._log_in, deadline_s=self.open_timeout_s)
+            self.transport = self.client.get_transport()
+
+    def close(self) -> None:
+        """Close it; what runs detached on the machine goes on. Again: nothing."""
+        with self._opening:
+            with suppress(*BROKEN):
+                super().close()
+            self._sftp = None
+            self.client.close()  # Fabric leaves a client alone whose connection broke
+            self.transport = None
+
+    def _log_in(self) -> paramiko.SSHClient:
+        """A client that is logged in. Raises HungUp, too."""
+        timeout_s = self.open_timeout_s
+        stream = _tunnel(self.machine, timeout_s) if self.machine.jump else _tcp(self.machine, timeout_s)
+        try:
+            return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _identity(self) -> tuple[str, str]:
+        """What tells it from others: behind two bastions machines may have the same address."""
+        return (str(self.cluster.path), self.machine.name)
+
+    def __repr__(self) -> str:
+        return f"<PinnedConnection {self.machine.name}>"
+
+
+def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
+    from remote.transport.tunnel import open_tunnel
+
+    return open_tunnel(machine, timeout_s)
+
+
+def _tcp(machine: Machine, timeout_s: float) -> "socket.socket":
+    """A socket that is connected to the machine; what goes wrong becomes one of our errors."""
+    where = f"{machine.name} ({machine.user}@{machine.host}:{machine.port})"
+    try:
+        return open_tcp(machine.host, machine.port, timeout_s)
+    except TimeoutError as error:
+        raise Unreachable(
+            f"{where}: no answer within {timeout_s:.0f} s. A firewall drops the packets, or the machine is off: "
+            "see `gpuctl status`."
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            f"{where}: no TCP connection: {error.strerror or error}. See `gpuctl status`; `gpuctl up` replaces "
+            "a machine that is gone."
+        ) from error

@@ -1,0 +1,192 @@
+"""A machine as a `fabric.Connection`: Fabric's own methods, and no host key but the pinned one."""
+
+import gc
+import io
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+from fabric import GroupResult
+from fabric.exceptions import GroupException
+from invoke.exceptions import UnexpectedExit
+
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.errors import HostKeyRejected, Unreachable
+from remote.transport import host_keys
+from remote.transport.group import PinnedGroup
+from remote.transport.pinned import PinnedConnection
+
+
+def pin(folder: Path, *machines: Machine) -> ClusterFolder:
+    cluster = ClusterFolder(folder)
+    cluster.make()
+    cluster.known_hosts_path.write_text(host_keys.render(machines))
+    return cluster
+
+
+@pytest.fixture
+def pinned(host: Machine, tmp_path: Path) -> ClusterFolder:
+    return pin(tmp_path / "pinned", host)
+
+
+def quiet(connection: PinnedConnection) -> PinnedConnection:
+    connection.config.run.hide = True
+    connection.config.run.in_stream = False
+    return connection
+
+
+def test_connection_runs_and_copies_with_fabrics_own_methods(
+    host: Machine, pinned: ClusterFolder, tmp_path: Path
+) -> None:
+    with quiet(PinnedConnection(host, pinned)) as box:
+        done = box.run("echo out; echo err >&2; exit 3", warn=True)
+        assert (done.stdout, done.stderr, done.exited) == ("out\n", "err\n", 3)
+        with pytest.raises(UnexpectedExit):
+            box.run("exit 4")
+        assert box.run("echo $A", env={"A": "b"}).stdout == "b\n"
+        with box.cd("/"), box.prefix("A=c"):
+            assert box.run("echo $PWD $A").stdout == "/ c\n"
+        there = str(tmp_path / "there")
+        box.put(io.BytesIO(b"bytes"), there)
+        box.get(there, str(tmp_path / "back" / "{basename}"))
+        assert (tmp_path / "back" / "there").read_bytes() == b"bytes"
+        before = box.client
+        box.close()
+        assert not box.is_connected
+        assert box.run("echo again").stdout == "again\n"
+        box.put(io.BytesIO(b"more"), there)
+        assert box.client is not before
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_connection_runs_commands_here_too(host: Machine, pinned: ClusterFolder) -> None:
+    box = quiet(PinnedConnection(host, pinned))
+    assert box.local("echo here").stdout == "here\n"
+    assert not box.is_connected
+    gc.collect()  # Invoke leaves the pipes of a local command to be found
+
+
+def test_connection_forwards_a_port(host: Machine, pinned: ClusterFolder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        here = free.getsockname()[1]
+    answers = f"{sys.executable} -c '{SAYS_HELLO}'"
+    with quiet(PinnedConnection(host, pinned)) as box:
+        box.open()
+        _, out, _ = box.client.exec_command(answers, timeout=20)
+        there = int(out.readline())
+        with (
+            box.forward_local(here, remote_port=there, remote_host="127.0.0.1"),
+            socket.create_connection(("localhost", here), timeout=20) as peer,
+        ):
+            assert peer.recv(100) == b"hello"
+
+
+SAYS_HELLO = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+peer, _ = listener.accept()
+peer.sendall(b"hello")
+peer.close()
+"""
+
+
+def test_connection_refuses_a_changed_host_key_before_it_sends_anything(
+    host: Machine, tmp_path: Path
+) -> None:
+    """What a server of another key hears is the client's version and its part of the key exchange, and no name."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    other = " ".join(path.with_suffix(".pub").read_text().split()[:2])
+    wrong = pin(tmp_path / "wrong", replace(host, host_key=other))
+    box = PinnedConnection(host, wrong)
+    for use in (box.open, lambda: box.run("true"), lambda: box.put(io.BytesIO(b"x"), "x"), box.sftp):
+        with pytest.raises(HostKeyRejected, match=r"has changed.*Nothing was sent"):
+            use()
+        assert not box.is_connected
+    none = PinnedConnection(host, pin(tmp_path / "none"))
+    with pytest.raises(HostKeyRejected, match="no host key is pinned"):
+        none.run("true")
+
+
+def test_connection_takes_nothing_from_the_users_files(
+    host: Machine, pinned: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither another user, host, key or gateway, nor a Python file that Fabric would run as settings."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FABRIC_PORT", "1")
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text(
+        "Host *\n  HostName elsewhere.invalid\n  User nobody\n  ProxyJump gate.invalid\n  ForwardAgent yes\n"
+    )
+    (tmp_path / ".fabric.py").write_text("raise SystemExit('it was run')")
+    (tmp_path / ".fabric.yaml").write_text("user: nobody\ngateway: gate.invalid\nforward_agent: true\n")
+    with quiet(PinnedConnection(host, pinned)) as box:
+        assert (box.host, box.port, box.user) == (host.host, host.port, host.user)
+        assert (box.gateway, box.forward_agent) == (False, False)
+        box.gateway = "nc gate.invalid 22"  # a way around that nobody goes
+        assert box.run("echo there").stdout == "there\n"
+
+
+def test_connection_names_the_stage_that_failed(host: Machine, pinned: ClusterFolder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(Unreachable, match="no TCP connection"):
+        PinnedConnection(replace(host, port=port), pinned).run("true")
+
+
+def test_many_connections_are_made_at_once_from_threads(host: Machine, pinned: ClusterFolder) -> None:
+    """Settings that threads fill together would lack a key now and then."""
+    for _ in range(5):
+        start = Barrier(64)
+
+        def make(_number: int, start: Barrier = start) -> tuple[object, ...]:
+            start.wait(20)
+            box = PinnedConnection(host, pinned)
+            config = box.config
+            return (box.gateway, config.gateway, config.run.hide, config.sudo.prompt, config.timeouts.connect)
+
+        with ThreadPoolExecutor(64) as threads:
+            made = list(threads.map(make, range(64)))
+        assert set(made) == {(False, None, None, "[sudo] password: ", None)}
+
+
+def test_one_connection_is_opened_once_by_many_threads(host: Machine, pinned: ClusterFolder) -> None:
+    with PinnedConnection(host, pinned) as box:
+        clients: list[object] = []
+        threads = [Thread(target=lambda: (box.open(), clients.append(box.client))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert clients == [box.client] * 8
+
+
+def test_group_runs_on_all_and_keeps_every_outcome(
+    host: Machine, pinned: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines of one address are told apart by their names, and so are the files got from them."""
+    machines = [replace(host, name=f"box-{number}", rank=number) for number in range(3)]
+    with PinnedGroup(machines, pinned) as group:
+        done = group.run("echo $SSH_CONNECTION", hide=True, in_stream=False)
+        assert isinstance(done, GroupResult)
+        assert [box.machine.name for box in done] == ["box-0", "box-1", "box-2"]
+        assert len({result.stdout for result in done.values()}) == 3
+        gone = PinnedConnection(replace(host, name="gone", port=1), pinned)
+        group.append(gone)
+        with pytest.raises(GroupException) as failed:
+            group.run("true", hide=True, in_stream=False)
+        assert list(failed.value.result.failed) == [gone]
+        assert isinstance(failed.value.result[gone], Unreachable)
+        group.remove(gone)
+        (tmp_path / "file").write_text("text")
+        monkeypatch.chdir(tmp_path)
+        group.get(str(tmp_path / "file"))
+        assert [(tmp_path / box.machine.name / "file").read_text() for box in group] == ["text"] * 3
+    assert not any(box.is_connected for box in group)
