@@ -43,6 +43,7 @@ STATUSES = {
     "provision.errors.Quota": 3,
     "provision.errors.LeftBehind": 4,
     "provision.errors.ProvisionError": 1,
+    "remote.errors.BadFabfile": 2,
     "remote.errors.ScriptNotFound": 2,
     "remote.errors.ScriptNotSynced": 2,
     "remote.errors.SyncRefused": 2,

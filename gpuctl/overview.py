@@ -37,6 +37,7 @@ SECTIONS = (
         "Machines",
         (
             ("exec", "Run a command on every node, or on one."),
+            ("fab", "Run tasks of your fabfile.py on the nodes, with Fabric."),
             ("ssh", "Open a shell on a node."),
             ("push", "Copy files to the nodes."),
             ("pull", "Copy files from the nodes."),

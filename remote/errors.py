@@ -19,6 +19,7 @@ RemoteError
 ├── SyncRefused             the folder is too large, is a home folder, or git can't list it
 ├── ScriptNotFound          there is no such script
 ├── ScriptNotSynced         what is named to be run is not among what is sent to the nodes, or can't be run
+├── BadFabfile              there is no fabfile, it can't be loaded, or it has no such task or argument
 ├── PortTaken               a port of this computer is in use by another program
 └── BadAnswer               what a node sent is not what we asked for; nothing of it is kept
 """
@@ -93,6 +94,10 @@ class ScriptNotFound(RemoteError):
 
 class ScriptNotSynced(RemoteError):
     """What is named to be run is not among what is sent to the nodes, or can't be run."""
+
+
+class BadFabfile(RemoteError):
+    """There is no fabfile, it can't be loaded, or it has no such task or argument."""
 
 
 class PortTaken(RemoteError):

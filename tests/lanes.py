@@ -65,6 +65,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_elastic.py": ("gpuctl/workflow/", "remote/launchers/ray", "train/"),
     "integration/test_environment.py": ("remote/python_env/", "remote/node/env_"),
+    "integration/test_fab.py": ("gpuctl/workflow/fab", "remote/fabfile.py", "remote/transport/"),
     "integration/test_faults.py": _RUN,
     "integration/test_firewall.py": ("remote/firewall/", "remote/node/firewall.py"),
     "integration/test_gpu_machines.py": (

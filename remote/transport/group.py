@@ -30,18 +30,18 @@ class PinnedGroup(fabric.Group):  # type: ignore[misc] # Fabric has no types
     def get(self, *args: Any, **kwargs: Any) -> fabric.GroupResult:  # noqa: ANN401 - Fabric's own
         """Get a file of each machine, into a folder of the machine's name where no other place is told."""
         if len(args) < 2 and "local" not in kwargs:
-            return self._each(lambda box: box.get(*args, local=f"{box.machine.name}/", **kwargs))
-        return self._each(lambda box: box.get(*args, **kwargs))
+            return self.map(lambda box: box.get(*args, local=f"{box.machine.name}/", **kwargs))
+        return self.map(lambda box: box.get(*args, **kwargs))
 
     def close(self) -> None:
         """Close all connections."""
-        self._each(lambda box: box.close())
+        self.map(lambda box: box.close())
 
     def _do(self, method: str, *args: Any, **kwargs: Any) -> fabric.GroupResult:  # noqa: ANN401 - Fabric's own
-        return self._each(lambda box: getattr(box, method)(*args, **kwargs))
+        return self.map(lambda box: getattr(box, method)(*args, **kwargs))
 
-    def _each(self, work: Callable[[PinnedConnection], Any]) -> fabric.GroupResult:
-        """What came of `work` for each connection."""
+    def map(self, work: Callable[[PinnedConnection], Any]) -> fabric.GroupResult:
+        """Call `work` with each connection, in threads. Raises GroupException with every outcome where one failed."""
 
         def one(box: PinnedConnection) -> Any:  # noqa: ANN401 - what the method returns
             try:

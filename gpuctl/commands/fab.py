@@ -1,0 +1,33 @@
+"""`gpuctl fab`: tasks of the user's fabfile on every node, or on one."""
+
+import click
+
+from gpuctl import completions
+from gpuctl.options import TAIL, App, common_options, json_note
+
+
+@click.command(context_settings=TAIL)
+@common_options
+@click.option(
+    "--rank", metavar="R", help="Only on this node, by rank or name.", shell_complete=completions.nodes
+)
+@click.option("-l", "--list", "listing", is_flag=True, help="List the tasks, as without any TASK.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TASK [--ARG ...]]...")
+def command(app: App, rank: str | None, listing: bool, words: tuple[str, ...]) -> int | None:
+    """Run tasks of your fabfile on every node at once, or on one.
+
+    \b
+    gpuctl fab                      list the tasks of fabfile.py, here or in the nearest folder above
+    gpuctl fab who --greeting hi    run one; several run one after the other
+    gpuctl fab who --help           its arguments
+
+    Each task gets a Fabric connection to the node, with its host key pinned, as its context. Tasks named as
+    pre and post of another run once, on this computer. The exit status is 1 where a task failed on a node.
+    """
+    from gpuctl.workflow import fab
+
+    if listing or not words:
+        return fab.show_tasks(app)
+    if note := json_note(app, "fab ", "task", words):
+        app.output.say(note)
+    return fab.run_tasks(app, words, rank)
