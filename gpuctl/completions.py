@@ -65,6 +65,30 @@ def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 @_offer
+def tasks(_context: click.Context) -> Iterator[tuple[str, str]]:
+    """The tasks that the nearest fabfile defines itself; it is read, and not run."""
+    import ast
+    from pathlib import Path
+
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        for path in (folder / "fabfile.py", folder / "fabfile" / "__init__.py"):
+            if path.is_file():
+                with suppress(SyntaxError, ValueError):
+                    for node in ast.parse(path.read_bytes()).body:
+                        if isinstance(node, ast.FunctionDef) and any(map(_is_task, node.decorator_list)):
+                            about = (ast.get_docstring(node) or "").partition("\n")[0]
+                            yield node.name.strip("_").replace("_", "-"), about
+                return
+
+
+def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tree, whose module is imported late
+    """Whether a decorator is `@task`, `@task(…)` or `@fabric.task`."""
+    named = getattr(decorator, "func", decorator)
+    return "task" in (getattr(named, "id", None), getattr(named, "attr", None))
+
+
+@_offer
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers of this build."""
     from provision.clouds import CLOUDS

@@ -12,7 +12,13 @@ from gpuctl.options import TAIL, App, common_options, json_note
     "--rank", metavar="R", help="Only on this node, by rank or name.", shell_complete=completions.nodes
 )
 @click.option("-l", "--list", "listing", is_flag=True, help="List the tasks, as without any TASK.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TASK [--ARG ...]]...")
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[TASK [--ARG ...]]...",
+    shell_complete=completions.tasks,
+)
 def command(app: App, rank: str | None, listing: bool, words: tuple[str, ...]) -> int | None:
     """Run tasks of your fabfile on every node at once, or on one.
 

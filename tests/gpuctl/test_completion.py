@@ -105,6 +105,21 @@ def test_completion_offers_nodes_of_the_cluster(tmp_path: Path) -> None:
     assert complete("gpuctl --cluster red ssh red-1", tmp_path)[0] == ["red-1"]
 
 
+def test_completion_offers_the_tasks_of_the_fabfile_and_runs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "fabfile.py").write_text(
+        "raise SystemExit('it was run')\n@task\ndef who_is(c):\n    'Say it.'\n\n@fabric.task(aliases=['x'])\n"
+        "def deploy(c):\n    pass\n\ndef helper():\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path / "below")
+    offered, modules = complete("gpuctl fab ", tmp_path)
+    assert offered == ["who-is", "deploy"]
+    assert complete("gpuctl fab who-is dep", tmp_path)[0] == ["deploy"]
+    assert not {"rich", "paramiko", "fabric", "invoke"} & set(modules.split())
+
+
 def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl up --provider ", tmp_path)
     assert offered == ["local", "hosts", "oci", "aws"]
