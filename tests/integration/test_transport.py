@@ -78,7 +78,9 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
     gpuctl.ok("stop")
     watching.communicate(60)
     assert gpuctl.ok("results", "--json", run).json["runs"][0]["status"] == "stopped"
-    found = gpuctl.ok("doctor", "--json", timeout_s=200).json["findings"]
-    assert {"gpu-0", "gpu-1"} <= {finding["what"] for finding in found}, found
+    rows = gpuctl.ok("doctor", "--cluster", "--json", timeout_s=200).json["findings"]
+    found = {row["what"]: row["detail"] for row in rows}
+    assert found["ssh"].startswith("2 of 2 nodes answered")
+    assert found["network"].startswith("5 of 5 connections between 2 nodes")
     for host in net.hosts:
         assert "Accepted" not in host.root("cat /var/log/auth.log").stdout, "nobody has logged in"
