@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
+from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import clean, plural
 from gpuctl.workflow.connect import load_inventory
@@ -49,6 +50,11 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
+    for machine in machines:
+        if machine.transport != "ssh":
+            raise Usage(
+                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: use `gpuctl exec`."
+            )
     from remote.transport.group import PinnedGroup
 
     for step in steps:
