@@ -4,7 +4,8 @@ The hosts are servers of OpenSSH's own on loopback. Beside us: as many OpenSSH c
 and OpenSSH clients over connections that are open already (ControlMaster), which spare themselves the handshakes. In
 each round all of them run once, in an order that changes; the first does not count. Prints medians and our ratio to
 each; exits 1 where gpuctl is slower than any but the last on 16 hosts or more: on fewer its start and its imports
-decide, and a person notices neither. What is not installed is left out, and said so. At the end, for comparison, the same on 16 `local` hosts (asyncssh), where a connection costs a server next to nothing.
+decide, and a person notices neither. What is not installed is left out, and said so. At the end, for comparison, the
+same on 16 `local` hosts (asyncssh), where a connection costs a server next to nothing.
 
     python bench/fanout.py [ROUNDS [HOSTS...]]
 """

@@ -65,6 +65,10 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
     assert gpuctl.ok("results", "--json").json["runs"][0]["run"] == done["run"]
     assert "sum 2" in gpuctl.ok("logs", "--rank", "1").out
 
+    gpuctl.script("fabfile.py", "from fabric import task\n\n@task\ndef who(c):\n    c.run('hostname')\n")
+    refused = gpuctl("fab", "who")
+    assert (refused.status, "Fabric needs SSH" in refused.err) == (2, True)
+
     gpuctl.script("data/notes.txt", "two lines\nof text\n")
     gpuctl.ok("push", "data", "there")
     gpuctl.ok("pull", "there/data/notes.txt", "back", "--rank", "0")

@@ -3,13 +3,14 @@
 import gc
 import io
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread, Timer
 
+import paramiko
 import pytest
 from fabric import GroupResult
 from fabric.exceptions import GroupException
@@ -18,6 +19,7 @@ from invoke.exceptions import UnexpectedExit
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
 from remote.errors import HostKeyRejected, Unreachable
+from remote.fabfile import failure
 from remote.transport import host_keys
 from remote.transport.group import PinnedGroup
 from remote.transport.pinned import PinnedConnection
@@ -97,22 +99,64 @@ peer.close()
 """
 
 
+class Curious(paramiko.ServerInterface):
+    """A server that keeps what it is told of who logs in."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def get_allowed_auths(self, username: str) -> str:
+        self.told.append(username)
+        return "none,password,publickey"
+
+    def check_auth_none(self, username: str) -> int:
+        self.told.append(username)
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        self.told.append(username)
+        return paramiko.common.AUTH_SUCCESSFUL
+
+
 def test_connection_refuses_a_changed_host_key_before_it_sends_anything(
     host: Machine, tmp_path: Path
 ) -> None:
-    """What a server of another key hears is the client's version and its part of the key exchange, and no name."""
-    path = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-    other = " ".join(path.with_suffix(".pub").read_text().split()[:2])
-    wrong = pin(tmp_path / "wrong", replace(host, host_key=other))
-    box = PinnedConnection(host, wrong)
-    for use in (box.open, lambda: box.run("true"), lambda: box.put(io.BytesIO(b"x"), "x"), box.sftp):
-        with pytest.raises(HostKeyRejected, match=r"has changed.*Nothing was sent"):
-            use()
-        assert not box.is_connected
-    none = PinnedConnection(host, pin(tmp_path / "none"))
-    with pytest.raises(HostKeyRejected, match="no host key is pinned"):
-        none.run("true")
+    """Another server at the machine's address learns neither the user's name nor a key of theirs, nor gets a file."""
+    curious, shown = Curious(), paramiko.ECDSAKey.generate()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as servers:
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:
+                    return
+                server = paramiko.Transport(peer)
+                servers.callback(server.close)
+                server.add_server_key(shown)
+                server.start_server(event=Event(), server=curious)
+
+        Thread(target=serve, daemon=True).start()
+        elsewhere = replace(host, port=listener.getsockname()[1])
+        other = paramiko.ECDSAKey.generate()
+        box = PinnedConnection(elsewhere, pin(tmp_path / "pinned", replace(elsewhere, host_key=line(other))))
+        for use in (box.open, lambda: box.run("true"), lambda: box.put(io.BytesIO(b"x"), "x"), box.sftp):
+            with pytest.raises(HostKeyRejected, match=r"has changed.*Nothing was sent"):
+                use()
+            assert not box.is_connected
+        none = PinnedConnection(elsewhere, pin(tmp_path / "none"))
+        with pytest.raises(HostKeyRejected, match="no host key is pinned"):
+            none.run("true")
+        assert curious.told == []
+        right = pin(tmp_path / "right", replace(elsewhere, host_key=line(shown)))
+        with PinnedConnection(elsewhere, right) as trusted:
+            trusted.open()
+        assert host.user in curious.told
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def line(key: paramiko.PKey) -> str:
+    return f"{key.get_name()} {key.get_base64()}"
 
 
 def test_connection_takes_nothing_from_the_users_files(
@@ -139,6 +183,22 @@ def test_connection_names_the_stage_that_failed(host: Machine, pinned: ClusterFo
         port = free.getsockname()[1]
     with pytest.raises(Unreachable, match="no TCP connection"):
         PinnedConnection(replace(host, port=port), pinned).run("true")
+
+
+def test_a_broken_connection_is_no_success_and_told_apart_from_a_signal(
+    host: Machine, pinned: ClusterFolder, tmp_path: Path
+) -> None:
+    with quiet(PinnedConnection(host, pinned)) as box:
+        with pytest.raises(UnexpectedExit) as ended:
+            box.run("kill -9 $$")
+        assert failure(ended.value, tmp_path, box) == "a signal ended `kill -9 $$`."
+        cut = Timer(0.2, box.transport.close)
+        cut.start()
+        with pytest.raises(UnexpectedExit) as broken:
+            box.run("sleep 60")
+        assert failure(broken.value, tmp_path, box) == "the connection broke during `sleep 60`."
+        cut.join()
+        assert box.run("echo again").stdout == "again\n"
 
 
 def test_many_connections_are_made_at_once_from_threads(host: Machine, pinned: ClusterFolder) -> None:
