@@ -20,6 +20,7 @@ from remote.node import frames
 from remote.readiness import wait_for_cloud_init
 from remote.session import Node
 from remote.transfer import receive
+from remote.transport.pinned import PinnedConnection
 from remote.transport.ssh import SshTransport
 from remote.watch import LAST_WORDS
 
@@ -157,7 +158,10 @@ def mute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.MissingHostKeyPolicy())
     client.connect("mute", username="me", password="open", sock=ours, look_for_keys=False, allow_agent=False)  # type: ignore[arg-type]
-    yield Node(NodeHere(Path()).machine, SshTransport("gpu-0", client, ClusterFolder(Path("nowhere"))))
+    machine = NodeHere(Path()).machine
+    connection = PinnedConnection(machine, ClusterFolder(Path("nowhere")))
+    connection.client, connection.transport = client, client.get_transport()
+    yield Node(machine, SshTransport(connection))
     interface.over.set()
     client.close()
     server.close()
