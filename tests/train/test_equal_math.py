@@ -113,8 +113,9 @@ def test_compiled_step_has_the_same_losses(compiled):
 def test_learning_rate_change_does_not_recompile(compiled):
     """Two sizes of a part, the clipping, and the optimizer, once more where its momentum was not there before."""
     _, ranks, whole, _ = compiled
-    graphs = [line for line in whole.out.splitlines() if line.startswith("graphs: ")]
-    assert graphs == (["graphs: 4"] * 2 if ranks else ["graphs: 5"])
+    # The other rank, or its launcher, may be in the middle of a line.
+    graphs = re.findall(r"graphs: (\d+)", whole.out)
+    assert graphs == (["4"] * 2 if ranks else ["5"])
 
 
 @pytest.mark.parametrize(("word", "tolerance"), [("--compile", 1e-6), ("--no-compile", 2e-3)])
