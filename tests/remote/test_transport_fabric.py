@@ -5,7 +5,7 @@ import io
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event, Thread, Timer
@@ -23,6 +23,7 @@ from remote.fabfile import failure
 from remote.transport import host_keys
 from remote.transport.group import PinnedGroup
 from remote.transport.pinned import PinnedConnection
+from tests.support import wait_for
 
 
 def pin(folder: Path, *machines: Machine) -> ClusterFolder:
@@ -84,9 +85,21 @@ def test_connection_forwards_a_port(host: Machine, pinned: ClusterFolder) -> Non
         there = int(out.readline())
         with (
             box.forward_local(here, remote_port=there, remote_host="127.0.0.1"),
-            socket.create_connection(("localhost", here), timeout=20) as peer,
+            connect_once_it_listens(here) as peer,
         ):
             assert peer.recv(100) == b"hello"
+
+
+def connect_once_it_listens(port: int) -> socket.socket:
+    """A socket that is connected to the port: Fabric goes on before its thread listens."""
+
+    def connected() -> socket.socket | None:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        return None
+
+    found: socket.socket = wait_for(connected, what="listening at the forwarded port")
+    return found
 
 
 SAYS_HELLO = """
