@@ -40,13 +40,15 @@ from inventories.ansible import read_inventory
 from inventories.store import ClusterFolder
 inventory = read_inventory(Path(sys.argv[1]) / "inventory.yaml")
 marks.append(time.perf_counter())
-import remote.connection, remote.fanout, remote.transport.ssh
+import remote.transport.ssh
+from remote.sessions.connect import connect
+from remote.sessions.fanout import fan_out, values
 marks.append(time.perf_counter())
 machines = {machine.name: machine for machine in inventory.machines}
 cluster = ClusterFolder(Path(sys.argv[1]))
-nodes = remote.fanout.values(remote.fanout.fan_out(lambda m: remote.connection.connect(m, cluster), machines))
+nodes = values(fan_out(lambda machine: connect(machine, cluster), machines))
 marks.append(time.perf_counter())
-remote.fanout.values(remote.fanout.fan_out(lambda node: node.run("true"), nodes))
+values(fan_out(lambda node: node.run("true"), nodes))
 marks.append(time.perf_counter())
 for node in nodes.values():
     node.close()

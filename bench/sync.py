@@ -35,7 +35,10 @@ SYNC = """
 import json, resource, sys
 from pathlib import Path
 from inventories.machine import Machine
-from remote import connection, fanout, sync, tree
+from remote.sessions import connect
+from remote.sessions import fanout
+from remote.files import sync
+from remote.files import tree
 
 folder, project, destination, with_rsync = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "rsync"
 machines = {}
@@ -45,7 +48,7 @@ for rank, port in enumerate(json.loads(sys.argv[5])):
         private_ip="127.0.0.1", gpus=None, id=str(rank), key_file=folder / "id", python=sys.executable,
     )
 read = tree.read_tree(project, allow_large=True)
-nodes = fanout.values(fanout.fan_out(lambda m: connection.connect(m, folder / "known_hosts"), machines))
+nodes = fanout.values(fanout.fan_out(lambda m: connect.connect(m, folder / "known_hosts"), machines))
 config = folder / "ssh_config" if with_rsync else None
 done = fanout.values(fanout.fan_out(lambda node: sync.sync(node, read, destination, ssh_config=config), nodes))
 for node in nodes.values():

@@ -41,9 +41,9 @@ def main() -> int:
     arguments = sys.argv[1:]
     completing = "_GPUCTL_COMPLETE" in os.environ  # the shell asks click for completions
     if not completing and arguments in ([], ["-h"], ["--help"]):
-        from gpuctl import overview
+        from gpuctl import root_help
 
-        return _print(overview.text())
+        return _print(root_help.text())
     if not completing and arguments == ["--version"]:
         import gpuctl
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from gpuctl import overview
+from gpuctl import root_help
 from gpuctl.errors import Declined
 from gpuctl.options import App, Options, global_options, no_such_option
 from gpuctl.output import silence
@@ -57,13 +57,13 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The names, in the overview's order."""
-        return list(overview.COMMANDS)
+        return list(root_help.COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, or None."""
-        if cmd_name not in overview.COMMANDS:
+        if cmd_name not in root_help.COMMANDS:
             return None
-        command = import_module(overview.module_of(cmd_name)).command
+        command = import_module(root_help.module_of(cmd_name)).command
         assert isinstance(command, click.Command)
         return command
 
@@ -75,13 +75,13 @@ class Commands(click.Group):
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
             raise click.UsageError(
-                f"There is no command {name!r}{did_you_mean(name, overview.COMMANDS)}", ctx
+                f"There is no command {name!r}{did_you_mean(name, root_help.COMMANDS)}", ctx
             )
         return name, command, args[1:]
 
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
         """The overview."""
-        return overview.text()
+        return root_help.text()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Names of commands from the table, without importing the commands; else options."""
@@ -91,7 +91,7 @@ class Commands(click.Group):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [
             CompletionItem(name, help=help_line)
-            for name, help_line in overview.COMMANDS.items()
+            for name, help_line in root_help.COMMANDS.items()
             if name.startswith(incomplete)
         ]
 
@@ -187,10 +187,10 @@ def _usage_message(arguments: Sequence[str], error: click.ClickException) -> str
 
 def _command_of(arguments: Sequence[str]) -> str:
     """The command that was typed, with `gpuctl`: click does not tell of which one an option lacks its value."""
-    from gpuctl import familiar  # only those who have an error pay for it
+    from gpuctl import other_tools  # only those who have an error pay for it
 
-    at = familiar.command_at(arguments)
-    return "gpuctl" if at is None or arguments[at] not in overview.COMMANDS else f"gpuctl {arguments[at]}"
+    at = other_tools.command_at(arguments)
+    return "gpuctl" if at is None or arguments[at] not in root_help.COMMANDS else f"gpuctl {arguments[at]}"
 
 
 def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | None:
@@ -198,10 +198,10 @@ def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | No
     refused = next((one for one in (error, error.__cause__) if isinstance(one, click.NoSuchOption)), None)
     if refused is None and type(error) is not click.UsageError:
         return None  # a value that can't be used, or one that is missing
-    from gpuctl import familiar  # only those who have an error pay for it
+    from gpuctl import other_tools  # only those who have an error pay for it
 
-    return familiar.answer(
-        arguments, overview.COMMANDS, _options_of, refused=refused.option_name if refused else None
+    return other_tools.answer(
+        arguments, root_help.COMMANDS, _options_of, refused=refused.option_name if refused else None
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
-from gpuctl import completions, overview
+from gpuctl import completions, root_help
 from gpuctl.errors import Usage
 from inventories.suggest import did_you_mean
 
@@ -152,7 +152,7 @@ no_cluster_options = functools.partial(common_options, about="none")
 def global_options(about: About = "one") -> list[click.Option]:
     """The global options as click wants them, in the overview's order."""
     options = []
-    for names, value, help_line in overview.GLOBAL_OPTIONS:
+    for names, value, help_line in root_help.GLOBAL_OPTIONS:
         if value:  # --cluster
             only = help_line if about == "one" else "Only this cluster (default: all)."
             hidden = about == "none"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from gpuctl.progress import Progress
+from gpuctl.run_results.progress import Progress
 from gpuctl.text import bar, clean, clean_lines, duration
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Facts of a plain Ubuntu node, for tests of what is made from them."""
 
-from remote.facts import NO_GPU, Facts
+from remote.checks.facts import NO_GPU, Facts
 
 __all__ = ["NO_GPU", "facts"]
 

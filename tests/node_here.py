@@ -12,7 +12,7 @@ from typing import Any
 
 from inventories.machine import Machine
 from remote.node import frames
-from remote.session import Node
+from remote.sessions.session import Node
 
 ROOT = Path(__file__).parents[1]
 

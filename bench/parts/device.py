@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from bench.parts.sections import Tell
-from remote.node import facts, gpu_usage, gpus, hardware
+from remote.node.checks import facts, hardware
+from remote.node.gpu import gpu_usage, gpus
 
 MATMULS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 REPEATS = 10

@@ -19,7 +19,7 @@ from bench.parts.device import check_parsers, environment, measure_ceilings, syn
 from bench.parts.gpu_plan import Sizes
 from bench.parts.network import network_cost
 from bench.parts.sections import Section, Tell, work
-from remote.node import nccl_log
+from remote.node.runs import nccl_log
 from train.communication import parallel
 from train.loop import set_arithmetic
 from train.models import build

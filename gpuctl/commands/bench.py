@@ -75,12 +75,12 @@ def command(
 
     Ctrl-C stops; what was measured until then is shown.
     """
-    from gpuctl.figures import check_picture
-    from gpuctl.scaling import parse_layouts
+    from gpuctl.run_results.figures import check_picture
+    from gpuctl.scaling.measured import parse_layouts
     from gpuctl.variables import variable
-    from gpuctl.workflow.bench import bench
-    from gpuctl.workflow.bench_request import BenchRequest
-    from gpuctl.workflow.request import built_in_help
+    from gpuctl.workflow.benchmarks.bench import bench
+    from gpuctl.workflow.benchmarks.request import BenchRequest
+    from gpuctl.workflow.training.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
@@ -102,14 +102,14 @@ def command(
     if app.options.json:
         app.output.json(done.document())
     else:
-        from gpuctl.bench_table import bench_table
+        from gpuctl.tables.bench import bench_table
 
         app.output.table(bench_table(done.measured, done.outlooks))
     if done.failure:
         app.output.error(done.failure)
     if plot is not None:
         # Last: the measurement is told, whatever becomes of the picture.
-        from gpuctl.bench_plot import write_bench_plot
+        from gpuctl.scaling.plot import write_bench_plot
 
         app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
     return {"succeeded": 0, "stopped": 130}.get(done.status, 1)

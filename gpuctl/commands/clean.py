@@ -52,9 +52,9 @@ def command(
     --resume` would take and whatever is not gpuctl's always stay. It is about all clusters, or the one that --cluster
     names; while a run is going on there, nothing is removed, and the exit status is 2.
     """
-    from gpuctl.cleaning import Policy
     from gpuctl.errors import Usage
-    from gpuctl.workflow.clean import clean_all
+    from gpuctl.workflow.upkeep.clean import clean_all
+    from gpuctl.workflow.upkeep.cleaning import Policy
     from inventories.validate import parse_duration_s
 
     if here and everything:

@@ -19,8 +19,8 @@ def command(app: App) -> int:
     Every provider is asked. Where one can't be, the cluster's state is unknown, the reason is told, and the
     exit status is 4. Rented machines without a time limit are marked: nothing but `gpuctl down` ends them.
     """
-    from gpuctl.cluster_table import clusters_table
-    from gpuctl.workflow.clusters import every_cluster, totals
+    from gpuctl.tables.clusters import clusters_table
+    from gpuctl.workflow.cluster.clusters import every_cluster, totals
 
     documents = every_cluster(app)
     if app.options.json:

@@ -19,7 +19,7 @@ def command(app: App, forget: bool) -> int:
     brought (provider hosts) are not touched but for our rules in their firewalls, which go; what gpuctl has left on
     their disks is told, and on a terminal offered to be removed.
     """
-    from gpuctl.workflow.down import down
+    from gpuctl.workflow.cluster.down import down
 
     document = down(app, forget=forget)
     if app.options.json:

@@ -21,7 +21,7 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
 
     The exit status is 0 if it was 0 on every node, else 1.
     """
-    from gpuctl.workflow.machines import execute
+    from gpuctl.workflow.machines.access import execute
 
     if note := json_note(app, "exec -- ", "command", words):
         app.output.say(note)

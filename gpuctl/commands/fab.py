@@ -30,7 +30,7 @@ def command(app: App, rank: str | None, listing: bool, words: tuple[str, ...]) -
     Each task gets a Fabric connection to the node, with its host key pinned, as its context. Tasks named as
     pre and post of another run once, on this computer. The exit status is 1 where a task failed on a node.
     """
-    from gpuctl.workflow import fab
+    from gpuctl.workflow.machines import fab
 
     if listing or not words:
         return fab.show_tasks(app)

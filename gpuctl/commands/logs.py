@@ -20,6 +20,6 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
 
     With -f the exit status is the run's: 0 if it succeeded, 1 if not.
     """
-    from gpuctl.workflow.logs import logs
+    from gpuctl.workflow.training.logs import logs
 
     return logs(app, run, follow=follow, rank=rank)

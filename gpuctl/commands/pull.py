@@ -24,7 +24,7 @@ def command(app: App, rank: str | None, source: str, destination: Path) -> None:
     A relative SOURCE is one in the node's home.
     Only plain files come; links, pipes and devices are left out and named. Files that are here are replaced.
     """
-    from gpuctl.workflow.machines import pull
+    from gpuctl.workflow.machines.access import pull
 
     nodes = pull(app, source, destination, rank)
     if app.options.json:

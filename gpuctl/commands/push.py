@@ -24,7 +24,7 @@ def command(app: App, rank: str | None, source: Path, destination: str) -> None:
     A relative DESTINATION is one in the node's home. All of a folder is sent, whatever git ignores, but no
     credentials (.ssh, .aws, …). Only what changed travels; nothing is removed there.
     """
-    from gpuctl.workflow.machines import push
+    from gpuctl.workflow.machines.access import push
 
     nodes = push(app, source, destination, rank)
     if app.options.json:

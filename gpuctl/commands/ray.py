@@ -28,7 +28,7 @@ def command(app: App, action: Literal["status", "dashboard", "stop"], port: int 
     `gpuctl train --mode ray` starts a head on the first machine and a worker on each of the others, and leaves them
     for the next run. `gpuctl down` ends them, too.
     """
-    from gpuctl.workflow import ray
+    from gpuctl.workflow.machines import ray
 
     if action == "dashboard":
         if app.options.json:

@@ -53,7 +53,7 @@ def command(
     that you share they are not only yours. Nothing without our tags is touched. What can't be looked at or
     removed is named and keeps nothing else; the exit status is then 4.
     """
-    from gpuctl.workflow.reap import Which, reap_all
+    from gpuctl.workflow.cluster.reap import Which, reap_all
     from provision.scope import Where
 
     where = Where(

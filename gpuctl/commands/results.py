@@ -19,9 +19,9 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     The latest run unless named; the first letters of a run's id are enough. Results stay on this computer
     when the machines are gone.
     """
-    from gpuctl.export import write_csv, write_plot
-    from gpuctl.tables import comparison_table, run_table
-    from gpuctl.workflow.runs import results_of
+    from gpuctl.run_results.export import write_csv, write_plot
+    from gpuctl.tables.lists import comparison_table, run_table
+    from gpuctl.workflow.training.runs import results_of
 
     results = results_of(app, runs)
     if csv is not None:

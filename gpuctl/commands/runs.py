@@ -10,8 +10,8 @@ from gpuctl.options import App, common_options
 @click.option("--all", "every", is_flag=True, help="Of all clusters, also removed ones.")
 def command(app: App, every: bool) -> None:
     """List the cluster's runs, the latest last."""
-    from gpuctl.tables import runs_table
-    from gpuctl.workflow.runs import overview
+    from gpuctl.tables.lists import runs_table
+    from gpuctl.workflow.training.runs import overview
 
     rows = overview(app, None if every and not app.cluster_named else app.options.cluster)
     if app.options.json:

@@ -65,7 +65,7 @@ def command(
     price lists; no account is needed. AWS's has some hundred MB: --provider oci leaves it out. Other shapes
     than those listed can be used, too, where the provider has them: gpuctl up --shape NAME.
     """
-    from gpuctl.shape_search import nothing
+    from gpuctl.shape_names import nothing
     from provision.prices import load
 
     if max_price is not None and not math.isfinite(max_price):
@@ -111,7 +111,7 @@ def chosen(
 
     Raises Usage for a name that no shape and no GPU has.
     """
-    from gpuctl.shape_search import by_gpu, find
+    from gpuctl.shape_names import by_gpu, find
     from provision.catalog import SHAPES
 
     named = find(words) if words else None
@@ -209,8 +209,8 @@ def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[
 
 def show(app: App, rows: Sequence[Priced], region: str | None, *, in_full: bool) -> None:
     """The table, and under it when and from where the prices are; `in_full`: all that is known of each shape."""
-    from gpuctl.shape_table import shape_in_full
-    from gpuctl.tables import shapes_table
+    from gpuctl.tables.lists import shapes_table
+    from gpuctl.tables.shape import shape_in_full
 
     documents = [describe(*row, region) for row in rows]
     if not in_full:

@@ -16,6 +16,6 @@ def command(app: App, rank: str, words: tuple[str, ...]) -> None:
     The cluster's pinned host keys and its own key are used, nothing of yours. Plain ssh, scp and rsync work
     with the same configuration: gpuctl ssh-config > config; ssh -F config NODE
     """
-    from gpuctl.workflow.machines import replace_by_ssh
+    from gpuctl.workflow.machines.access import replace_by_ssh
 
     replace_by_ssh(app, rank, words)

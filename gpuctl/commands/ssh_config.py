@@ -14,7 +14,7 @@ def command(app: App) -> None:
     gpuctl ssh-config > cluster.conf
     ssh -F cluster.conf default-0
     """
-    from gpuctl.workflow.machines import ssh_config
+    from gpuctl.workflow.machines.access import ssh_config
 
     text, path = ssh_config(app)
     if app.options.json:

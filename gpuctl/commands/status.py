@@ -14,14 +14,14 @@ def command(app: App, every: bool) -> int:
     A machine that was ended from outside is shown as gone; `gpuctl up` replaces it. Of rented machines without a
     time limit it says what a day costs. `gpuctl clusters` has a line a cluster.
     """
-    from gpuctl.tables import machines_table
+    from gpuctl.tables.lists import machines_table
 
     if every:
-        from gpuctl.workflow.clusters import every_cluster
+        from gpuctl.workflow.cluster.clusters import every_cluster
 
         documents = every_cluster(app)
     else:
-        from gpuctl.workflow.status import status_of
+        from gpuctl.workflow.cluster.status import status_of
 
         documents = [status_of(app, app.store.cluster(app.options.cluster))]
     if app.options.json:

@@ -11,7 +11,7 @@ from gpuctl.options import App, common_options
 @click.argument("run", required=False, shell_complete=completions.runs)
 def command(app: App, run: str | None) -> int:
     """Stop a run on every node and bring its results back; the latest run unless named."""
-    from gpuctl.workflow.stop import stop
+    from gpuctl.workflow.training.stop import stop
 
     result, errors = stop(app, run)
     if app.options.json:

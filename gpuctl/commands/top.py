@@ -30,6 +30,6 @@ def command(app: App, rank: str | None, every_s: float) -> int:
     The network's bytes are those of the interfaces that lead to the other nodes. A node that is lost is shown
     with the reason and connected to again. The exit status is 1 if a node of the one sample could not be asked.
     """
-    from gpuctl.workflow.top import top
+    from gpuctl.workflow.machines.top import top
 
     return top(app, rank=rank, every_s=every_s)

@@ -144,10 +144,10 @@ def command(
 
     Ctrl-C stops the run on every node; a second one does not wait for its end.
     """
-    from gpuctl.workflow import dry_run as dry
-    from gpuctl.workflow.request import TrainRequest, built_in_help, check_device, why_missing
-    from gpuctl.workflow.restarts import WRONG_OPTIONS, train_to_the_end
-    from gpuctl.workflow.resume import way_on
+    from gpuctl.workflow.training import train_plan as dry
+    from gpuctl.workflow.training.request import TrainRequest, built_in_help, check_device, why_missing
+    from gpuctl.workflow.training.restarts import WRONG_OPTIONS, train_to_the_end
+    from gpuctl.workflow.training.resume import way_on
 
     min_nodes, max_nodes = _nnodes(nnodes)
     request = TrainRequest(
@@ -197,7 +197,7 @@ def command(
     elif result.status == "running":
         app.output.say(left_behind(result.run, interrupted=interrupted))
     else:
-        from gpuctl.tables import run_table
+        from gpuctl.tables.lists import run_table
 
         app.output.table(run_table(result))
         for advice in (why_missing(app, result), way_on(app, result)):

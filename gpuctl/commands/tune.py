@@ -94,10 +94,10 @@ def command(
 
     What is known of the trials comes back as artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.search import parse_params
+    from gpuctl.search_space import parse_params
     from gpuctl.variables import variable
-    from gpuctl.workflow.request import TrainRequest, built_in_help
-    from gpuctl.workflow.tune import TuneRequest, tune
+    from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
+    from gpuctl.workflow.training.request import TrainRequest, built_in_help
 
     request = TrainRequest(
         launcher="ray",
@@ -129,7 +129,7 @@ def command(
     if app.options.json:
         app.output.json(tuned.document())
     else:
-        from gpuctl.tune_table import tune_table
+        from gpuctl.tables.tune import tune_table
 
         app.output.table(tune_table(tuned))
     if tuned.interrupted:

@@ -96,7 +96,7 @@ def command(
     Only clouds (oci, aws) have the options marked (clouds); others refuse them.
     """
     from gpuctl.errors import Usage
-    from gpuctl.workflow import up
+    from gpuctl.workflow.cluster import up
     from inventories.spec import Spec
     from inventories.validate import (
         check_max_cost_usd,

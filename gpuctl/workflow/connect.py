@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuctl.workflow.unprepared import goes_on
+from gpuctl.workflow.cluster.unprepared import goes_on
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
-    from remote.session import Node
+    from remote.sessions.session import Node
 
 
 def load_inventory(folder: ClusterFolder) -> Inventory:
@@ -35,9 +35,9 @@ def connected(
 
     `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
     """
-    from remote.connection import connect
     from remote.errors import AuthenticationFailed, RemoteError, Unreachable
-    from remote.fanout import fan_out, values
+    from remote.sessions.connect import connect
+    from remote.sessions.fanout import fan_out, values
 
     outcomes = fan_out(
         lambda machine: connect(machine, folder),

@@ -17,7 +17,7 @@ from remote.firewall import firewalld, iptables, nftables, ufw
 from remote.firewall.iptables import File
 from remote.firewall.rules import Address, Filter, networks_of, short
 from remote.firewall.steps import Run, Step, Steps, Write, places
-from remote.session import Node
+from remote.sessions.session import Node
 
 __all__ = [
     "FirewallFacts",

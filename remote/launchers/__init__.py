@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from inventories.machine import Machine
     from inventories.run import Run
     from inventories.store import ClusterFolder
-    from remote.facts import Facts
-    from remote.finding import Finding
-    from remote.script import Script
-    from remote.session import Node
+    from remote.checks.facts import Facts
+    from remote.checks.finding import Finding
+    from remote.launchers.rank_command import Script
+    from remote.sessions.session import Node
 
 Say = Callable[[str, str], None]
 """Gets a node's name and what it does."""

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from remote.facts import Facts
-from remote.finding import Finding, not_the_first
+from remote.checks.facts import Facts
+from remote.checks.finding import Finding, not_the_first
 
 
 def same_torch(facts: Mapping[str, Facts]) -> list[Finding]:

@@ -7,13 +7,13 @@ from typing import Any
 from inventories.machine import Machine
 from inventories.run import Run
 from inventories.store import ClusterFolder
-from remote.facts import Facts, cores_of_a_node
-from remote.finding import Finding, not_the_first
+from remote.checks.facts import Facts, cores_of_a_node
+from remote.checks.finding import Finding, not_the_first
 from remote.launchers import Say, ray_cluster
 from remote.launchers import ray_commands as commands
 from remote.launchers.python_packages import not_installed, older, same_torch
-from remote.script import Script
-from remote.session import Node
+from remote.launchers.rank_command import Script
+from remote.sessions.session import Node
 
 OLDEST = "2.60"
 REQUIREMENTS = ("torch", f"ray[default,train]>={OLDEST}")

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from inventories.machine import Machine
-from remote.bounds import Bounds
+from remote.checks.facts import Facts, cores_of_a_node
 from remote.errors import BadAnswer, RayNotReady
-from remote.facts import Facts, cores_of_a_node
-from remote.fanout import fan_out, values
 from remote.launchers import ray_commands as ray
-from remote.session import Node
+from remote.sessions.bounds import Bounds
+from remote.sessions.fanout import fan_out, values
+from remote.sessions.session import Node
 
 READY_DEADLINE_S = 90.0
 SILENCE_S = 30.0

@@ -11,12 +11,13 @@ from typing import Any
 
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from remote import nccl, payload
-from remote.environment import rank_environment
-from remote.facts import Facts
+from remote.checks.facts import Facts
+from remote.launchers import nccl
+from remote.launchers.rank_command import Script
+from remote.launchers.rank_environment import rank_environment
 from remote.launchers.torchrun import STOP_GRACE_S
-from remote.node.ray_daemons import START_LABEL
-from remote.script import Script
+from remote.node.ray.daemons import START_LABEL
+from remote.sessions import payload
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)

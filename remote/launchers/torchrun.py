@@ -8,14 +8,14 @@ from typing import Any
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from inventories.store import ClusterFolder
-from remote import payload
-from remote.environment import rank_environment
-from remote.facts import Facts, cores_of_a_node
-from remote.finding import Finding
+from remote.checks.facts import Facts, cores_of_a_node
+from remote.checks.finding import Finding
 from remote.launchers import Say
 from remote.launchers.python_packages import same_torch
-from remote.script import Script
-from remote.session import Node
+from remote.launchers.rank_command import Script
+from remote.launchers.rank_environment import rank_environment
+from remote.sessions import payload
+from remote.sessions.session import Node
 
 REQUIREMENTS = ("torch",)
 PHASE: str | None = None

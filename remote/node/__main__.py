@@ -13,28 +13,28 @@ DISK_FULL = 91
 """Exit status of a command that found no space left."""
 
 ANSWERING = {
-    "facts": "facts",
+    "facts": "checks.facts",
     "firewall": "firewall",
-    "ready": "ready",
-    "driver": "driver",
-    "stop": "runner",
-    "run_state": "runner",
-    "follow": "follow",
-    "send": "sending",
-    "usage": "usage",
-    "checkpoints": "checkpoints",
-    "place": "checkpoints",
-    "discard": "checkpoints",
-    "send_checkpoints": "checkpoints",
-    "leftovers": "leftovers",
-    "clean": "removal",
-    "ray_start": "ray_daemons",
-    "ray_ready": "ray_daemons",
-    "ray_state": "ray_daemons",
-    "ray_stop": "ray_daemons",
+    "ready": "checks.ready",
+    "driver": "gpu.driver",
+    "stop": "runs.supervisor",
+    "run_state": "runs.supervisor",
+    "follow": "runs.follow",
+    "send": "storage.sending",
+    "usage": "runs.usage",
+    "checkpoints": "storage.checkpoints",
+    "place": "storage.checkpoints",
+    "discard": "storage.checkpoints",
+    "send_checkpoints": "storage.checkpoints",
+    "leftovers": "storage.leftovers",
+    "clean": "storage.removal",
+    "ray_start": "ray.daemons",
+    "ray_ready": "ray.daemons",
+    "ray_state": "ray.daemons",
+    "ray_stop": "ray.daemons",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
-CONVERSING = {"sync": "sync", "probe": "probe", "environment": "python_env"}
+CONVERSING = {"sync": "storage.sync", "probe": "checks.probe", "environment": "environments.build"}
 """As above, for those that also take frames: `command_NAME(request, output, incoming)`."""
 
 
@@ -50,17 +50,17 @@ def main(arguments: List[str]) -> int:
     """Run one command: its request is the first line of standard input."""
     command = arguments[0]
     if command == "rank":
-        from remote.node import rank
+        from remote.node.runs import rank_wrapper
 
-        return rank.main(arguments[1:])
+        return rank_wrapper.main(arguments[1:])
     if command == "ray_ranks":
-        from remote.node import ray_ranks
+        from remote.node.ray import ranks
 
-        return ray_ranks.main(arguments[1:])
+        return ranks.main(arguments[1:])
     if command == "ray_tune":
-        from remote.node import ray_tune
+        from remote.node.ray import tune
 
-        return ray_tune.main(arguments[1:])
+        return tune.main(arguments[1:])
     source, output = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(source.readline())
     try:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from remote.bounds import Bounds
 from remote.errors import BadAnswer, DiskFull, NodeFailed
+from remote.files.sync import sync
+from remote.files.tree import human_bytes, tree_of
 from remote.python_env.backend import settings
 from remote.python_env.requirements import BUILT_IN, Wanted, key_of
-from remote.session import Node
-from remote.sync import sync
-from remote.tree import human_bytes, tree_of
+from remote.sessions.bounds import Bounds
+from remote.sessions.session import Node
 
 OLDEST_PYTHON = "3.10"
 """What torch 2.13 needs at least."""

@@ -8,7 +8,7 @@ from fabric.exceptions import GroupException
 
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from remote.fanout import MAX_AT_ONCE, fan_out
+from remote.sessions.fanout import MAX_AT_ONCE, fan_out
 from remote.transport.pinned import PinnedConnection
 
 

@@ -7,7 +7,7 @@ TWO_A10 = (
     "2, 0, GPU-5a1f0b7c, 87, 20314, 23028, 61, 141.27, NVIDIA A10\n"
     "2, 1, GPU-c93e4d10, [N/A], 3, 23028, 38, [Not Supported], NVIDIA A10\n"
 )
-"""What `remote.node.gpu_usage` asks for, of two GPUs; the second one's driver can't tell everything."""
+"""What `remote.node.gpu.gpu_usage` asks for, of two GPUs; the second one's driver can't tell everything."""
 
 PROGRAM = """\
 #!/bin/sh

@@ -13,10 +13,10 @@ from typing import Any
 import click
 import pytest
 
-from gpuctl import cli, errors, overview
+from gpuctl import cli, errors, root_help
 from gpuctl.commands.train import left_behind
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
-from gpuctl.workflow.request import check_built_in
+from gpuctl.workflow.training.request import check_built_in
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
 from remote.errors import PreflightFailed, ScriptNotFound, ScriptNotSynced
@@ -29,7 +29,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Register:
     """Makes a throw-away command `probe` known to the real command line."""
 
     def put(command: click.Command) -> None:
-        monkeypatch.setitem(overview.COMMANDS, "probe", "A probe.")
+        monkeypatch.setitem(root_help.COMMANDS, "probe", "A probe.")
         module = types.ModuleType("gpuctl.commands.probe")
         module.command = command  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "gpuctl.commands.probe", module)
@@ -446,7 +446,7 @@ def test_error_after_json_document_adds_no_second_document(
 def test_help_of_every_command_lists_global_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in overview.COMMANDS:
+    for name in root_help.COMMANDS:
         assert cli.main([name, "-h"]) == 0
         short = capsys.readouterr().out
         assert cli.main([name, "--help"]) == 0

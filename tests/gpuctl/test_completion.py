@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from terminal import ROOT
 
-from gpuctl import overview
+from gpuctl import root_help
 from gpuctl.cli import group
 from gpuctl.commands.completion import script_for
 from inventories.machine import Inventory, Machine
@@ -42,7 +42,7 @@ def complete(line: str, home: Path) -> tuple[list[str], str]:
 
 def test_completion_offers_commands_without_importing_them(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl ", tmp_path)
-    assert offered == list(overview.COMMANDS)
+    assert offered == list(root_help.COMMANDS)
     assert "gpuctl.commands." not in modules
     assert complete("gpuctl s", tmp_path)[0] == ["status", "shapes", "stop", "ssh", "ssh-config"]
 
@@ -73,7 +73,9 @@ def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
     for line in ("logs ", "stop ", "results ", f"results {runs[0]} ", "train --resume-from "):
         offered, modules = complete(f"gpuctl {line}", tmp_path)
         assert offered == runs[::-1], line
-        assert not {"rich", "paramiko", "gpuctl.workflow.runs", "inventories.run"} & set(modules.split())
+        assert not {"rich", "paramiko", "gpuctl.workflow.training.runs", "inventories.run"} & set(
+            modules.split()
+        )
     assert complete("gpuctl results 20261121", tmp_path)[0] == runs[1::-1]
 
 
@@ -129,7 +131,7 @@ def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     assert shapes == ["VM.GPU.A10.1", "VM.GPU.A10.2"]
     assert complete("gpuctl doctor --shape p3.2", tmp_path)[0] == ["p3.2xlarge"]
     assert complete("gpuctl up --provider oci --shape p3", tmp_path)[0] == []
-    heavy = {"rich", "paramiko", "oci", "boto3", "gpuctl.workflow.up", "provision.cloud_provider"}
+    heavy = {"rich", "paramiko", "oci", "boto3", "gpuctl.workflow.cluster.up", "provision.cloud_provider"}
     assert not heavy & set(f"{modules} {more}".split())
 
 

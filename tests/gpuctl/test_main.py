@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl import overview
+from gpuctl import root_help
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = (
@@ -59,12 +59,12 @@ def hostile(tmp_path: Path) -> Path:
 def test_help_options_and_no_arguments_print_same_overview(words: list[str]) -> None:
     done = start(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == overview.text() + "\n"
+    assert done.stdout == root_help.text() + "\n"
 
 
 def test_overview_lists_every_command_and_global_option() -> None:
-    text = overview.text()
-    for word in (*overview.COMMANDS, "--cluster", "--json", "--yes", "--verbose", "--no-color", "130"):
+    text = root_help.text()
+    for word in (*root_help.COMMANDS, "--cluster", "--json", "--yes", "--verbose", "--no-color", "130"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -74,8 +74,8 @@ def test_overview_commands_exist_and_have_help() -> None:
 
     import click
 
-    for name in overview.COMMANDS:
-        command = importlib.import_module(overview.module_of(name)).command
+    for name in root_help.COMMANDS:
+        command = importlib.import_module(root_help.module_of(name)).command
         assert isinstance(command, click.Command), name
         assert command.help, name
 
@@ -118,7 +118,7 @@ def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> Non
     )
     assert done.returncode == 0, done.stderr
     modules = set(done.stderr.rpartition("MODULES ")[2].split())
-    assert "gpuctl.overview" in modules
+    assert "gpuctl.root_help" in modules
     assert not modules & (unwanted | {"torch", "paramiko", "asyncssh", "fabric", "invoke", "oci", "boto3"})
 
 
@@ -175,4 +175,4 @@ def test_help_works_in_deleted_current_folder(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], env=env, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stdout) == (0, overview.text() + "\n")
+    assert (done.returncode, done.stdout) == (0, root_help.text() + "\n")

@@ -23,7 +23,7 @@ from price_pages import (
 from gpuctl import cli
 from gpuctl.options import Options
 from gpuctl.output import Output
-from gpuctl.tables import shapes_table
+from gpuctl.tables.lists import shapes_table
 from provision.catalog import SHAPES
 
 Shapes = Callable[..., tuple[int, str, str]]

@@ -24,7 +24,7 @@ from clouds import KINDS, CloudGpuctl, Kind, cloud_gpuctl
 from support import wait_for
 
 from gpuctl.options import App
-from gpuctl.workflow.reach import Boot, Reached, reach
+from gpuctl.workflow.cluster.reach import Boot, Reached, reach
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
@@ -32,12 +32,12 @@ from provision import local_processes, local_state
 from provision.keys import new_key
 from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local_start import PROGRAM
-from remote import readiness
-from remote.connection import connect
-from remote.driver import Limits
+from remote.checks import readiness
+from remote.checks.facts import gather
 from remote.errors import NotReady
-from remote.facts import gather
-from remote.session import Node
+from remote.gpu_driver.decision import Limits
+from remote.sessions.connect import connect
+from remote.sessions.session import Node
 from remote.transport import host_keys
 from tests.fakes.vms import Host, Net, lacking, vms
 

@@ -16,11 +16,11 @@ import pytest
 from support import Gpuctl, wait_for
 
 from gpuctl.options import App
-from gpuctl.workflow.reach import Boot, Reached, reach
+from gpuctl.workflow.cluster.reach import Boot, Reached, reach
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from remote.driver import Limits
+from remote.gpu_driver.decision import Limits
 from remote.transport import host_keys
 from tests.fakes import apt_mirror
 from tests.fakes.vms import Host, Net, lacking, vms

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import Gpuctl
 
-from remote.node.env_uv import VERSION as UV_VERSION
+from remote.node.environments.uv_tool import VERSION as UV_VERSION
 from remote.python_env.requirements import built_in_requirements
 from tests.fakes.vms import Net, lacking, vms
 

@@ -14,11 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from remote import firewall, payload
+from remote import firewall
 from remote.errors import NodeFailed
 from remote.firewall import FirewallFacts, Steps
 from remote.node import frames
-from remote.session import Node
+from remote.sessions import payload
+from remote.sessions.session import Node
 
 TOOLS = (
     "unshare",

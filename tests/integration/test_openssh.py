@@ -19,8 +19,8 @@ from support import Gpuctl, wait_for
 
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from remote.connection import connect
 from remote.errors import AuthenticationFailed, HostKeyRejected
+from remote.sessions.connect import connect
 from remote.transport.group import PinnedGroup
 from remote.transport.host_keys import pin, render
 from remote.transport.pinned import PinnedConnection

@@ -11,9 +11,9 @@ from support import Gpuctl
 
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from remote.connection import connect
-from remote.probe import probe
-from remote.session import Node
+from remote.checks.probe import probe
+from remote.sessions.connect import connect
+from remote.sessions.session import Node
 from tests.fakes.vms import lacking, vms
 
 pytestmark = [

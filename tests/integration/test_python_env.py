@@ -19,13 +19,14 @@ import pytest
 from support import Gpuctl, wait_for
 
 from inventories.store import Store
-from remote.connection import connect
-from remote.node import env_uv, frames
+from remote.node import frames
 from remote.node.__main__ import FAILED
+from remote.node.environments import uv_tool
 from remote.python_env import building
 from remote.python_env.building import Environment, EnvironmentFailed, ensure, ready_environments
 from remote.python_env.requirements import Wanted, key_of, wanted
-from remote.session import Node
+from remote.sessions.connect import connect
+from remote.sessions.session import Node
 
 pytestmark = pytest.mark.slow
 
@@ -49,12 +50,20 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """uv's own wheel, as pip gets it."""
     folder = tmp_path_factory.mktemp("uv")
-    download = ["download", f"uv=={env_uv.VERSION}", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    download = [
+        "download",
+        f"uv=={uv_tool.VERSION}",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "-d",
+        str(folder),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pip", "-q", *download], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        pytest.skip(f"needs uv {env_uv.VERSION} from a package index: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"needs uv {uv_tool.VERSION} from a package index: {done.stderr.strip()[-200:]}")
     [wheel] = folder.glob("uv-*.whl")
     return wheel
 
@@ -209,7 +218,7 @@ def test_environment_follows_pyproject_or_lock_file(
     wish = wanted(project, wheels=wheels)
     assert wish is not None
     assert build(nodes[0], wish, Said()).packages == ("small==2.0",)
-    uv = env_uv.unpack(uv_wheel, tmp_path / "bin" / "uv")
+    uv = uv_tool.unpack(uv_wheel, tmp_path / "bin" / "uv")
     lock = [uv, "lock", "--no-index", "--find-links", str(wheels), "--cache-dir", str(tmp_path / "cache")]
     subprocess.run(lock, cwd=project, check=True, capture_output=True)
     make_wheel(wheels, "small", "3.0")
@@ -235,7 +244,7 @@ def test_unsatisfiable_requirement_is_reported_with_advice(
 def test_missing_uv_is_reported_with_advice(
     nodes: list[Node], wheels: Path, tmp_path: Path, uv_wheel: Path
 ) -> None:
-    if env_uv.installed():
+    if uv_tool.installed():
         pytest.skip("needs a machine without uv on its PATH")
     (wheels / uv_wheel.name).unlink()
     with pytest.raises(
@@ -334,7 +343,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
 def test_environment_build_ends_when_stdin_closes(wheels: Path, uv_wheel: Path, tmp_path: Path) -> None:
     """As behind OpenSSH's server, which sends no signal: it closes the pipes. uv is the user's own here."""
     home = tmp_path / "node"
-    env_uv.unpack(uv_wheel, home / ".local" / "bin" / "uv")
+    uv_tool.unpack(uv_wheel, home / ".local" / "bin" / "uv")
     wish, started, _go = slow(tmp_path, wheels)
     wish = replace(wish, wheels=(), wheels_folder=None)
     script = "from remote.node.__main__ import run; run(['environment'])"

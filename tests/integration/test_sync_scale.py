@@ -14,11 +14,12 @@ from support import Gpuctl, wait_for
 
 from inventories.ansible import read_inventory
 from inventories.store import ClusterFolder
-from remote import connection, rsync
-from remote import sync as syncing
 from remote.errors import RemoteError
-from remote.session import Node
-from remote.tree import Tree, read_tree
+from remote.files import rsync
+from remote.files import sync as syncing
+from remote.files.tree import Tree, read_tree
+from remote.sessions import connect
+from remote.sessions.session import Node
 
 pytestmark = pytest.mark.slow
 needs_rsync = pytest.mark.skipif(
@@ -31,10 +32,12 @@ import sys
 from pathlib import Path
 from inventories.ansible import read_inventory
 from inventories.store import ClusterFolder
-from remote import connection, sync, tree
+from remote.sessions import connect
+from remote.files import sync
+from remote.files import tree
 folder, project, destination, config = (Path(word) for word in sys.argv[1:])
 machine = read_inventory(folder / "inventory.yaml").machines[0]
-node = connection.connect(machine, ClusterFolder(folder))
+node = connect.connect(machine, ClusterFolder(folder))
 node.transport.ssh_config = config if config.is_file() else None
 done = sync.sync(node, tree.read_tree(project, allow_large=True), str(destination))
 if sys.platform == "linux":
@@ -51,7 +54,7 @@ def folder(cluster: Gpuctl) -> Path:
 @pytest.fixture
 def node(folder: Path) -> Iterator[Node]:
     machine = read_inventory(folder / "inventory.yaml").machines[0]
-    node = connection.connect(machine, ClusterFolder(folder))
+    node = connect.connect(machine, ClusterFolder(folder))
     yield node
     node.close()
 

@@ -9,8 +9,8 @@ from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
 from provision.local import LocalProvider
-from remote.connection import connect
-from remote.session import Node
+from remote.sessions.connect import connect
+from remote.sessions.session import Node
 from remote.transport import host_keys
 
 

@@ -7,9 +7,9 @@ from zipfile import ZipFile
 import pytest
 from node_facts import facts
 
+from remote.checks.facts import Facts
 from remote.errors import DiskFull, PreflightFailed
-from remote.facts import Facts
-from remote.node import env_wheels
+from remote.node.environments import wheel_files
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
@@ -326,5 +326,5 @@ def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "a.whl", "one")
     wheel(tmp_path / "b.whl", "one")
     wheel(tmp_path / "c.whl", "two")
-    one, same, other = (env_wheels.record_digest(tmp_path / f"{name}.whl") for name in "abc")
+    one, same, other = (wheel_files.record_digest(tmp_path / f"{name}.whl") for name in "abc")
     assert one == same != other

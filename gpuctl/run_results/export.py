@@ -1,0 +1,152 @@
+"""Results as files: a CSV table, and a plot."""
+
+import csv
+import io
+import itertools
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuctl import text
+from gpuctl.errors import Failed, Usage
+from gpuctl.run_results.figures import PLOTS, new_figure, save_figure
+from gpuctl.run_results.result import args_of, job_of
+from inventories.codec import to_json
+from inventories.run import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def write_csv(results: Sequence[Result], path: Path) -> str:
+    """Write one line a run, a column a value (`train.step_ms.p50`, …); what is not known is empty.
+
+    Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be written.
+    """
+    if str(path) == "-":
+        raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
+    _write(path, csv_text(results).encode())
+    return f"wrote {path}: {text.plural(len(results), 'run')}"
+
+
+def csv_text(results: Sequence[Result]) -> str:
+    """The table as text, with a head; its last column has the script's arguments."""
+    rows = [_flat(to_json(result)) | {"args": shlex.join(args_of(result))} for result in results]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested document with dotted keys; lists of numbers are separated by blanks, ranks and nodes left out."""
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if key == "first_error":
+            value = value or {"rank": None, "node": None, "message": None, "reason": None}
+        if key == "usage":
+            value = value or {"gpu_utilization": None, "cpu_utilization": None}
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        elif not isinstance(value, list):
+            flat[prefix + key] = value
+        elif key not in ("ranks", "nodes"):
+            flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
+    return flat
+
+
+def write_plot(results: Sequence[Result], path: Path) -> str:
+    """Draw the runs: speed against ranks, what a step's time goes into, the loss an epoch.
+
+    The file's ending names its kind. Replaces the file; says that it did. Raises Usage for another kind,
+    Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
+    """
+    if path.suffix.lower() not in PLOTS:
+        raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
+    if not any(_drawable(result) for result in results):
+        raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
+    figure = new_figure(13, 4)
+    speed, share, loss = figure.subplots(1, 3)
+    _plot_speed(speed, results)
+    _plot_share(share, results)
+    _plot_loss(loss, results)
+    save_figure(figure, path)
+    return f"wrote {path}: a plot of {text.plural(len(results), 'run')}"
+
+
+def _drawable(result: Result) -> bool:
+    """Whether one of the three panels can show something of the run."""
+    train = result.train
+    parts = (train.share.compute, train.share.communication, train.share.data)
+    return bool(train.samples_per_s or train.loss or any(parts))
+
+
+def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
+    """Samples a second against ranks, and what they would be if each rank added as much as the first run's.
+
+    Only runs of the same job are joined by a line.
+    """
+    axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
+    jobs: dict[tuple[str | None, ...], list[tuple[int, float]]] = {}
+    for result in results:
+        if speed := result.train.samples_per_s:
+            jobs.setdefault(job_of(result), []).append((result.world_size, speed))
+    if not jobs:
+        return
+    for job, points in jobs.items():
+        # Between two dollars matplotlib would read a formula.
+        name = " ".join(text.clean(part, 30) for part in job if part).replace("$", r"\$")
+        axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
+    for at, points in enumerate(jobs.values()):
+        (fewest, speed), (most, _) = min(points), max(points)
+        label = "ideal" if at == 0 else None
+        axes.plot([fewest, most], [speed, speed * most / fewest], "--", color="gray", label=label)
+    axes.set_xticks(sorted({ranks for ranks, _ in itertools.chain.from_iterable(jobs.values())}))
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
+    """A bar a run: the parts of a step's time, of those runs that know them."""
+    axes.set(title="a step's time", ylabel="share", ylim=(0, 1.2), xlim=(-0.8, max(len(results), 2) - 0.2))
+    below = [0.0] * len(results)
+    for name, color in (("compute", "#3a7d44"), ("communication", "#e0a458"), ("data", "#4a7fb0")):
+        parts = [getattr(result.train.share, name) or 0.0 for result in results]
+        axes.bar(range(len(results)), parts, bottom=below, label=name, color=color)
+        below = [low + part for low, part in zip(below, parts, strict=True)]
+    labels = [_label(result) for result in results]
+    if len(results) > 3:
+        axes.set_xticks(range(len(results)), labels, rotation=30, ha="right")
+    else:
+        axes.set_xticks(range(len(results)), labels)
+    axes.legend(loc="upper center", ncols=3)
+
+
+def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
+    """A line a run that has losses."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(title="training loss", xlabel="epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    known = [result for result in results if result.train.loss]
+    for result in known:
+        losses = result.train.loss
+        axes.plot(range(1, len(losses) + 1), losses, "o-", markersize=3, label=_label(result))
+    if known:
+        axes.set_ylim(bottom=0)
+        axes.legend()
+
+
+def _label(result: Result) -> str:
+    """`2 ranks, 3fa9`: enough to tell the runs apart."""
+    return f"{text.plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise Failed(f"'{path}' can't be written: {error.strerror}. Name another file.") from error

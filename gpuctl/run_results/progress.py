@@ -1,0 +1,150 @@
+"""How far a job is, from the metrics lines of all its ranks. Pure: the clock is given."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuctl import text
+from gpuctl.run_results.metrics import loss_of, number, whole
+
+WINDOW = 50
+"""Lines a rank of which the speed is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far the job is; None: not known."""
+
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    """Of the whole run."""
+    loss: float | None = None
+    accuracy: float | None = None
+    judged_after: int | None = None
+    """The epoch after which the accuracy was measured. None: just now, or not known."""
+    samples_per_s: float | None = None
+    """Of all ranks that report."""
+    left_s: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the run is done, 0 .. 1."""
+        return min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
+
+    def where(self) -> list[str]:
+        """What is known of where it is: `epoch 2/3`, `step 120/588`, `12.0 s left`."""
+        parts = [_of("epoch", self.epoch, self.epochs), _of("step", self.step, self.steps)]
+        if self.left_s:
+            parts.append(f"{text.duration(self.left_s)} left")
+        return [part for part in parts if part]
+
+    def how(self) -> list[str]:
+        """What is known of how it goes: `loss 0.312`, `accuracy 95.1 % after epoch 2`, `8,412 samples/s`."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {text.loss(self.loss)}")
+        if self.accuracy is not None:
+            after = f" after epoch {self.judged_after}" if self.judged_after is not None else ""
+            parts.append(f"accuracy {text.percent(self.accuracy)}{after}")
+        if self.samples_per_s is not None:
+            parts.append(f"{text.count(self.samples_per_s)} samples/s")
+        return parts
+
+
+class Progress:
+    """Takes the lines as they come, and knows the state. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._start: Mapping[str, Any] = {}
+        self._epoch_line: Mapping[str, Any] = {}
+        self._epoch_is_over = False
+        """Whether the epoch's line is the last that the first rank told."""
+        self._steps: dict[int, deque[tuple[float, float]]] = {}
+        self._samples: dict[int, deque[tuple[float, float]]] = {}
+        self._last: dict[int, Mapping[str, Any]] = {}
+
+    def update(self, rank: int, line: Mapping[str, Any], now_s: float) -> bool:
+        """Take over a rank's line; False where it says nothing about progress."""
+        event = line.get("event")
+        if event == "start":
+            if rank == 0 or not self._start:
+                self._start = line
+            return False
+        if event == "epoch":
+            self._epoch_line = line
+            self._epoch_is_over = True
+            # What comes next, such as the validation, is no step: the speed is that of one epoch's steps.
+            for marks in self._samples.values():
+                marks.clear()
+            return True
+        step = number(line.get("step"))
+        if event is not None or step is None:
+            return False
+        at = number(line.get("time"))
+        at = now_s if at is None else at
+        self._last[rank] = line
+        self._epoch_is_over = self._epoch_is_over and rank != min(self._last)
+        self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
+        samples = number(line.get("samples"))
+        if samples is not None:
+            self._samples.setdefault(rank, deque(maxlen=WINDOW)).append((at, samples))
+        return True
+
+    def state(self) -> State:
+        """How far the job is."""
+        leader = min(self._last, default=None)
+        line = self._last[leader] if leader is not None else {}
+        epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
+        steps = epochs * per_epoch if epochs and per_epoch and epochs > 0 and per_epoch > 0 else None
+        step = number(line.get("step"))
+        done = int(step) if step is not None else None
+        told = whole(line.get("epoch"))
+        if steps and done and per_epoch and told is not None and told != (done - 1) // per_epoch + 1:
+            # It goes on from a run of another number of ranks, whose epochs had other steps.
+            steps = None
+        over = whole(self._epoch_line.get("epoch"))
+        if self._epoch_is_over and over is not None and steps and per_epoch:
+            done = max(done or 0, over * per_epoch)
+        steps_per_s = _speed(self._steps[leader]) if leader is not None else None
+        losses = [loss_of(line), loss_of(self._epoch_line)]
+        loss = next(
+            (loss for loss in (losses[::-1] if self._epoch_is_over else losses) if loss is not None), None
+        )
+        return State(
+            epoch=(done - 1) // per_epoch + 1 if told is None and steps and done and per_epoch else told,
+            epochs=epochs,
+            step=done,
+            steps=steps,
+            loss=loss,
+            accuracy=number(self._epoch_line.get("accuracy")),
+            judged_after=None if self._epoch_is_over else over,
+            samples_per_s=self._samples_per_s(),
+            left_s=max(steps - done, 0) / steps_per_s if steps and done is not None and steps_per_s else None,
+        )
+
+    def _samples_per_s(self) -> float | None:
+        """Of the steps of the epoch that is under way; before they tell, of the epoch before as it told itself."""
+        speeds = [_speed(marks) for marks in self._samples.values()]
+        known = [speed for speed in speeds if speed is not None]
+        whole_epoch = number(self._epoch_line.get("samples_per_s"))
+        if whole_epoch is not None and len(known) < len(speeds):
+            return whole_epoch
+        return sum(known) if known else whole_epoch
+
+
+def _speed(marks: deque[tuple[float, float]]) -> float | None:
+    """Units a second over the marks, (seconds, units); None where they don't tell."""
+    if not marks:
+        return None
+    (began, first), (ended, last) = marks[0], marks[-1]
+    return (last - first) / (ended - began) if ended > began and last > first else None
+
+
+def _of(name: str, value: int | None, total: int | None) -> str:
+    """`epoch 2/3`, `epoch 2`, or nothing."""
+    if value is None:
+        return ""
+    return f"{name} {value}/{total}" if total else f"{name} {value}"

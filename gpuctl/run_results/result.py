@@ -1,0 +1,208 @@
+"""What came of a run: its records, metrics and logs put together as a `Result`. Pure, but for `args_of`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuctl.run_results import metrics as told
+from gpuctl.run_results.failures import Failure, first_failure
+from inventories.errors import InventoryError
+from inventories.run import (
+    NodeRecord,
+    RankRecord,
+    RankResult,
+    Result,
+    Run,
+    RunStatus,
+    RunUse,
+    Seconds,
+)
+from inventories.store import RunFolder
+
+
+def args_of(result: Result) -> tuple[str, ...]:
+    """The script's arguments, from the record of the launch in the run's folder; none where it can't be read."""
+    try:
+        return RunFolder(Path(result.dir)).load_run().args
+    except (InventoryError, OSError):
+        return ()
+
+
+def summarise(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    metrics: Mapping[int, Sequence[Mapping[str, Any]]],
+    log_tails: Mapping[int, str],
+    seconds: Seconds,
+    ended_at: str | None,
+    dir: Path,  # noqa: A002 - the result's own name for it
+    usage: RunUse | None = None,
+) -> Result:
+    """The result of a run, of what is known by now.
+
+    `ranks`: node's name → its ranks' records. `metrics`: rank → its lines; `log_tails`: the end of its log.
+    `seconds` is completed from the run's record, the ranks' records and `ended_at` (ISO 8601) where it says
+    nothing. What is not known is None; a run is called succeeded only if every node says so.
+    """
+    records = {record.rank: record for node in run.nodes for record in ranks.get(node.name, ())}
+    failure = first_failure(run, ranks, nodes, log_tails)
+    status = _status(run, records, nodes, failure)
+    ended_at = None if status == "running" else ended_at
+    seconds = _complete(seconds, run, ranks, ended_at)
+    return Result(
+        run=run.run,
+        cluster=run.cluster,
+        mode=run.mode,
+        script=run.script,
+        status=status,
+        exit_code=_exit_code(status, failure),
+        nnodes=len(run.nodes),
+        nproc_per_node=max((node.nproc for node in run.nodes), default=0),
+        world_size=run.world_size,
+        started_at=run.started_at,
+        ended_at=ended_at,
+        seconds=seconds,
+        train=told.summary(
+            metrics,
+            world_size=run.world_size,
+            started={rank: record.started_at for rank, record in records.items()},
+            written=_written(records),
+        ),
+        ranks=tuple(
+            RankResult(
+                rank=rank,
+                local_rank=rank - node.first_rank,
+                node=node.name,
+                device=told.device_of(metrics.get(rank, ())),
+                exit_code=records[rank].exit_code if rank in records else None,
+                step_ms_p50=told.step_ms_of(metrics.get(rank, ())).p50,
+                steps=told.steps_of(metrics.get(rank, ())),
+                transports=records[rank].transports if rank in records else (),
+            )
+            for node in run.nodes
+            for rank in range(node.first_rank, node.first_rank + node.nproc)
+        ),
+        first_error=failure.error if failure else None,
+        cost_usd=_cost_usd(run.hourly_usd, seconds.total),
+        dir=str(dir),
+        usage=usage,
+        resumed_from=run.resumed_from,
+    )
+
+
+def earlier_of(result: Result) -> list[Result]:
+    """The runs that a run goes on from, the oldest first, as far as their results can be read."""
+    earlier: list[Result] = []
+    run, seen = result, {result.run}
+    while run.resumed_from is not None and run.resumed_from not in seen:
+        seen.add(run.resumed_from)
+        try:
+            before = RunFolder(Path(result.dir).parent / run.resumed_from).load_result()
+        except (InventoryError, OSError):
+            break
+        if before is None:
+            break
+        earlier.insert(0, before)
+        run = before
+    return earlier
+
+
+def job_of(result: Result) -> tuple[str | None, ...]:
+    """What was trained. Speeds can be compared of runs with the same job."""
+    return result.script, result.train.model, result.train.dataset
+
+
+def nothing_was_left(result: Result) -> bool:
+    """Whether the built-in job went on from a run that was at its end, and so had no epoch to train."""
+    train = result.train
+    return (
+        result.script == "built-in"
+        and result.status == "succeeded"
+        and result.resumed_from is not None
+        and train.epochs is not None
+        and not train.epoch_s
+        and not train.loss
+    )
+
+
+def _status(
+    run: Run, records: Mapping[int, RankRecord], nodes: Sequence[NodeRecord], failure: Failure | None
+) -> RunStatus:
+    """`succeeded` needs every node's word; `stopped` that nothing failed by itself before."""
+    if failure:
+        return "failed"
+    if {node.name for node in run.nodes} - {node.node for node in nodes}:
+        return "running"
+    if any(node.stopped for node in nodes):
+        return "stopped"
+    launchers_well = bool(nodes) and all(node.exit_code == 0 for node in nodes)
+    ranks_well = all(record.exit_code in (0, None) for record in records.values())
+    return "succeeded" if launchers_well and ranks_well else "failed"
+
+
+def _exit_code(status: RunStatus, failure: Failure | None) -> int | None:
+    if status == "succeeded":
+        return 0
+    return failure.exit_code if failure else None
+
+
+def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:
+    """How the metrics files grew, of the ranks that ended and told of samples."""
+    return {
+        rank: told.Written(samples=samples, seconds=ended_at - began_at)
+        for rank, record in records.items()
+        if (samples := record.metrics_began_samples) is not None
+        and (began_at := record.metrics_began_at) is not None
+        and (ended_at := record.metrics_ended_at) is not None
+    }
+
+
+def _complete(
+    seconds: Seconds, run: Run, ranks: Mapping[str, Sequence[RankRecord]], ended_at: str | None
+) -> Seconds:
+    """`seconds` with what the records know in place of None."""
+    known: dict[str, float | None] = {
+        "total": _between(run.started_at, ended_at),
+        "train": _train_s(run, ranks),
+        **{name: run.seconds.get(name) for name in ("connect", "prepare", "preflight", "launch")},
+    }
+    return replace(
+        seconds, **{name: value for name, value in known.items() if getattr(seconds, name) is None}
+    )
+
+
+def _between(started_at: str, ended_at: str | None) -> float | None:
+    """Seconds from one ISO 8601 time to another."""
+    if ended_at is None:
+        return None
+    try:
+        passed = datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)
+    except (TypeError, ValueError):  # one without a zone, or no time at all
+        return None
+    return passed.total_seconds() if passed.total_seconds() >= 0 else None
+
+
+def _train_s(run: Run, ranks: Mapping[str, Sequence[RankRecord]]) -> float | None:
+    """From the first rank's start to the last one's end, once all of them have ended."""
+    spans = [
+        (record.started_at - node.clock_offset_s, record.ended_at - node.clock_offset_s)
+        for node in run.nodes
+        for record in ranks.get(node.name, ())
+        if record.ended_at is not None
+    ]
+    if not spans or len(spans) < run.world_size:
+        return None
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def _cost_usd(hourly_usd: float | None, total_s: float | None) -> float | None:
+    """The machines' price for the time of the run."""
+    if hourly_usd == 0:
+        return 0.0
+    if hourly_usd is None or total_s is None or not math.isfinite(total_s):
+        return None
+    return hourly_usd * total_s / 3600

@@ -1,0 +1,148 @@
+"""What a run trained, how well and how fast, as the texts of its table's cells, and those in two columns.
+
+Imports rich: import this module where you print.
+"""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+
+from gpuctl import text
+from gpuctl.run_results.result import nothing_was_left
+from gpuctl.tables.layout import GAP
+from inventories.run import Result
+
+LABEL_WIDTH = 10
+VALUE_WIDTH = 22
+"""Of a value, where there is room: so the columns of most runs stand alike."""
+METRIC_NAME_WIDTH = 20
+"""Of a metric's name, characters in a table."""
+
+
+def facts_table(result: Result) -> RenderableType | None:
+    """What was trained, and how well and fast, in two columns; what is not known is left out. None: nothing is."""
+    train, step = result.train, result.train.step_ms
+    strategy = ", ".join(part for part in (train.strategy, train.device) if part)
+    left = [
+        ("model", text.clean(train.model or text.UNKNOWN, 30)),
+        ("dataset", text.clean(train.dataset or text.UNKNOWN, 30)),
+        ("strategy", text.clean(strategy or text.UNKNOWN, 30)),
+        ("first step", _first_step(train.first_step_s)),
+        ("epochs", epochs_text(result)),
+        ("network", _network(result)),
+    ]
+    right = [
+        ("accuracy", accuracy_text(result)),
+        *(
+            (text.shorten(name, METRIC_NAME_WIDTH), metric_text(result, name))
+            for name in metric_names(result)
+        ),
+        ("loss", _loss(train.loss)),
+        ("samples/s", text.count(train.samples_per_s)),
+        ("step p50", text.milliseconds(step.p50)),
+        ("step p95", text.milliseconds(step.p95)),
+    ]
+    known = [[(name, value) for name, value in column if value != text.UNKNOWN] for column in (left, right)]
+    columns = [column for column in known if column]
+    return _Facts(columns) if columns else None
+
+
+class _Facts:
+    """Names and values, a column beside the other; one below the other where the terminal is too narrow."""
+
+    def __init__(self, columns: Sequence[Sequence[tuple[str, str]]]) -> None:
+        self.columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [max(LABEL_WIDTH, *(cell_len(name) for name, _ in column)) for column in self.columns]
+        values = [max(cell_len(value) for _, value in column) for column in self.columns]
+        wide, close = [max(VALUE_WIDTH, width) for width in values], values
+        for widths in (wide, close):
+            if sum(names) + sum(widths) + GAP * (2 * len(names) - 1) <= options.max_width:
+                yield _grid(self.columns, names, widths)
+                return
+        yield _grid([list(itertools.chain.from_iterable(self.columns))], [max(names)], [0])
+
+
+def _grid(columns: Sequence[Sequence[tuple[str, str]]], names: Sequence[int], values: Sequence[int]) -> Table:
+    """The columns side by side: the width of the names, and at least that of the values."""
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    for name, value in zip(names, values, strict=True):
+        grid.add_column(style="dim", width=name)
+        grid.add_column(min_width=value, overflow="fold")
+    for row in itertools.zip_longest(*columns, fillvalue=("", "")):
+        grid.add_row(*itertools.chain.from_iterable(row))
+    return grid
+
+
+def accuracy_text(result: Result) -> str:
+    """`97.2 % (test)`: how much was right, and of what images, where that was told."""
+    shown = text.percent(result.train.accuracy)
+    return f"{shown} ({result.train.judged_on})" if _has_accuracy(result) else shown
+
+
+def metric_names(result: Result) -> list[str]:
+    """What else the model was judged by."""
+    return [name for name in result.train.metrics if name != "accuracy" or not _has_accuracy(result)]
+
+
+def _has_accuracy(result: Result) -> bool:
+    """Whether the accuracy is one of the metrics."""
+    accuracy = result.train.accuracy
+    return accuracy is not None and result.train.metrics.get("accuracy") == accuracy
+
+
+def metric_text(result: Result, name: str) -> str:
+    """`0.8731 (test)`."""
+    value = result.train.metrics.get(name)
+    if value is None:
+        return text.UNKNOWN
+    return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}} ({result.train.judged_on})"
+
+
+def _first_step(seconds: float | None) -> str:
+    """`after 5.9 s`: when the last rank took it."""
+    return text.UNKNOWN if seconds is None else f"after {text.duration(seconds)}"
+
+
+def _network(result: Result) -> str:
+    """What NCCL sent over, of all ranks: `NET/IB/GDRDMA, P2P`."""
+    used = sorted({transport for rank in result.ranks for transport in rank.transports})
+    return text.clean(", ".join(used), 40) if used else text.UNKNOWN
+
+
+def epochs_text(result: Result) -> str:
+    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it did not take them all.
+
+    Of a run that went on from another's checkpoint `10 to 60 of 60, 1.2 s each`.
+    """
+    times, planned, before = result.train.epoch_s, result.train.epochs, result.train.epochs_before
+    whole = result.status == "succeeded" and result.resumed_from is None
+    if nothing_was_left(result):
+        return f"0 of {planned}" if not before else f"0 of {planned} after {before}"
+    if not times:
+        return text.UNKNOWN if not planned else str(planned) if whole else f"{planned} planned"
+    each = text.duration(statistics.median(times))
+    if planned and before:
+        last = before + len(times)
+        if len(times) == 1:
+            return f"epoch {last} of {planned}, {each}"
+        return f"{before + 1} to {last} of {planned}, {each} each"
+    if planned and len(times) < planned and not whole:
+        return f"{len(times)} of {planned}, {each} each"
+    return f"{planned or len(times)} x {each}"
+
+
+def _loss(losses: Sequence[float]) -> str:
+    """`0.912 0.301 0.120`, or the first and the last with their course between."""
+    shown = [text.loss(loss) for loss in losses]
+    if not shown:
+        return text.UNKNOWN
+    if len(shown) <= 4:
+        return " ".join(shown)
+    middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
+    return f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"

@@ -1,0 +1,124 @@
+"""How busy a run kept its machines, from the lines that they wrote while it went on.
+
+The lines come from the nodes: everything in them may be missing or of a wrong type, and is then not known.
+Nothing here raises on them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gpuctl import text
+from gpuctl.run_results.metrics import Line, number, whole, words
+from inventories.run import GpuUse, NodeUse, Run, RunUse
+
+NODES_SHOWN = 8
+
+
+def use_of_run(run: Run, lines: Mapping[str, Sequence[Line]]) -> RunUse | None:
+    """The means and peaks of all nodes' lines (by node); None where no node wrote any."""
+    nodes = tuple(use for node in run.nodes if (use := use_of_node(node.name, lines.get(node.name, ()))))
+    if not nodes:
+        return None
+    gpus = [(gpu.utilization, node.seconds) for node in nodes for gpu in node.gpus]
+    return RunUse(
+        gpu_utilization=_mean(gpus),
+        cpu_utilization=_mean([(node.cpu_utilization, node.seconds) for node in nodes]),
+        nodes=nodes,
+    )
+
+
+def use_of_node(node: str, lines: Sequence[Line]) -> NodeUse | None:
+    """One node's means, weighted by the time that each line is of, and peaks."""
+    timed = [(line, seconds) for line in lines if (seconds := number(line.get("seconds"))) and seconds > 0]
+    if not timed:
+        return None
+    gpus: dict[int, list[tuple[Line, float]]] = {}
+    for line, seconds in timed:
+        told = line.get("gpus")
+        for gpu in told if isinstance(told, list) else ():
+            if isinstance(gpu, Mapping) and (index := whole(gpu.get("index"))) is not None:
+                gpus.setdefault(index, []).append((gpu, seconds))
+    return NodeUse(
+        node=node,
+        seconds=round(sum(seconds for _, seconds in timed), 3),
+        cpu_utilization=_mean_of(timed, "cpu_utilization"),
+        memory_peak_bytes=_most(timed, "memory_used_bytes"),
+        memory_total_bytes=_most(timed, "memory_total_bytes"),
+        received_bytes_per_s=_mean_of(timed, "received_bytes_per_s"),
+        sent_bytes_per_s=_mean_of(timed, "sent_bytes_per_s"),
+        gpus=tuple(
+            GpuUse(
+                index=index,
+                name=next((name for gpu, _ in reversed(told) if (name := words(gpu.get("name")))), ""),
+                utilization=_mean_of(told, "utilization"),
+                memory_peak_bytes=_most(told, "memory_used_bytes"),
+                memory_total_bytes=_most(told, "memory_total_bytes"),
+                power_w=_mean_of(told, "power_w"),
+            )
+            for index, told in sorted(gpus.items())
+        ),
+    )
+
+
+def _mean_of(timed: Sequence[tuple[Line, float]], key: str) -> float | None:
+    return _mean([(number(line.get(key)), seconds) for line, seconds in timed])
+
+
+def _mean(values: Sequence[tuple[float | None, float]]) -> float | None:
+    """The mean of the known ones of (value, weight)."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    total = sum(weight for _, weight in known)
+    return round(sum(value * weight for value, weight in known) / total, 4) if total else None
+
+
+def _most(timed: Sequence[tuple[Line, float]], key: str) -> int | None:
+    return max((value for line, _ in timed if (value := whole(line.get(key))) is not None), default=None)
+
+
+def use_lines(use: RunUse) -> list[tuple[str, str]]:
+    """(label, `87 % (peak memory 21.3 of 24.1 GB)`), …: the GPUs, then the CPUs; a line a node."""
+    several = len(use.nodes) > 1
+    shown = use.nodes[:NODES_SHOWN]
+    gpus = [_line(node.node if several else "", _gpus(node)) for node in shown if node.gpus]
+    cpus = [
+        _line(node.node if several else "", line)
+        for node in shown
+        if (line := _with_peak([node.cpu_utilization], node.memory_peak_bytes, node.memory_total_bytes))
+    ]
+    hidden = len(use.nodes) - len(shown)
+    if hidden:
+        means = f"and {text.plural(hidden, 'more node')}: gpuctl results --json; the mean of all nodes is "
+        if gpus:
+            gpus.append(means + _percent(use.gpu_utilization))
+        if cpus:
+            cpus.append(means + _percent(use.cpu_utilization))
+    return [
+        (label if first else "", line)
+        for label, lines in (("GPU use", gpus), ("CPU use", cpus))
+        for first, line in ((at == 0, line) for at, line in enumerate(lines))
+    ]
+
+
+def _line(node: str, line: str) -> str:
+    return f"{node}  {line}" if node else line
+
+
+def _gpus(node: NodeUse) -> str:
+    """All GPUs of a node: the mean of each, and the peak of the one that came nearest to its end."""
+
+    def filled(gpu: GpuUse) -> float:
+        return (gpu.memory_peak_bytes or 0) / (gpu.memory_total_bytes or 1)
+
+    fullest = max(node.gpus, key=filled)
+    use = [gpu.utilization for gpu in node.gpus]
+    return _with_peak(use, fullest.memory_peak_bytes, fullest.memory_total_bytes) or text.UNKNOWN
+
+
+def _with_peak(use: Sequence[float | None], peak: int | None, total: int | None) -> str:
+    """`87 % 85 % (peak memory 21.3 of 24.1 GB)`; empty where nothing is known."""
+    shown = " ".join(_percent(one) for one in use) if any(one is not None for one in use) else ""
+    memory = f"peak memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB" if peak is not None and total else ""
+    return f"{shown} ({memory})" if shown and memory else shown or memory
+
+
+def _percent(fraction: float | None) -> str:
+    return text.UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"

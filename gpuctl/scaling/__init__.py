@@ -1,0 +1,1 @@
+"""How well a job scales: what was measured, what another layout would bring."""

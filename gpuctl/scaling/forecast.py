@@ -1,0 +1,283 @@
+"""What another layout would bring and cost, from what was measured on one, before it is rented. Pure.
+
+A step of a layout of n ranks is the measured rank's own work, which stays the same, as each rank keeps its batch,
+and the averaging of the gradients. That is a ring all-reduce for each of DistributedDataParallel's buckets: together
+2 (n - 1) / n times the gradients' bytes over the slowest link of the ring, each link at its bus bandwidth (what
+`train.allreduce` measures), and each of them the ring's latency, which only the slow end of every range counts.
+
+Assumed, because nothing measures it beforehand:
+
+- how much of the averaging is hidden behind the backward pass. The slow end of every range hides nothing, the fast
+  end as much as fits behind the whole backward pass, which is `BACKWARD` of the compute time;
+- that a link of which only the vendor's figure is known carries all of it at the fast end, and at the slow end
+  `links.NOMINAL_AT_LEAST` of it, after `links.UNMEASURED_HOP_S`;
+- that the nodes are like the measured one, and share nothing but the network; and a GPU's work is the same beside
+  others in its node. Processes on CPUs take each other's cores, so as many a node have to have been measured.
+
+A cost is only told for nodes like the measured ones, and so not for more processes a node than those have GPUs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuctl.scaling.buckets import buckets_of
+from gpuctl.scaling.links import Bandwidth, Network, rounds
+from gpuctl.scaling.measured import Layout, Measured
+from gpuctl.text import plural
+
+BACKWARD = 2 / 3
+"""Of the compute time: the backward pass does about twice the arithmetic of the forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a forecast starts from: one rank's own work in a step, measured on some layout."""
+
+    layout: Layout
+    data_ms: float
+    compute_ms: float
+    gradient_bytes: int
+    buckets: int
+    """Of the gradients: all-reduces."""
+    batch_size: int
+    """Samples a step and rank."""
+    samples: int
+    """Of an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A forecast is never one number."""
+
+    fast: float
+    """With full overlap of averaging and backward pass, and no latency."""
+    slow: float
+    """With no overlap, and all latency."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a layout would bring."""
+
+    layout: Layout
+    steps: int
+    """An epoch."""
+    bandwidth: Bandwidth | None
+    """Of the slowest link; None: one rank needs none."""
+    buckets: int
+    """All-reduces a step, each with its `latency_ms` at the slow end."""
+    latency_ms: float
+    communication_ms: Range
+    """Of a step's time; what is hidden behind the backward pass is not in it."""
+    step_ms: Range
+    epoch_s: Range
+    samples_per_s: Range
+
+
+def ring_ms(gradient_bytes: int, ranks: int, gb_s: float) -> float:
+    """Milliseconds of a ring all-reduce over links of `gb_s`."""
+    return rounds(ranks) * gradient_bytes / (gb_s * 1e6)
+
+
+def steps_an_epoch(samples: int, batch_size: int, ranks: int) -> int:
+    """Steps of each rank; the last one may be a part of a batch, and is kept."""
+    return math.ceil(math.ceil(samples / ranks) / batch_size)
+
+
+def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
+    """What the layout would bring; None where the bandwidth that decides is not known."""
+    ranks = layout.world_size
+    link = network.slowest(layout) if ranks > 1 else None
+    if ranks > 1 and link is None:
+        return None
+    averaging_fast = averaging_slow = latency_ms = 0.0
+    if link is not None:
+        latency_ms = network.latency_s(layout) * 1000
+        averaging_fast = ring_ms(step.gradient_bytes, ranks, link.gb_s)
+        averaging_slow = ring_ms(step.gradient_bytes, ranks, link.at_least_gb_s) + step.buckets * latency_ms
+    communication = Range(fast=max(0.0, averaging_fast - BACKWARD * step.compute_ms), slow=averaging_slow)
+    own_ms = step.data_ms + step.compute_ms
+    step_ms = Range(fast=own_ms + communication.fast, slow=own_ms + communication.slow)
+    steps = steps_an_epoch(step.samples, step.batch_size, ranks)
+    epoch_s = Range(fast=steps * step_ms.fast / 1000, slow=steps * step_ms.slow / 1000)
+    return Forecast(
+        layout=layout,
+        steps=steps,
+        bandwidth=link,
+        buckets=step.buckets,
+        latency_ms=latency_ms,
+        communication_ms=communication,
+        step_ms=step_ms,
+        epoch_s=epoch_s,
+        samples_per_s=Range(fast=step.samples / epoch_s.fast, slow=step.samples / epoch_s.slow),
+    )
+
+
+def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
+    """The step of a measured layout; None where the job did not tell enough of itself.
+
+    All of an epoch's time is spread over its steps: what the job does once an epoch is in them.
+    """
+    share, job, buckets = measured.share, measured.job, buckets_of(measured.job, bucket_mb)
+    if share.compute is None or share.data is None or buckets is None or not job.batch_size:
+        return None
+    steps = steps_an_epoch(measured.samples, job.batch_size, measured.layout.world_size)
+    step_ms = measured.epoch_s * 1000 / steps
+    return Step(
+        layout=measured.layout,
+        data_ms=step_ms * share.data,
+        compute_ms=step_ms * share.compute,
+        gradient_bytes=buckets.sent_bytes,
+        buckets=buckets.count,
+        batch_size=job.batch_size,
+        samples=measured.samples,
+    )
+
+
+def base_for(layout: Layout, measured: Sequence[Measured]) -> Measured:
+    """The measured layout to start from: one with as many ranks a node if there is one, else the largest.
+
+    A layout that was measured itself is foretold from a smaller one, so that the two can be compared.
+    """
+    smaller = [one for one in measured if one.layout.world_size < layout.world_size]
+    others = [one for one in measured if one.layout != layout]
+    return max(
+        smaller or others or measured,
+        key=lambda one: (one.layout.nproc == layout.nproc, one.layout.world_size),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """A layout that was asked for: its forecast, what it would cost, and what was measured where it was."""
+
+    layout: Layout
+    base: Measured
+    """The measured layout that it starts from."""
+    first: Measured
+    """The first measured layout: what speed-ups are over."""
+    forecast: Forecast | None
+    node_hourly_usd: float | None
+    """Of a node that can run the layout; None: not known."""
+    why: str | None
+    """A sentence where there is no forecast, or no price of it that is known of the measured nodes."""
+    measured: Measured | None
+
+    @property
+    def step_ms(self) -> Range | None:
+        """Of the forecast."""
+        return self.forecast.step_ms if self.forecast else None
+
+    @property
+    def epoch_s(self) -> Range | None:
+        """Of the forecast."""
+        return self.forecast.epoch_s if self.forecast else None
+
+    @property
+    def samples_per_s(self) -> Range | None:
+        """Of the forecast."""
+        return self.forecast.samples_per_s if self.forecast else None
+
+    @property
+    def speed_up(self) -> Range | None:
+        """Over the first layout."""
+        return self._per(self.first.samples_per_s)
+
+    @property
+    def efficiency(self) -> Range | None:
+        """The speed-up, a rank."""
+        return self._per(self.first.samples_per_s * self.layout.world_size / self.first.layout.world_size)
+
+    @property
+    def epoch_usd(self) -> Range | None:
+        """What an epoch costs on nodes of the measured ones' price; None where that is not known, or not theirs."""
+        if self.forecast is None or self.node_hourly_usd is None:
+            return None
+        usd_per_s = self.node_hourly_usd * self.layout.nodes / 3600
+        epoch_s = self.forecast.epoch_s
+        return Range(fast=usd_per_s * epoch_s.fast, slow=usd_per_s * epoch_s.slow)
+
+    def _per(self, unit: float) -> Range | None:
+        if self.forecast is None:
+            return None
+        speed = self.forecast.samples_per_s
+        return Range(fast=speed.fast / unit, slow=speed.slow / unit)
+
+    def document(self) -> dict[str, Any]:
+        """The element of the document of `bench --json`."""
+        found, link = self.forecast, self.forecast.bandwidth if self.forecast else None
+        return {
+            "layout": self.layout.name,
+            "nnodes": self.layout.nodes,
+            "nproc_per_node": self.layout.nproc,
+            "world_size": self.layout.world_size,
+            "from": self.base.layout.name,
+            "steps": found.steps if found else None,
+            "bandwidth_gb_s": link.gb_s if link else None,
+            "bandwidth_source": link.source if link else None,
+            "buckets": found.buckets if found else None,
+            "latency_ms": found.latency_ms if found else None,
+            "communication_ms": found.communication_ms if found else None,
+            "step_ms": self.step_ms,
+            "epoch_s": self.epoch_s,
+            "samples_per_s": self.samples_per_s,
+            "speed_up": self.speed_up,
+            "efficiency": self.efficiency,
+            "epoch_usd": self.epoch_usd,
+            "measured_epoch_s": self.measured.epoch_s if self.measured else None,
+            "why": self.why,
+        }
+
+
+def outlook(
+    layout: Layout,
+    measured: Sequence[Measured],
+    network: Network,
+    *,
+    gpus_a_node: int,
+    bucket_mb: float | None = None,
+) -> Outlook:
+    """What is foretold of a layout, from what was measured (at least one) on nodes of so many GPUs.
+
+    `bucket_mb`: the job's --bucket-mb.
+    """
+    on_cpus = measured[0].job.device == "cpu"
+    alike = [one for one in measured if one.layout.nproc == layout.nproc]
+    base = base_for(layout, alike if on_cpus and alike else measured)
+    usd = None if base.hourly_usd is None else base.hourly_usd / base.layout.nodes
+    step = step_of(base, bucket_mb)
+    found, why = None, None
+    if step is None:
+        why = f"The runs on {base.layout.name} did not tell their steps' shares, gradients and batch."
+    elif on_cpus and not alike:
+        why = (
+            f"Processes that share a node's CPU slow each other down: measure one with {layout.nproc} "
+            f"(--layouts 1x{layout.nproc}) to foretell more of them."
+        )
+    elif (found := forecast(step, layout, network)) is None:
+        where = "between the nodes" if layout.nodes > 1 else "within a node"
+        why = f"The bandwidth {where} is not known: {HOW_TO_KNOW[layout.nodes > 1]}."
+    elif not on_cpus and 0 < gpus_a_node < layout.nproc and usd is not None:
+        usd = None
+        why = (
+            f"No cost: the measured nodes have {plural(gpus_a_node, 'GPU')}, and the price of nodes with "
+            f"{layout.nproc} is not known (gpuctl shapes lists some)."
+        )
+    return Outlook(
+        layout=layout,
+        base=base,
+        first=measured[0],
+        forecast=found,
+        node_hourly_usd=usd,
+        why=why,
+        measured=next((one for one in measured if one.layout == layout), None),
+    )
+
+
+HOW_TO_KNOW = {
+    True: "name it with --bandwidth-gb-s",
+    False: "it is measured where a node has several GPUs",
+}
+"""Whether it is between nodes → what helps."""

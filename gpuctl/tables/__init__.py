@@ -1,0 +1,1 @@
+"""Tables for people. They import rich: import them where you print."""

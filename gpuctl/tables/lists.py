@@ -1,0 +1,311 @@
+"""Tables for people: one run, several side by side, the list of runs, the machines, the shapes.
+
+Each function returns something for `Output.table`. They import rich: import this module where you print.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.run_results.result import args_of, job_of
+from gpuctl.run_results.run_facts import (
+    METRIC_NAME_WIDTH,
+    accuracy_text,
+    epochs_text,
+    metric_names,
+    metric_text,
+)
+from gpuctl.tables.layout import Fitted, table_of
+from gpuctl.tables.run import STATUS_STYLES, run_table
+from inventories.run import Result
+
+__all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
+
+STATE_STYLES = {
+    "running": "green",
+    "pending": "cyan",
+    "stopped": "yellow",
+    "gone": "red",
+    "unknown": "yellow",
+}
+Row: TypeAlias = tuple[str, Callable[[Result, Result], str]]
+"""Its name, and how a result and the first of them make its cell."""
+ARGS_SHOWN = 200
+"""Of a script's arguments, characters in a cell; it is folded where it does not fit."""
+
+
+def comparison_table(results: Sequence[Result]) -> RenderableType:
+    """Several runs side by side, a column each; in blocks where the terminal is too narrow."""
+    return _Comparison(results)
+
+
+class _Comparison:
+    """Draws itself once the width is known."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self.results = tuple(results)
+        names = dict.fromkeys(name for result in results for name in metric_names(result))
+        self.metrics = {text.shorten(name, METRIC_NAME_WIDTH): name for name in names}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label = max((14, *(cell_len(shown) + 1 for shown in self.metrics)))
+        columns = max(1, (options.max_width - label) // 22)
+        for at in range(0, len(self.results), columns):
+            if at:
+                yield ""
+            yield self._block(self.results[at : at + columns])
+        base = self.results[0]
+        if any(speed_up(result, base) is not None for result in self.results):
+            yield Text(f"speed-up over run {base.run}; efficiency: the same per rank", "dim")
+
+    def _block(self, results: Sequence[Result]) -> Table:
+        runs = [result.run for result in results]
+        table = table_of("", *runs, flexible=runs)
+        for name, value in self._rows():
+            cells = [value(result, self.results[0]) for result in results]
+            if any(cell != text.UNKNOWN for cell in cells):
+                styles = [STATUS_STYLES.get(cell, "") if name == "status" else "" for cell in cells]
+                table.add_row(
+                    Text(name, "dim"), *(Text(cell, style) for cell, style in zip(cells, styles, strict=True))
+                )
+        return table
+
+    def _rows(self) -> Iterator[Row]:
+        """The rows of all tables, and after the accuracy one a metric that any of the runs has."""
+        for name, value in COMPARED:
+            yield name, value
+            if name == "accuracy":
+                for shown, metric in self.metrics.items():
+                    yield shown, _metric(metric)
+
+
+def speed_up(result: Result, base: Result) -> float | None:
+    """How many times as fast as `base` the same job ran; None where it isn't the same, or not known."""
+    if (
+        job_of(result) != job_of(base)
+        or result is base
+        or not result.train.samples_per_s
+        or not base.train.samples_per_s
+    ):
+        return None
+    return result.train.samples_per_s / base.train.samples_per_s
+
+
+def _speed_up(result: Result, base: Result) -> str:
+    factor = speed_up(result, base)
+    return text.UNKNOWN if factor is None else f"{factor:.2f} x"
+
+
+def _efficiency(result: Result, base: Result) -> str:
+    factor = speed_up(result, base)
+    return text.percent(None if factor is None else factor * base.world_size / result.world_size)
+
+
+def _metric(name: str) -> Callable[[Result, Result], str]:
+    """How a result makes its cell of a metric."""
+    return lambda result, _: metric_text(result, name)
+
+
+def _args(result: Result, _: Result) -> str:
+    return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
+
+
+COMPARED: tuple[Row, ...] = (
+    ("status", lambda result, _: result.status),
+    ("cluster", lambda result, _: result.cluster),
+    ("script", lambda result, _: text.clean(result.script)),
+    ("args", _args),
+    ("ranks", lambda result, _: f"{result.world_size} on {text.plural(result.nnodes, 'node')}"),
+    ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
+    ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
+    ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
+    ("accuracy", lambda result, _: accuracy_text(result)),
+    ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
+    ("epochs", lambda result, _: epochs_text(result)),
+    ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
+    ("speed-up", _speed_up),
+    ("efficiency", _efficiency),
+    ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),
+    ("step p95", lambda result, _: text.milliseconds(result.train.step_ms.p95)),
+    ("compute", lambda result, _: text.percent(result.train.share.compute)),
+    ("communication", lambda result, _: text.percent(result.train.share.communication)),
+    ("data", lambda result, _: text.percent(result.train.share.data)),
+    ("train", lambda result, _: text.duration(result.seconds.train)),
+    ("total", lambda result, _: text.duration(result.seconds.total)),
+    ("cost", lambda result, _: text.dollars(result.cost_usd)),
+)
+"""The rows of every table side by side."""
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
+    """The list of runs: the elements of the document of `runs --json`. Columns that say nothing are left out.
+
+    An element may have the script's `args`.
+    """
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "run": lambda row: row["run"],
+        "status": lambda row: Text(row["status"], STATUS_STYLES.get(row["status"], "yellow")),
+        "ranks": lambda row: str(row["world_size"] or text.UNKNOWN),
+        "began": lambda row: text.age(row["started_at"] or "", now),
+        "took": lambda row: text.duration(row["seconds"]),
+    }
+    if any(row["accuracy"] is not None for row in rows):
+        columns["accuracy"] = lambda row: text.percent(row["accuracy"])
+    if any(row["cost_usd"] for row in rows):
+        columns["cost"] = lambda row: text.dollars(row["cost_usd"])
+    columns["script"] = lambda row: text.shorten(
+        text.command(row["script"] or text.UNKNOWN, row.get("args") or ()), ARGS_SHOWN
+    )
+    return Fitted(
+        columns,
+        [[cell(row) for cell in columns.values()] for row in rows],
+        right=("ranks",),
+        folded=("script",),
+        least=("ranks", "took", "began", "cost", "accuracy"),
+    )
+
+
+def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
+    """A cluster, the document of `up --json` or `status --json`: price and age, machines, unfinished runs.
+
+    The private addresses are left out where they are the public ones.
+    """
+    machines = cluster["machines"]
+    price = text.dollars(cluster["hourly_usd"])
+    ended = bool(machines) and all(machine["state"] == "gone" for machine in machines)
+    about = [
+        cluster["provider"],
+        cluster["region"] or "",
+        text.plural(len(machines), "machine"),
+        ""
+        if ended
+        else "price not known"
+        if price == text.UNKNOWN
+        else price
+        if price == "free"
+        else f"{price} an hour",
+        f"{text.spent(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
+        f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
+        f"ends at {cluster['expires_at']}" if cluster.get("expires_at") else "",
+    ]
+    head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "rank": lambda machine: str(machine["rank"]),
+        "name": lambda machine: machine["name"],
+        "state": lambda machine: Text(machine["state"], STATE_STYLES[machine["state"]]),
+        "address": lambda machine: f"{machine['user']}@{machine['host']}:{machine['port']}",
+        "private": lambda machine: machine["private_ip"],
+        "gpus": lambda machine: text.UNKNOWN if machine["gpus"] is None else str(machine["gpus"]),
+        "id": lambda machine: machine["id"],
+    }
+    if all(machine["private_ip"] == machine["host"] for machine in machines):
+        del columns["private"]
+    table = Fitted(
+        columns,
+        [[cell(machine) for cell in columns.values()] for machine in machines],
+        right=("rank", "gpus"),
+        folded=("id",),
+        least=("private", "id", "gpus", "address"),
+    )
+    unheard = cluster.get("unheard") or {}
+    notes = [Text(_endless_note(cluster), "yellow")] * _is_endless(cluster)
+    notes += [unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    return Group(head, "", table, *notes)
+
+
+def _is_endless(cluster: Mapping[str, Any]) -> bool:
+    """Whether machines of it are billed and nothing ends them; False where that is not known."""
+    if cluster.get("problem"):
+        return False
+    billed = cluster["hourly_usd"] != 0 and any(m["state"] != "gone" for m in cluster["machines"])
+    return billed and "expires_at" in cluster and cluster["expires_at"] is None
+
+
+def _endless_note(cluster: Mapping[str, Any]) -> str:
+    hourly_usd = cluster["hourly_usd"]
+    return text.nothing_ends(None if hourly_usd is None else hourly_usd * 24, " (gpuctl down ends them)")
+
+
+def unfinished_note(run: str, unheard: Sequence[str]) -> Text:
+    """What there is to say of a run that has not ended."""
+    if not unheard:
+        return Text(f"run {run} is running", "cyan")
+    return Text(f"run {run} may be at work on {', '.join(unheard)}; gpuctl stop {run} ends it", "yellow")
+
+
+def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The clusters that `reap` found: the element `clusters` of its document."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
+        "cluster": lambda found: Text(text.clean(found["cluster"]), "bold" if found["chosen"] else "dim"),
+        "owner": lambda found: text.clean(found["owner"]) or text.UNKNOWN,
+        "where": lambda found: f"{found['provider']} {found['region']}",
+        "what": lambda found: (
+            text.plural(len(found["machines"]), "machine")
+            if found["machines"]
+            else text.plural(len(found["parts"]), "part")
+        ),
+        "age": lambda found: text.duration(found["age_s"]),
+        "an hour": lambda found: text.dollars(found["hourly_usd"]) if found["machines"] else text.UNKNOWN,
+        "so far": lambda found: _so_far(found["cost_usd"]),
+        "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
+        "id": lambda found: found["id"],
+    }
+    if all(found["left_s"] is None for found in clusters):
+        del columns["ends in"]
+    return Fitted(
+        columns,
+        [[cell(found) for cell in columns.values()] for found in clusters],
+        right=("an hour", "so far"),
+        folded=("cluster", "owner", "where", "id"),
+        least=("so far", "age", "ends in", "what", "an hour", "owner"),
+    )
+
+
+def _so_far(usd: float | None) -> str:
+    """As `text.spent`, for a narrow column."""
+    return "< $0.01" if usd is not None and usd < 0.01 else text.dollars(usd)
+
+
+def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Machine shapes, the elements of the document of `shapes --json`, and when and from where the prices are."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "shape": lambda shape: shape["name"],
+        "provider": lambda shape: shape["provider"],
+        "GPUs": lambda shape: f"{shape['gpus']} x {shape['gpu']}",
+        "GB": lambda shape: str(shape["gpu_memory_gb"]),
+        "Gbps": lambda shape: shape["network"],
+        "RDMA/EFA": _fast_network,
+        "$/h": lambda shape: _usd(shape["usd_per_hour"]),
+        "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),
+    }
+    table = Fitted(
+        columns,
+        [[cell(shape) for cell in columns.values()] for shape in shapes],
+        right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),
+        least=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
+    )
+    priced: dict[tuple[str, str], dict[str, None]] = {}
+    for shape in shapes:
+        if shape["priced_at"] is not None:
+            who = f"{shape['provider'].upper()} {shape['price_region'] or ''}".rstrip()
+            priced.setdefault((shape["priced_at"], shape["price_source"]), {})[who] = None
+    notes = [
+        Text(f"list prices on demand of {date}: {', '.join(who)} ({source})", "dim")
+        for (date, source), who in priced.items()
+    ]
+    return Group(table, "", *notes) if notes else table
+
+
+def _fast_network(shape: Mapping[str, Any]) -> str:
+    """`16 x 200`: Gbps of the RDMA network; `4 EFA`: interfaces."""
+    return shape["rdma"] or (f"{shape['efa']} EFA" if shape["efa"] else text.UNKNOWN)
+
+
+def _usd(price: float | None) -> str:
+    return text.UNKNOWN if price is None else f"{price:,.3f}"

@@ -1,0 +1,325 @@
+"""One run's table: what failed, what was trained, how fast, where the time and the money went, where files are.
+
+Imports rich: import this module where you print.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from rich.cells import chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.run_results.failures import failed_first, signal_name
+from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
+from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
+from gpuctl.run_results.utilisation import use_lines
+from gpuctl.tables.layout import GAP, Fitted, table_of
+from inventories.run import RankResult, Result, Seconds, Share
+from remote.launchers import drives_itself
+
+STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
+STRAGGLER = 1.3
+"""A rank is a straggler whose step takes this many times the median of all ranks."""
+STRAGGLER_STEPS = 20
+"""A rank that told of fewer steps than this is not judged: the median of a few is chance."""
+RUNS_SHOWN = 8
+"""Of a job in more runs only the latest are listed."""
+RANKS_SHOWN = 32
+"""In a larger run only the ranks are listed that failed or straggle."""
+SHARE_WIDTH = 40
+LOG_LINES = 20
+LOG_BYTES = 16_384
+FILES_COUNTED = 1000
+PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
+
+
+def run_table(result: Result) -> RenderableType:
+    """One run's table; what failed comes first, with the end of its log from the run's folder.
+
+    Where no rank but a node failed, that is its launcher's log.
+    """
+    folder, error = Path(result.dir), result.first_error
+    whose = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
+    log = f"{whose}.log" if whose else ""
+    tail = end_of(folder / "logs" / log)
+    artifacts = files_under(folder / "artifacts")
+    return draw_run(
+        result, args=args_of(result), log_tail=tail, artifacts=artifacts, earlier=earlier_of(result)
+    )
+
+
+def end_of(path: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def files_under(folder: Path) -> list[str]:
+    """The names of the files in a folder and below it; none where there is no such folder."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in itertools.islice(found, FILES_COUNTED))
+
+
+def draw_run(
+    result: Result,
+    *,
+    args: Sequence[str] = (),
+    log_tail: str = "",
+    artifacts: Sequence[str] = (),
+    earlier: Sequence[Result] = (),
+) -> RenderableType:
+    """One run's table, of what is given.
+
+    `args`: the script's. `log_tail`: of what failed first. `earlier`: the runs that it goes on from, oldest first.
+    """
+    parts: list[RenderableType] = []
+    if result.first_error:
+        parts += [_first_error(result, log_tail), ""]
+    parts += [_Head(result, args), ""]
+    if facts := facts_table(result):
+        parts += [facts, ""]
+    if nothing_was_left(result):
+        advice = (
+            "nothing was left to train; more epochs: gpuctl train --resume -- --epochs N "
+            f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
+        )
+        parts += [Text(text.for_cluster(advice, result.cluster)), ""]
+    if result.train.share.known:
+        parts += [_Share(result.train.share), ""]
+    if result.usage and (lines := use_lines(result.usage)):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="dim", width=LABEL_WIDTH)
+        grid.add_column(overflow="fold")
+        for line in lines:
+            grid.add_row(*line)
+        parts += [grid, ""]
+    failed = result.first_error.rank if result.first_error else None
+    parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
+    if earlier:
+        parts += ["", _job([*earlier, result])]
+    return Group(*parts)
+
+
+class _Head:
+    """`run ID  succeeded`, and what it was. A long command has a line of its own, shortened to the width."""
+
+    def __init__(self, result: Result, args: Sequence[str]) -> None:
+        self.result = result
+        self.command = text.command(result.script, args)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        result = self.result
+        status = (result.status, f"bold {STATUS_STYLES[result.status]}")
+        yield Text.assemble("run ", (result.run, "bold"), "  ", status)
+        size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
+        if result.ranks and drives_itself(result.mode, built_in=result.script == "built-in"):
+            size = f"driver on {result.ranks[0].node}"  # what it uses of the cluster is its own matter
+        about = f"{result.mode} · {size} · cluster {result.cluster}"
+        if len(line := f"{self.command} · {about}") <= options.max_width:
+            yield Text(line, "dim")
+        else:
+            yield Text(text.shorten(self.command, max(options.max_width, 2)), "dim")
+            yield Text(about, "dim")
+
+
+def _first_error(result: Result, log_tail: str) -> RenderableType:
+    """Which rank failed first, why, and the last lines of its log."""
+    error = result.first_error
+    assert error is not None
+    shown = Text.assemble((f"{failed_first(error)}: ", "bold red"), text.clean(error.message))
+    lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
+    return Group(shown, "the end of its log:", _Log(lines)) if any(lines) else shown
+
+
+class _Log:
+    """Lines of a log, each behind a bar; where they are folded, the bar is repeated."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bar = "  │ "
+        for line in self.lines:
+            for part in chop_cells(line.expandtabs(), max(options.max_width - len(bar), 2)) or [""]:
+                yield Text.assemble((bar, "red"), part, no_wrap=True, overflow="ignore")
+
+
+class _Share:
+    """One bar: what a step's time goes into, and below it what its parts are."""
+
+    def __init__(self, share: Share) -> None:
+        self.parts = (
+            ("compute", share.compute or 0.0, "█", "green"),
+            ("communication", share.communication or 0.0, "▓", "yellow"),
+            ("data", share.data or 0.0, "░", "cyan"),
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        indent = LABEL_WIDTH + 2
+        width = max(min(SHARE_WIDTH, options.max_width - indent), 1)
+        shown = Text("step time".ljust(indent), "dim")
+        drawn, so_far = 0, 0.0
+        for _, fraction, character, style in self.parts:
+            so_far += max(fraction, 0.0)
+            upto = min(round(so_far * width), width)
+            shown.append(character * (upto - drawn), style)
+            drawn = max(upto, drawn)
+        yield shown
+        lines: list[Text] = []
+        for name, fraction, character, style in self.parts:
+            part = Text.assemble((f"{character} ", style), f"{name} {text.percent(fraction)}")
+            if lines and lines[-1].cell_len + 3 + part.cell_len <= options.max_width:
+                lines[-1] = lines[-1] + "   " + part
+            else:
+                lines.append(Text(" " * indent) + part)
+        yield from lines
+
+
+def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
+    """A line a rank; of a large run only those that failed or straggle, and how the others were."""
+    times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
+    slow = _stragglers(ranks)
+    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
+    shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
+    columns: dict[str, Callable[[RankResult], str | Text]] = {
+        "rank": lambda rank: str(rank.rank),
+        "node": lambda rank: rank.node,
+        "device": lambda rank: text.clean(rank.device or text.UNKNOWN, 30),
+        "exit": lambda rank: _exit(rank.exit_code),
+        "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
+    }
+    if not any(rank.device for rank in ranks):
+        del columns["device"]
+    if not times:
+        del columns["step p50"]
+    rows: list[list[str | Text]] = []
+    for rank in sorted(shown, key=lambda rank: rank.rank):
+        remark = Text("failed first" if rank.rank == failed_first else "", "red")
+        if rank.rank in slow:
+            remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
+        rows.append([*(cell(rank) for cell in columns.values()), remark])
+    table = Fitted(
+        [*columns, ""],
+        rows,
+        right=("rank", "exit", "step p50"),
+        folded=("",),
+        least=("device", "step p50"),
+    )
+    left_out = len(ranks) - len(shown)
+    if not left_out:
+        return table
+    rest = text.plural(left_out, "more rank" if shown else "rank")
+    if times:
+        rest += f"; step p50 of all ranks {text.milliseconds(min(times))} to {text.milliseconds(max(times))}"
+    return Group(table, Text(rest, "dim")) if shown else Text(rest)
+
+
+def _stragglers(ranks: Sequence[RankResult]) -> dict[int, float]:
+    """Rank → how many times the median of all ranks its step takes. Of two, the median is the faster one's."""
+    paces = {
+        rank.rank: ms
+        for rank in ranks
+        if (ms := rank.step_ms_p50) is not None and ms > 0 and (rank.steps or 0) >= STRAGGLER_STEPS
+    }
+    if not paces:
+        return {}
+    usual = statistics.median_low(paces.values())
+    return {rank: ms / usual for rank, ms in paces.items() if ms > usual * STRAGGLER}
+
+
+def _exit(code: int | None) -> Text:
+    """`0`, `3`, `SIGKILL`, or `?` where it is not known."""
+    if code is None:
+        return Text("?", "yellow")
+    return Text(signal_name(-code) if code < 0 else str(code), "red" if code else "")
+
+
+class _Phases:
+    """A column a phase, with how long it took; in blocks where the terminal is too narrow."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self.took = {
+            name: text.duration(getattr(seconds, name))
+            for name in PHASES
+            if getattr(seconds, name) is not None
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label, names = "time", list(self.took)
+        while names or label:
+            room = itertools.accumulate(
+                (GAP + max(len(name), len(self.took[name])) for name in names), initial=LABEL_WIDTH
+            )
+            fit = sum(width <= options.max_width for width in room) - 1
+            block, names = names[: max(fit, 1)], names[max(fit, 1) :]
+            table = table_of(label.ljust(LABEL_WIDTH), *block, right=block)
+            table.add_row("", *(self.took[name] for name in block))
+            yield table
+            label = ""
+
+
+def _job(runs: Sequence[Result]) -> RenderableType:
+    """A line a run of a job that took several, and what they come to."""
+    columns: dict[str, Callable[[Result], str | Text]] = {
+        "run": lambda run: run.run,
+        "status": lambda run: Text(run.status, STATUS_STYLES[run.status]),
+        "ranks": lambda run: f"{run.world_size} on {text.plural(run.nnodes, 'node')}",
+        "epochs": epochs_text,
+        "took": lambda run: text.duration(run.seconds.total),
+        "cost": lambda run: text.dollars(run.cost_usd),
+    }
+    if all(epochs_text(run) == text.UNKNOWN for run in runs):
+        del columns["epochs"]
+    if not any(run.cost_usd for run in runs):
+        del columns["cost"]
+    table = Fitted(
+        columns,
+        [[cell(run) for cell in columns.values()] for run in runs[-RUNS_SHOWN:]],
+        right=("took", "cost"),
+        least=("ranks", "cost", "took"),
+    )
+    took = _sum(run.seconds.total for run in runs)
+    cost = _sum(run.cost_usd for run in runs)
+    together = f"the job's {text.plural(len(runs), 'run')}, {text.duration(took)} together"
+    if cost:
+        together += f", {text.dollars(cost)}"
+    if len(runs) > RUNS_SHOWN:
+        together += f"; the latest {RUNS_SHOWN} are shown"
+    if runs[0].resumed_from:
+        together += f"; the result of {runs[0].resumed_from}, before them, can't be read"
+    return Group(table, Text(together, "dim"))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum, where all are known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _tail(result: Result, artifacts: Sequence[str]) -> Table:
+    """What it cost, where the files are."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", width=LABEL_WIDTH)
+    grid.add_column(overflow="fold")
+    if result.resumed_from:
+        grid.add_row("resumed", f"from run {result.resumed_from}")
+    grid.add_row("cost", text.dollars(result.cost_usd))
+    grid.add_row("files", result.dir)
+    if artifacts:
+        names = [text.clean(name, 60) for name in artifacts[:5]]
+        more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""
+        grid.add_row("artifacts", ", ".join(names) + more)
+    return grid

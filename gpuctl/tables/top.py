@@ -1,0 +1,125 @@
+"""The tables of `top`: a row a node, a row a GPU.
+
+Imports rich: import this module where you print.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.tables.layout import Fitted
+from remote.files.tree import human_bytes
+
+if TYPE_CHECKING:
+    from remote.runs.usage import GpuUsage, Reading, Usage
+
+SILENT_S = 5.0
+"""Longer than this after a node was last heard, its figures are not shown as today's."""
+BUSY = 0.85
+FULL = 0.95
+
+
+def top_table(readings: "Sequence[Reading]", *, now_s: float | None = None) -> RenderableType:
+    """The nodes by rank, their GPUs if any has some, and why nodes are lost.
+
+    `now_s`: monotonic; None: the readings are as old as they should be.
+    """
+    ordered = sorted(readings, key=lambda reading: (reading.rank, reading.node))
+    silent = {reading.node: _silent_s(reading, now_s) for reading in ordered}
+    parts: list[RenderableType] = [_nodes(ordered, silent)]
+    if any(reading.usage and reading.usage.gpus for reading in ordered):
+        parts += ["", _gpus(ordered)]
+    if remarks := [remark for reading in ordered if (remark := _remark(reading))]:
+        parts += ["", *remarks]
+    return Group(*parts)
+
+
+def _remark(reading: "Reading") -> Text | None:
+    """A line on what is wrong with a node."""
+    if reading.error:
+        return Text(text.clean(f"{reading.node} is lost: {reading.error}"), "red")
+    if reading.usage and reading.usage.gpus is None:
+        said = "nvidia-smi is there, but tells of no GPU; see gpuctl exec -- nvidia-smi"
+        return Text(f"{reading.node}: {said}", "yellow")
+    return None
+
+
+def _silent_s(reading: "Reading", now_s: float | None) -> float:
+    if now_s is None or reading.heard_s is None or now_s - reading.heard_s <= SILENT_S:
+        return 0.0
+    return now_s - reading.heard_s
+
+
+def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> RenderableType:
+    """A row a node; `state` only where one is not well."""
+    columns: dict[str, Callable[[Usage], str | Text]] = {
+        "CPU": lambda usage: share(usage.cpu_utilization),
+        "load": lambda usage: text.UNKNOWN if usage.load_1m is None else f"{usage.load_1m:.1f}",
+        "memory": lambda usage: of(usage.memory_used_bytes, usage.memory_total_bytes),
+        "in/s": lambda usage: _bytes(usage.received_bytes_per_s),
+        "out/s": lambda usage: _bytes(usage.sent_bytes_per_s),
+        "disk free": lambda usage: _bytes(usage.disk_free_bytes),
+    }
+    all_well = all(reading.state == "ok" and not silent[reading.node] for reading in readings)
+    rows: list[list[str | Text]] = []
+    for reading in readings:
+        usage = reading.usage
+        cells = [cell(usage) if usage else text.UNKNOWN for cell in columns.values()]
+        state = [] if all_well else [_state(reading, silent[reading.node])]
+        rows.append([str(reading.rank), reading.node, *cells, *state])
+    return Fitted(
+        ["rank", "node", *columns, *(() if all_well else ("state",))],
+        rows,
+        right=("rank", *columns),
+        least=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
+    )
+
+
+def _state(reading: "Reading", silent_s: float) -> Text:
+    if silent_s:
+        return Text(f"silent for {silent_s:.0f} s", "yellow")
+    return Text(reading.state, {"ok": "green", "lost": "red"}.get(reading.state, "cyan"))
+
+
+def _gpus(readings: "Sequence[Reading]") -> RenderableType:
+    """A row a GPU."""
+    columns: dict[str, Callable[[GpuUsage], str | Text]] = {
+        "GPU": lambda gpu: str(gpu.index),
+        "name": lambda gpu: text.clean(gpu.name, 30).removeprefix("NVIDIA "),
+        "use": lambda gpu: share(gpu.utilization),
+        "memory": lambda gpu: of(gpu.memory_used_bytes, gpu.memory_total_bytes),
+        "temp": lambda gpu: text.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C",
+        "power": lambda gpu: text.UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+    }
+    rows = [
+        [str(reading.rank), reading.node, *(cell(gpu) for cell in columns.values())]
+        for reading in readings
+        for gpu in (reading.usage.gpus if reading.usage else None) or ()
+    ]
+    return Fitted(
+        ["rank", "node", *columns],
+        rows,
+        right=("rank", "GPU", "use", "memory", "temp", "power"),
+        least=("name", "power", "temp", "memory"),
+    )
+
+
+def share(fraction: float | None) -> Text:
+    """`87 %`, green where it is much: idle hardware is what costs."""
+    if fraction is None:
+        return Text(text.UNKNOWN)
+    return Text(f"{fraction * 100:.0f} %", "green" if fraction >= BUSY else "")
+
+
+def of(used: int | None, total: int | None) -> Text:
+    """`21.3 of 24.1 GB`, red where little is left."""
+    if used is None or not total:
+        return Text(text.UNKNOWN)
+    return Text(f"{used / 1e9:.1f} of {total / 1e9:.1f} GB", "red" if used / total >= FULL else "")
+
+
+def _bytes(count: float | None) -> str:
+    return text.UNKNOWN if count is None else human_bytes(count)

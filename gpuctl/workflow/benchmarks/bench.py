@@ -1,0 +1,192 @@
+"""`bench`: the built-in job on one layout after the other, over one set of connections and prepared nodes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.options import App
+from gpuctl.scaling.bottleneck import bottleneck, comparable, disturbed, doubts
+from gpuctl.scaling.buckets import buckets_of
+from gpuctl.scaling.forecast import Outlook, outlook
+from gpuctl.scaling.links import Line, network_of, nominal_gb_s
+from gpuctl.scaling.measured import Measured, default_layouts, same_batch
+from gpuctl.text import plural
+from gpuctl.view import View, open_view
+from gpuctl.workflow.benchmarks import bandwidth
+from gpuctl.workflow.benchmarks.request import (
+    BENCH_WORDS,
+    BenchRequest,
+    bucket_mb,
+    check,
+    check_gpus,
+    nodes_of,
+)
+from gpuctl.workflow.benchmarks.runs import Ready, measure
+from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
+from gpuctl.workflow.training.request import (
+    TrainRequest,
+    check_device,
+    machines_of,
+    what_to_install,
+    what_to_run,
+)
+from inventories.machine import Inventory
+from inventories.run import RunStatus
+from inventories.store import ClusterFolder
+from remote.launchers import DEFAULT
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What came of it: at least one layout."""
+
+    cluster: str
+    words: tuple[str, ...]
+    status: RunStatus
+    """`stopped`: a person ended it; `failed`: a run did. The layouts before that are here."""
+    failure: str | None
+    measured: tuple[Measured, ...]
+    outlooks: tuple[Outlook, ...]
+    allreduce: Sequence[Line] | None
+    """The measurement of the bandwidth; None: there was none."""
+    hourly_usd: float | None
+    """Of all machines that took part."""
+    total_s: float
+
+    def document(self) -> dict[str, Any]:
+        """The document of `bench --json`."""
+        first, found = self.measured[0], bottleneck(self.measured)
+        sound = comparable(self.measured)
+        return {
+            "cluster": self.cluster,
+            "script": "built-in",
+            "args": self.words,
+            "status": self.status,
+            "failure": self.failure,
+            "model": first.job.model,
+            "dataset": first.job.dataset,
+            "batch_size": first.job.batch_size if same_batch(self.measured) else None,
+            "gradient_bytes": first.job.gradient_bytes,
+            "layouts": [one.document(first, compared=one in sound) for one in self.measured],
+            "forecast": [one.document() for one in self.outlooks],
+            "bottleneck": found.kind if found else None,
+            "advice": f"{found.sentence} {found.advice}" if found else None,
+            "doubts": doubts(self.measured),
+            "allreduce": self.allreduce,
+            "seconds": {"total": round(self.total_s, 3)},
+            "cost_usd": None if self.hourly_usd is None else self.hourly_usd * self.total_s / 3600,
+        }
+
+
+def bench(app: App, request: BenchRequest) -> Bench:
+    """Measure every layout. Where a person or a failed run ends it, what was measured until then is returned.
+
+    Raises KeyboardInterrupt, or the failure, where nothing was measured by then.
+    """
+    began = time.monotonic()
+    check(request)
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    train_request = TrainRequest(
+        nnodes=nodes_of(request.layouts, inventory),
+        device=request.device,
+        env=request.env,
+        python=request.python,
+        words=(*BENCH_WORDS, *request.words),
+    )
+    check_device(train_request)
+    machines = machines_of(inventory, train_request)
+    script, tree, destination = what_to_run(app, train_request, inventory)
+    wanted = what_to_install(train_request, tree, machines, app.output.say)
+    with ExitStack() as held:
+        with open_view(app.output, logs=False) as view:
+            # Held to the end: no other run may share the machines with a measurement.
+            held.enter_context(folder.lock("bench", on_wait=view.note))
+            view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+            nodes = held.enter_context(connected(folder, machines))
+            view.phase("prepare", "facts, firewalls, environment, code")
+            prepared = prepare(
+                view,
+                folder,
+                inventory,
+                nodes,
+                tree,
+                destination,
+                wanted,
+                on_cpu=train_request.on_cpu,
+                wished=request.env,
+            )
+            view.phase("preflight", "trying every connection, checking what would fail later")
+            check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)
+            gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
+            layouts = request.layouts or default_layouts(gpus)
+            check_gpus(layouts, gpus)
+            if inventory.provider == "local" and any(layout.nodes > 1 for layout in layouts):
+                view.note("local hosts share this one machine: more of them bring no more speed")
+            allreduce = None
+            if request.forecast:
+                view.phase("all-reduce", "measuring the bandwidth")
+                allreduce = _bandwidth(view, folder, inventory, nodes, prepared)
+        ready = Ready(
+            app=app,
+            folder=folder,
+            inventory=inventory,
+            machines=machines,
+            nodes=nodes,
+            prepared=prepared,
+            script=script,
+            request=train_request,
+        )
+        status, failure, measured = measure(ready, layouts, request.repeats)
+    return Bench(
+        cluster=inventory.cluster,
+        words=train_request.job_words,
+        status=status,
+        failure=failure,
+        measured=measured,
+        outlooks=tuple(_outlooks(request, ready, measured, allreduce or ())),
+        allreduce=allreduce,
+        hourly_usd=None
+        if inventory.hourly_usd is None
+        else inventory.hourly_usd * len(machines) / len(inventory.machines),
+        total_s=time.monotonic() - began,
+    )
+
+
+def _bandwidth(
+    view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
+) -> Sequence[Line] | None:
+    """What the ranks of all nodes measure; None, and a note, where they could not."""
+    lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
+    if lines is None:
+        view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")
+    return lines
+
+
+def _outlooks(
+    request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
+) -> list[Outlook]:
+    """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
+    if request.forecast and disturbed(measured):
+        ready.app.output.say("nothing is foretold from these figures, which something else has held up")
+        return []
+    buckets = buckets_of(measured[0].job, bucket_mb(request.words))
+    rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)
+    network = network_of(
+        lines,
+        nnodes=len(ready.machines),
+        bucket_bytes=buckets.largest_bytes if buckets else 0,
+        given_gb_s=request.bandwidth_gb_s,
+        nominal_gb_s=nominal_gb_s(ready.inventory.shape, rdma=rdma),
+    )
+    gpus = min(len(ready.prepared.facts[machine.name].gpus) for machine in ready.machines)
+    return [
+        outlook(layout, measured, network, gpus_a_node=gpus, bucket_mb=bucket_mb(request.words))
+        for layout in request.forecast
+    ]

@@ -1,0 +1,179 @@
+"""The runs of `bench`: layout after layout, each warmed up and timed, on nodes that are ready.
+
+Each repetition is a run like any other, planned, launched, watched and concluded by the functions of `train`.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.errors import Failed, GpuctlError
+from gpuctl.options import App
+from gpuctl.run_results.metrics import event
+from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, repetition_of
+from gpuctl.view import View, open_view
+from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
+from gpuctl.workflow.training.launch import see_through
+from gpuctl.workflow.training.prepare import Prepared
+from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.restarts import what_failed
+from gpuctl.workflow.training.run_plan import plan_run
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine
+from inventories.run import Run, RunStatus
+from inventories.store import ClusterFolder
+from remote.launchers import launcher_of
+
+if TYPE_CHECKING:
+    from remote.launchers.rank_command import Script
+    from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The nodes that are ready, and what runs on them."""
+
+    app: App
+    folder: ClusterFolder
+    inventory: Inventory
+    machines: Sequence[Machine]
+    """By rank; a layout takes the first of them."""
+    nodes: "Mapping[str, Node]"
+    prepared: Prepared
+    script: "Script"
+    request: TrainRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A run that succeeded."""
+
+    run: Run
+    job: Job
+    repetition: Repetition | None
+    """None: it told of no epoch."""
+    interrupted: bool
+    """A person wants no other."""
+
+
+def measure(
+    ready: Ready, layouts: Sequence[Layout], repeats: int
+) -> tuple[RunStatus, str | None, tuple[Measured, ...]]:
+    """How it ended, the sentence if it failed, and what was measured until then (at least one layout).
+
+    Raises KeyboardInterrupt, or the failure, where nothing was.
+    """
+    from remote.errors import RemoteError
+
+    measured: list[Measured] = []
+    status: RunStatus = "succeeded"
+    failure = None
+    try:
+        for layout in layouts:
+            _layout(ready, layout, repeats, measured)
+    except KeyboardInterrupt:
+        if not measured:
+            raise
+        status = "stopped"
+    except (GpuctlError, RemoteError, InventoryError) as error:
+        if not measured:
+            raise
+        status, failure = "failed", str(error)
+    return status, failure, tuple(measured)
+
+
+def _layout(ready: Ready, layout: Layout, repeats: int, measured: list[Measured]) -> None:
+    """Warm up, then time; the last of `measured` is then this layout, with each repetition as soon as it is over.
+
+    Raises KeyboardInterrupt where a person wants no more, Failed where a run failed.
+    """
+    warm_up = _one_run(ready, layout, "warm-up", WARM_UP_WORDS)
+    if warm_up.interrupted:
+        raise KeyboardInterrupt
+    for number in range(1, repeats + 1):
+        timed = _one_run(ready, layout, f"repetition {number} of {repeats}")
+        if timed.repetition is None:
+            raise Failed(
+                f"Run {timed.run.run} on {layout.name} told of no epoch: there is nothing to measure."
+            )
+        if number == 1:
+            measured.append(
+                Measured(
+                    layout=layout,
+                    job=timed.job,
+                    hourly_usd=timed.run.hourly_usd,
+                    repetitions=(timed.repetition,),
+                )
+            )
+        else:
+            measured[-1] = replace(measured[-1], repetitions=(*measured[-1].repetitions, timed.repetition))
+        if timed.interrupted:
+            raise KeyboardInterrupt
+
+
+def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()) -> Timed:
+    """A run of the layout, seen through to its end; `more`: words behind the job's.
+
+    Raises KeyboardInterrupt where a person stopped it, Failed where it failed.
+    """
+    from remote.checks import facts
+    from remote.runs.run_files import read_metrics
+
+    began, started_at = time.monotonic(), datetime.now(UTC)
+    machines = ready.machines[: layout.nodes]
+    master = machines[0].name
+    request = replace(ready.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
+    script = replace(ready.script, args=(*ready.script.args, *more))
+    known = {machine.name: ready.prepared.facts[machine.name] for machine in machines}
+    # Each run meets at a port of its own, on which nobody listens now.
+    known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
+    nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
+    folder = ready.app.store.new_run(started_at)
+    run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
+    with open_view(ready.app.output, logs=False) as view:
+        view.phase(layout.name, f"{what}, run {run.run}")
+        service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
+        launches = service.launches(run, script, known, ready.prepared.code, request.rank_env)
+        result, interrupted = see_through(
+            Quiet(view), ready.folder, folder, run, nodes, launches, began=began
+        )
+    if result.status != "succeeded":
+        if interrupted:
+            raise KeyboardInterrupt
+        raise Failed(
+            f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} shows "
+            "all of it."
+        )
+    metrics = read_metrics(folder, run)
+    return Timed(
+        run=run,
+        job=Job.of(event(metrics.get(0, ()), "start")),
+        repetition=repetition_of(result, metrics),
+        interrupted=interrupted,
+    )
+
+
+class Quiet:
+    """Passes on how far a run is and what is worth a line of its own; neither logs nor what a node is doing."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def phase(self, name: str, text: str) -> None:
+        """Nothing: a whole run is one phase here."""
+
+    def node(self, name: str, text: str) -> None:
+        """Nothing: the next run is about to begin."""
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """Show it."""
+        self._view.metric(rank, line)
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """Nothing: it is in the run's folder."""
+
+    def note(self, text: str) -> None:
+        """Show it."""
+        self._view.note(text)

@@ -1,0 +1,141 @@
+"""`tune`: a run whose trials Ray Tune draws and spreads over the cluster, and what came of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.options import App
+from gpuctl.search_space import Param
+from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_device
+from gpuctl.workflow.training.train import train
+from inventories.run import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest:
+    """What a person asked `gpuctl tune` for, beside what `train` takes."""
+
+    params: tuple[Param, ...]
+    trials: int
+    scheduler: Literal["fifo", "asha"]
+    metric: str | None
+    """None: the built-in job's accuracy."""
+    mode: Literal["max", "min"]
+    cpus: float
+    gpus: float | None
+    """Of a trial. None: one where there are any."""
+    most_at_once: int | None
+    seed: int
+
+    def document(self, metric: str, words: Sequence[str] | None) -> dict[str, Any]:
+        """As the nodes are told. `words`: options that all trials of the built-in job have; None: for a function."""
+        return {
+            "params": {param.name: param.document() for param in self.params},
+            "fixed": {} if words is None else {"words": list(words)},
+            "trials": self.trials,
+            "metric": metric,
+            "mode": self.mode,
+            "scheduler": self.scheduler,
+            "cpus": self.cpus,
+            "gpus": self.gpus,
+            "most_at_once": self.most_at_once,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What came of a search."""
+
+    result: Result
+    words: tuple[str, ...] | None
+    """Options that all trials of the built-in job had. None: it was a function."""
+    metric: str
+    mode: Literal["max", "min"]
+    trials: tuple[dict[str, Any], ...]
+    """The best first; those without a value last."""
+    interrupted: bool
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The trial with the best value. None: none told of one."""
+        return self.trials[0] if self.trials and self.trials[0]["value"] is not None else None
+
+    def document(self) -> dict[str, Any]:
+        """The document of `tune --json`."""
+        return {
+            "run": self.result.run,
+            "cluster": self.result.cluster,
+            "status": self.result.status,
+            "script": self.result.script,
+            "metric": self.metric,
+            "mode": self.mode,
+            "best": self.best,
+            "trials": list(self.trials),
+            "first_error": self.result.first_error,
+            "seconds": self.result.seconds,
+            "cost_usd": self.result.cost_usd,
+            "dir": self.result.dir,
+        }
+
+
+def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
+    """Search; Ctrl-C ends the search, and what is known of the trials by then comes back."""
+    metric = check(request, asked)
+    if asked.gpus == 0:
+        request = replace(request, device=request.device or "cpu")
+    words = request.job_words if request.built_in else None
+    search = asked.document(metric, words)
+    result, interrupted = train(app, replace(request, launcher="ray", search=search))
+    return Tuned(
+        result=result,
+        words=words,
+        metric=metric,
+        mode=asked.mode,
+        trials=ranked(read_trials(Path(result.dir)), asked.mode),
+        interrupted=interrupted,
+    )
+
+
+def check(request: TrainRequest, asked: TuneRequest) -> str:
+    """The metric. Raises Usage for what can't be searched, before anything is launched."""
+    check_device(request)
+    if request.on_cpu and asked.gpus:
+        raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
+    if not asked.params:
+        raise Usage("There is nothing to search. Name what to draw: --param 'lr=loguniform(1e-4,1e-1)'")
+    if not request.built_in:
+        if asked.metric is None:
+            raise Usage(
+                "Name what is judged by: --metric NAME, one of what the function reports to ray.tune.report."
+            )
+        return asked.metric
+    for param in asked.params:
+        for value in param.values if param.kind == "choice" else param.values[:1]:
+            check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
+    return asked.metric or "accuracy"
+
+
+def read_trials(folder: Path) -> list[dict[str, Any]]:
+    """The trials that came back with a run's artifacts; none where it ended before the first. Raises Failed."""
+    path = folder / "artifacts" / "trials.json"
+    if not path.exists():
+        return []
+    try:
+        trials = json.loads(path.read_text())["trials"]
+        return [dict(trial) for trial in trials]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed(f"{path} can't be read: {error!r}. The run's log tells of the trials, too.") from error
+
+
+def ranked(trials: Sequence[dict[str, Any]], mode: Literal["max", "min"]) -> tuple[dict[str, Any], ...]:
+    """The best first; those without a value last."""
+
+    def key(trial: dict[str, Any]) -> tuple[bool, float]:
+        value = trial["value"]
+        return (True, 0.0) if value is None else (False, -value if mode == "max" else value)
+
+    return tuple(sorted(trials, key=key))

@@ -1,0 +1,1 @@
+"""From nothing to a cluster and back: up, status, down, reap."""

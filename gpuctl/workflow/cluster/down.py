@@ -1,0 +1,151 @@
+"""`down`: this cluster to nothing."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.errors import Declined
+from gpuctl.options import App
+from gpuctl.text import plural, spent
+from gpuctl.workflow.cluster.chosen import provider_name
+from gpuctl.workflow.cluster.firewall import restore_firewalls
+from gpuctl.workflow.cluster.status import cost_so_far
+from gpuctl.workflow.machines.ray import end_ray
+from gpuctl.workflow.training.open_runs import OpenRun, how_it_stands, open_runs
+from gpuctl.workflow.training.stop import stop_run
+from inventories.errors import CorruptFile, NewerFormat
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from provision.provider import Leftover
+
+
+def down(app: App, *, forget: bool = False) -> dict[str, Any]:
+    """Stop what runs, remove the machines, forget the cluster; returns the document of `down --json`."""
+    began = time.monotonic()
+    folder = app.store.cluster(app.options.cluster)
+    name = provider_name(folder)
+    if name is None:
+        return _nothing_there(app, folder)
+    from provision.providers import load
+
+    with folder.lock("down", on_wait=app.output.say):
+        provider = load(name, folder)
+        unreadable = None
+        try:
+            machines = provider.find()
+        except (CorruptFile, NewerFormat) as error:  # to remove them it is not needed
+            app.output.say(f"note: {error}")
+            machines, unreadable = (), str(error)
+        runs = open_runs(app, folder.name)
+        _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
+        problems = _stop_runs(app, runs)
+        count = plural(len(machines), "machine")
+        cost = cost_so_far(folder, datetime.now(UTC), None if unreadable else machines)
+        forgets = name == "hosts"  # machines that a person brought stay as they are
+        opened = []
+        if forgets:
+            opened = [
+                *([Leftover(kind="inventory", id=folder.name, reason=unreadable)] if unreadable else []),
+                *_left_at_work(runs, problems),
+                *_end_ray(folder, machines),
+                *restore_firewalls(app, folder),
+            ]
+        if opened and forget:
+            for one in opened:
+                app.output.error(f"{one.id}: forgotten, though {one.reason}")
+            opened = []
+        left = _tell_what_stays(app, folder, machines) if forgets and not opened else []
+        app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
+        try:
+            leftovers = (*opened, *(() if opened else provider.destroy(app.output.say)))
+        except KeyboardInterrupt:
+            if provider.billed:
+                app.output.error(
+                    f"Not all of {folder.name} is gone, and it may be billed: `gpuctl down` goes on."
+                )
+            raise
+        if not leftovers:
+            folder.remove()
+    seconds = round(time.monotonic() - began, 3)
+    if opened:
+        app.output.error(
+            "Once they can be reached, `gpuctl down` again goes on; `gpuctl down --forget` gives them up."
+        )
+    for leftover in leftovers:
+        app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
+    if not leftovers:
+        what = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
+        if provider.billed and cost is not None:
+            what += f"; its machines cost {'about ' if cost >= 0.01 else ''}{spent(cost)}"
+        app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
+    return {
+        "cluster": folder.name,
+        "removed": [machine.name for machine in machines],
+        "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
+        "left_on_nodes": left,
+        "cost_usd": cost,
+        "seconds": seconds,
+    }
+
+
+def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
+    # It connects: where machines go, nobody needs what that imports.
+    from gpuctl.workflow.cluster.left_behind import tell_what_stays
+
+    return tell_what_stays(app, folder, machines)
+
+
+def _nothing_there(app: App, folder: ClusterFolder) -> dict[str, Any]:
+    """Say that no cluster of that name is known here; the document of `down --json`."""
+    app.output.say(
+        f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
+        "`gpuctl reap --dry-run` looks in your cloud accounts."
+    )
+    if others := ", ".join(cluster.name for cluster in app.store.clusters()):
+        app.output.say(f"note: these clusters are there: {others}")
+    nothing: dict[str, Any] = {"removed": [], "leftovers": [], "left_on_nodes": [], "cost_usd": None}
+    return {"cluster": folder.name, **nothing, "seconds": 0.0}
+
+
+def _end_ray(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
+    """End Ray where it was started; the machines that may still have it."""
+    errors = end_ray(folder, {machine.name: machine for machine in machines})
+    return [
+        Leftover(kind="ray", id=machine, reason=f"Ray may still run there: {error}")
+        for machine, error in errors.items()
+        if error is not None
+    ]
+
+
+def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, billed: bool, machines: int) -> None:
+    if runs:
+        question = f"{how_it_stands(runs[-1])} Stop it and remove the cluster {folder.name}?"
+    elif billed and machines:
+        question = f"Remove {plural(machines, 'machine')} of the cluster {folder.name}?"
+    else:
+        return
+    if not app.output.confirm(question):
+        raise Declined("Cancelled: nothing was removed.")
+
+
+def _stop_runs(app: App, runs: Sequence[OpenRun]) -> dict[str, list[str]]:
+    """End the runs and bring their results back. By id, what went wrong, which keeps no rented machine alive."""
+    problems: dict[str, list[str]] = {}
+    for run in runs:
+        try:
+            _, problems[run.id] = stop_run(app, run.folder)
+        except Exception as error:  # noqa: BLE001 - told, and the machines are removed all the same
+            problems[run.id] = [str(error) or repr(error)]
+        for problem in problems[run.id]:
+            app.output.say(f"run {run.id}: {problem}")
+    return problems
+
+
+def _left_at_work(runs: Sequence[OpenRun], problems: Mapping[str, Sequence[str]]) -> list[Leftover]:
+    """The runs that may go on, on machines that stay."""
+    return [
+        Leftover(kind="run", id=run.id, reason=f"it may be at work: {'; '.join(problems[run.id])}")
+        for run in runs
+        if problems[run.id]
+    ]

@@ -1,0 +1,185 @@
+"""`status`: what the provider says of a cluster's machines."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.options import App
+from gpuctl.workflow.cluster.chosen import provider_name
+from gpuctl.workflow.cluster.unprepared import goes_on
+from gpuctl.workflow.cluster.up import describe
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.training.open_runs import OpenRun, open_runs
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine, MachineState
+from inventories.store import ClusterFolder
+from provision import limits
+from provision.cloud_folder import CloudFolder
+from provision.clouds import CLOUDS
+from provision.prices import price_of
+from provision.providers import load
+from remote.sessions.fanout import fan_out, values
+
+UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what there is"
+
+
+def cost_so_far(
+    folder: ClusterFolder, now: datetime, there: Collection[Machine] | None = None
+) -> float | None:
+    """What the cluster's machines have cost since each was made, USD, by list price. None: not known.
+
+    `there`: those that have not ended, where that is known.
+    """
+    try:
+        inventory = folder.load()
+        if there is None:
+            return cost_of(inventory, None, now)
+        ids = {machine.id for machine in there}
+        gone = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
+        return cost_of(replace(inventory, machines=tuple(gone)), ending_of(folder, inventory.provider), now)
+    except InventoryError:
+        return None
+
+
+def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> float | None:
+    """What the machines have cost, USD: those that are gone at most until `expires_at`. None: not known."""
+    each_usd = None
+    if inventory.hourly_usd is not None and inventory.machines:
+        each_usd = inventory.hourly_usd / len(inventory.machines)
+    ended = now if expires_at is None else min(now, datetime.fromisoformat(expires_at))
+    costs = [
+        limits.cost_so_far(
+            each_usd, [machine.launched_at or inventory.created_at], ended if machine.state == "gone" else now
+        )
+        for machine in inventory.machines
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return round(sum(known), 4) if known and len(known) == len(costs) else None
+
+
+def hourly_of(inventory: Inventory) -> float | None:
+    """What the machines cost an hour that are not gone, USD. None: not known."""
+    there = sum(machine.state != "gone" for machine in inventory.machines)
+    if not inventory.hourly_usd or there == len(inventory.machines):
+        return inventory.hourly_usd
+    return round(inventory.hourly_usd * there / len(inventory.machines), 6)
+
+
+def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
+    """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
+
+    `unheard` has the nodes that never said how a run ended on them, where no other says that it goes on.
+    """
+    inventory = inventory_now(folder, app.output.say)
+    return document_of(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
+
+
+def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory:
+    """The cluster, with its machines as the provider tells of them now.
+
+    Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
+    made them.
+    """
+    from provision.cloud_provider import CloudProvider
+
+    inventory = _unfinished_up(folder, say) or load_inventory(folder)
+    provider = load(inventory.provider, folder)
+    if isinstance(provider, CloudProvider):
+        # One question for all of them, however many there are.
+        machines = with_found(inventory.machines, provider.find(), provider.states())
+        if len(machines) > len(inventory.machines):
+            say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
+    else:
+        found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
+        machines = tuple(found.values())
+    if len(machines) == len(inventory.machines) and (advice := goes_on(folder, machines)):
+        say(advice)
+    return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
+
+
+def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> float | None:
+    """What so many machines of the cluster cost an hour: what its inventory lacks is billed, too."""
+    known = len(inventory.machines)
+    if count == known:
+        return inventory.hourly_usd
+    if known:
+        return None if inventory.hourly_usd is None else inventory.hourly_usd / known * count
+    each_usd = _list_price(folder, inventory)
+    return None if each_usd is None else each_usd * count
+
+
+def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
+    """Of one machine, USD an hour on demand. None: not known, as of spot machines."""
+    record = CloudFolder(folder).load() if inventory.provider in CLOUDS else None
+    if record is None or record.spot:
+        return None
+    try:
+        price = price_of(CloudFolder(folder).home, record.shape, record.target.region)
+    except InventoryError:
+        return None  # a torn file of prices hides no machine
+    return price.usd_per_hour if price else None
+
+
+def document_of(
+    folder: ClusterFolder, inventory: Inventory, runs: Sequence[OpenRun], now: datetime
+) -> dict[str, Any]:
+    """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
+    age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
+    expires_at = ending_of(folder, inventory.provider)
+    return describe(inventory) | {
+        "hourly_usd": hourly_of(inventory),
+        "created_at": inventory.created_at,
+        "age_s": round(age_s),
+        "expires_at": expires_at,
+        "cost_usd": cost_of(inventory, expires_at, now),
+        "runs": [run.id for run in runs],
+        "unheard": {run.id: run.unheard for run in runs if run.unheard},
+    }
+
+
+def with_found(
+    known: Sequence[Machine], found: Sequence[Machine], states: Mapping[str, MachineState]
+) -> tuple[Machine, ...]:
+    """The known machines with their state now, and those that were found besides, by rank.
+
+    `states` are of all that the cloud lists, by id. What it does not list is not known to be gone: lists
+    lag behind, and forget what has ended long ago.
+    """
+    now = {machine.id: machine for machine in found}
+    current = [
+        replace(
+            machine,
+            state=states.get(machine.id, "unknown"),
+            launched_at=now[machine.id].launched_at if machine.id in now else machine.launched_at,
+        )
+        for machine in known
+    ]
+    ids = {machine.id for machine in known}
+    more = [machine for machine in found if machine.id not in ids]
+    return tuple(sorted((*current, *more), key=lambda machine: machine.rank))
+
+
+def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory | None:
+    """The cluster of a first `up` that was killed, which is not in any inventory yet."""
+    name = None if folder.exists() else provider_name(folder)
+    if name is None:
+        return None
+    record = CloudFolder(folder).load() if name in CLOUDS else None
+    journal = folder.journal.read()
+    if record is None:
+        say(f"the first `up` of {folder.name} did not finish: {UNFINISHED}")
+    return Inventory(
+        cluster=folder.name,
+        provider=name,
+        region=record.target.region if record else None,
+        shape=record.shape if record else None,
+        created_at=record.created_at if record else str(journal[0]["at"]),
+        machines=() if record else load(name, folder).find(),
+    )
+
+
+def ending_of(folder: ClusterFolder, provider: str) -> str | None:
+    """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
+    record = CloudFolder(folder).load() if provider in CLOUDS else None
+    return record.expires_at if record else None

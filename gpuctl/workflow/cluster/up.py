@@ -1,0 +1,361 @@
+"""`up`: spec → plan → machines → reachable nodes. Again: converges."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpuctl.errors import Attention, Declined
+from gpuctl.options import App
+from gpuctl.text import plural
+from gpuctl.workflow.cluster import up_plan
+from gpuctl.workflow.cluster.chosen import choose_provider, folder_to_plan, taken
+from gpuctl.workflow.cluster.firewall import let_go
+from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, never_ready, reach, without_gpus
+from gpuctl.workflow.cluster.unprepared import READY, goes_on
+from gpuctl.workflow.machines.ray import end_ray
+from gpuctl.workflow.training.open_runs import open_runs
+from inventories.driver import NO_DRIVER
+from inventories.errors import InvalidInput, InventoryError
+from inventories.files import write_atomic
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from inventories.store import ClusterFolder
+from provision.caller import AddressUnknown
+from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
+from provision.provider import Plan, Provider
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostKeys:
+    """Where the host keys of machines come from that exist already."""
+
+    files: tuple[Path, ...]
+    accept_new: bool
+
+
+def up(
+    app: App,
+    spec: Spec,
+    host_keys: HostKeys,
+    *,
+    dry_run: bool,
+    wait: bool = True,
+    boot_timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Bring the cluster to what is asked for; returns the document of `up --json`.
+
+    `wait`: also connect to the machines; without it, that is left to the first command that needs them.
+    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S.
+    """
+    began = time.monotonic()
+    spec = taken(spec)
+    folder = app.store.cluster(spec.cluster)
+    if dry_run:
+        folder = folder_to_plan(app, folder, spec)
+        spec = replace(spec, cluster=folder.name)
+    provider = choose_provider(folder, spec)
+    if boot_timeout_s is not None and not provider.billed:
+        raise InvalidInput(
+            f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
+            "another provider."
+        )
+    # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
+    spec = replace(spec, ask_terms=app.output.asks)
+    if dry_run:
+        return _show(app, *_plan_or_outline(provider, spec, _inventory(folder)))
+    with folder.lock("up", on_wait=app.output.say):
+        fresh = not folder.exists() and not folder.journal.path.exists()
+        try:
+            before = _inventory(folder)
+            plan = _ask(app, provider.plan(spec, before))
+            timeout_s = (boot_timeout_s or BOOT_TIMEOUT_S) if wait else None
+            try:
+                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+            except TermsRefused as error:
+                plan = provider.plan(spec, before)
+                app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
+                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+        except BaseException as error:
+            if fresh:
+                _forget_if_empty(app, folder, provider)
+            if isinstance(error, KeyboardInterrupt):
+                with suppress(InventoryError):
+                    left = _inventory(folder)
+                    _say(app, goes_on(folder, left.machines if left is not None else ()))
+            raise
+    seconds = round(time.monotonic() - began, 3)
+    _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
+    _say(app, goes_on(folder, inventory.machines))
+    return describe(inventory) | {"seconds": seconds}
+
+
+def describe(inventory: Inventory) -> dict[str, Any]:
+    """A cluster as `up --json` and `status --json` show it."""
+    return {
+        "cluster": inventory.cluster,
+        "provider": inventory.provider,
+        "region": inventory.region,
+        "machines": [machine.public() for machine in inventory.machines],
+        "hourly_usd": inventory.hourly_usd,
+    }
+
+
+def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
+    """What `up` did, in a clause."""
+    cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
+    replaced = sum(1 for machine in plan.create if machine.replaces)
+    new = len(plan.create) - replaced
+    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
+    if before is not None:
+        planned = {machine.name for machine in plan.create}
+        had = {(machine.host, machine.port): machine for machine in before.machines}
+        kept = [machine for machine in inventory.machines if machine.name not in planned]
+        added = sum(1 for machine in kept if (machine.host, machine.port) not in had)
+        parts += [f"{added} added"] * bool(added)
+        pairs = [(had[m.host, m.port], m) for m in kept if (m.host, m.port) in had]
+        if any(old.python != now.python for old, now in pairs):
+            parts.append("another interpreter")
+        same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
+        if same and not parts and not plan.changes:
+            return f"nothing changed: the cluster {cluster} has {count}, as asked for"
+    return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
+
+
+def _ask(app: App, plan: Plan) -> Plan:
+    """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
+
+    Returns the plan as it was accepted. Raises AddressUnknown where it leaves open who may reach SSH.
+    """
+    if plan.ssh_unknown:
+        raise AddressUnknown(plan.ssh_unknown)
+    if not plan.changes or plan.free or app.options.yes:
+        for note in up_plan.unasked(plan):
+            _say(app, f"note: {note}")
+    else:
+        app.output.table(up_plan.drawn(plan), aside=True)
+    if plan.requests:
+        app.output.detail(up_plan.requests_text(plan))
+    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan)):
+        raise Declined("Cancelled: nothing was created.")
+    return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
+
+
+def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
+    """Print exactly what would be done; returns it as a document. `unasked`: why the account was not asked."""
+    if unasked:
+        app.output.say(f"{unasked} So this is what would be made where nothing of gpuctl is yet.")
+    if app.options.json:
+        for note in plan.notes:
+            app.output.say(f"note: {note}")
+    else:
+        app.output.table(up_plan.drawn(plan))
+        if app.options.verbose:
+            app.output.text(up_plan.requests_text(plan))
+    return up_plan.document(plan, asked=not unasked)
+
+
+def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
+    """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
+    from provision.cloud_provider import CloudProvider
+
+    try:
+        return provider.plan(spec, current), ""
+    except (BadCredentials, Unclear) as error:
+        if (
+            not isinstance(provider, CloudProvider)
+            or current is not None
+            or isinstance(error, UnknownProfile)
+        ):
+            raise
+        return provider.outline(spec), str(error)
+
+
+def _inventory(folder: ClusterFolder) -> Inventory | None:
+    return folder.load() if folder.exists() else None
+
+
+def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> None:
+    """Remove what a first `up` left that failed, unless there are machines."""
+    if folder.exists():
+        return
+    begun = folder.journal.path.exists()
+    if begun:
+        app.output.say("removing what was begun …")
+        try:
+            left = bool(provider.find() or provider.destroy(app.output.say))
+        except ProvisionError as error:
+            left = True
+            app.output.error(f"{error} `gpuctl down --cluster {folder.name}` looks again.")
+        if left:
+            return  # the folder is needed to remove it
+    folder.remove()
+    if begun:
+        app.output.say("nothing of it is left")
+
+
+def _create(
+    app: App,
+    folder: ClusterFolder,
+    provider: Provider,
+    plan: Plan,
+    before: Inventory | None,
+    host_keys: HostKeys,
+    *,
+    boot_timeout_s: float | None,
+) -> Inventory:
+    """Carry the plan out. Machines that were made are in the inventory before they are reached; others
+    come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
+    """
+    folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
+    if plan.changes:
+        price = "" if plan.free else f" ({up_plan.price(plan)})"
+        _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider}{price} …")
+    machines = provider.create(plan, folder.journal, app.output.say)
+    # Machines that the provider itself knows are ours to end, also where the inventory was lost.
+    ours = plan.changes or (before is None and bool(provider.find()))
+    pinned = pin_all(machines, before, host_keys)
+    known = {machine.id: machine.gpus for machine in (before.machines if before else ())}
+    inventory = Inventory(
+        cluster=folder.name,
+        provider=plan.provider,
+        region=plan.region,
+        shape=plan.spec.shape or (before.shape if before else None),
+        hourly_usd=plan.hourly_usd,
+        created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
+        machines=tuple(m if m.gpus is not None else replace(m, gpus=known.get(m.id)) for m in pinned),
+    )
+    if ours:
+        _save(folder, inventory)
+    else:
+        _trust(folder, inventory.machines)
+    if boot_timeout_s is None:
+        if plan.driver is not None and plan.driver.source == "install":
+            _say(
+                app,
+                "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.",
+            )
+        return _keep(app, folder, before, inventory, ended=provider.billed)
+    boot = Boot(
+        timeout_s=boot_timeout_s,
+        console=provider.console,
+        hourly_usd=plan.hourly_usd,
+        made=never_ready(folder, machines, created=[machine.name for machine in plan.create]),
+    )
+    try:
+        reached = reach(
+            app,
+            folder,
+            inventory.machines,
+            boot=boot if provider.billed else None,
+            driver=plan.driver or NO_DRIVER,
+        )
+        inventory = replace(inventory, machines=reached.machines)
+    except BaseException:
+        if before is not None and not ours:
+            _trust(folder, before.machines)
+        raise
+    kept = _keep(app, folder, before, inventory, ended=provider.billed)
+    ready = [machine for machine in kept.machines if machine.name not in reached.problems]
+    folder.journal.append(READY, machines=[machine.id for machine in ready])
+    if reached.problems:
+        raise Attention(without_gpus(kept, reached, billed=provider.billed))
+    return kept
+
+
+def _keep(
+    app: App, folder: ClusterFolder, before: Inventory | None, inventory: Inventory, *, ended: bool
+) -> Inventory:
+    """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
+    if inventory != before:
+        if before is not None:
+            if not ended:
+                _tell_of_runs_that_leave(app, folder, before, inventory)
+                _end_ray_where_it_leaves(app, folder, before, inventory)
+            let_go(app, folder, before, inventory, ended=ended)
+        _save(folder, inventory)
+    return inventory
+
+
+def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
+    """The machines that are the cluster's no more, by name; what counts is the address."""
+    stay = {(machine.host, machine.port) for machine in inventory.machines}
+    return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+
+
+def _tell_of_runs_that_leave(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
+) -> None:
+    """Say which runs may be at work on machines that stay with their owner, where nobody finds them any more."""
+    leave = _leaving(before, inventory)
+    if before.provider != "hosts" or not leave:
+        return
+    for run in open_runs(app, folder.name):
+        for part in run.folder.load_run().nodes:
+            if machine := leave.get(part.name):
+                app.output.say(
+                    f"note: run {run.id} may be at work on {part.name} ({machine.host}:{machine.port}), which leaves "
+                    "the cluster: gpuctl can't end it any more, but with the former file."
+                )
+
+
+def _end_ray_where_it_leaves(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
+) -> None:
+    """End Ray on the machines that stay with their owner, and are the cluster's no more."""
+    for name, error in end_ray(folder, _leaving(before, inventory)).items():
+        if error is not None:
+            app.output.say(f"note: {name}: Ray may still run there: {error}")
+
+
+def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:
+    """The machines with their host keys. A key that the cluster has pinned stays, by address.
+
+    Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
+    """
+    from remote.errors import HostKeyRejected
+    from remote.transport import host_keys
+
+    had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
+    pinned = []
+    for machine in machines:
+        key = None if machine.host_key else had.get((machine.host, machine.port))
+        if key is None:
+            pinned.append(host_keys.pin(machine, trust.files, accept_new=trust.accept_new))
+            continue
+        pattern = host_keys.host_pattern(machine.host, machine.port)
+        kind, data = key.split()[:2]
+        # A host has keys of several kinds: only another one of the same kind contradicts.
+        if host_keys.find(host_keys.read(trust.files), pattern).get(kind, data) != data:
+            raise HostKeyRejected(
+                f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
+                "pinned. Nothing was sent. If the machine was made anew, `gpuctl down` forgets the pinned key, "
+                f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
+            )
+        pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))
+    return pinned
+
+
+def _save(folder: ClusterFolder, inventory: Inventory) -> None:
+    """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
+    from remote.transport import ssh_config
+
+    _trust(folder, inventory.machines)
+    text = ssh_config.render(inventory.machines, folder.known_hosts_path)
+    write_atomic(folder.ssh_config_path, text.encode())
+    folder.save(inventory)
+
+
+def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Write the known_hosts file with which connections to these machines are made."""
+    from remote.transport import host_keys
+
+    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())
+
+
+def _say(app: App, text: str) -> None:
+    if text:
+        app.output.say(text)

@@ -1,0 +1,262 @@
+"""The plan of `up`, for people and as JSON. Pure; imports rich where it draws.
+
+Prices are list prices of everything that is billed by the hour, machines, disks, addresses and NAT gateways
+together. What is not known is shown as such, and null in JSON.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.text import clean, nothing_ends, plural
+from inventories.driver import DriverPlan
+from provision.cloud import PlannedResource, Terms
+from provision.drivers import system_of
+from provision.prices import refresh_command
+from provision.provider import DAY_S, Plan
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SAMPLE_S = 3 * 3600.0
+"""The cost of so long is shown where they live as long: it tells plans apart that end at different times."""
+
+NOUNS = {
+    "instance": "machine",
+    "vcn": "VCN",
+    "vpc": "VPC",
+    "nsg": "network security group",
+    "nat-gateway": "NAT gateway",
+    "elastic-ip": "Elastic IP address",
+    "vpc-endpoint": "VPC endpoint",
+}
+"""Kinds of resources that are not called by their own name."""
+COUNTED = ("instance", "boot-volume", "public-address", "host")
+
+
+def drawn(plan: Plan) -> "RenderableType":
+    """The plan for people: a line a resource, then what goes for all of them, the price last."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from gpuctl.tables.layout import table_of
+
+    where = " · ".join(part for part in (plan.provider, plan.region or "") if part)
+    head = Text.assemble(("Plan for cluster ", ""), (plan.spec.cluster, "bold"), f"  {where}")
+    parts: list[RenderableType] = [head, ""]
+    if plan.resources:
+        columns = ("", "resource", "what", "an hour")
+        table = table_of(*columns, right=("an hour",), flexible=("what",))
+        for resource in plan.resources:
+            style = "green" if resource.action == "create" else "red" if resource.action == "end" else "dim"
+            table.add_row(Text(resource.action, style), *(clean(cell) for cell in _cells(resource)))
+        parts += [table, ""]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    notes = [("note", note, "") for note in plan.notes]
+    for label, said, style in (*_facts(plan), *notes, *_price_rows(plan)):
+        facts.add_row(Text(label, "dim"), Text(clean(said), style))
+    parts += [facts]
+    if not plan.changes and not plan.requests:
+        parts.append(Text("nothing to create: the machines are as asked for"))
+    return Group(*parts)
+
+
+def _cells(resource: PlannedResource) -> tuple[str, str, str]:
+    noun = NOUNS.get(resource.kind, resource.kind.replace("-", " "))
+    if resource.kind in COUNTED:
+        noun = plural(resource.count, noun)
+    what = ", ".join(part for part in (resource.name, resource.detail) if part)
+    usd = resource.hourly_usd
+    return noun, what, "" if usd == 0 else _money(usd)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Label, text and style of what goes for all machines."""
+    yield from _boots_from(plan)
+    if plan.ssh_cidrs:
+        port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
+        unknown = f" (not known: {plan.ssh_unknown}; --ssh-cidr names it)"
+        how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
+        yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}{how}", ""
+    if plan.free:
+        return
+    if plan.until_s is None:
+        yield "ends", nothing_ends(plan.total_usd), "yellow"
+    else:
+        yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the image: which, why, whose driver, and on what terms."""
+    if plan.image is not None:
+        yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
+        yield "driver", _driver(plan), ""
+    if plan.terms is not None:
+        yield "terms", _terms(plan.terms, accepted=plan.spec.accept_terms), "yellow"
+
+
+def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the price: what a person looks for comes last."""
+    if plan.free:
+        yield "price", "free", "bold"
+        return
+    yield "price", costs(plan), "bold"
+    now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    if most_usd is None and now_usd is not None:
+        command = refresh_command(plan.provider, plan.region)
+        yield "", f"spot machines at the price of now, which changes: at most what `{command}` tells", ""
+    if most_usd is None:
+        return
+    if now_usd is not None and most_usd > now_usd:
+        yield (
+            "",
+            f"spot machines at the price of now, which changes: at most {_dollars(most_usd)} an hour",
+            "",
+        )
+    yield "", "list prices, without taxes, traffic and discounts", "dim"
+
+
+def driver_clause(driver: DriverPlan) -> str:
+    """Where the GPUs' driver comes from, in a clause."""
+    if driver.source == "install":
+        branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
+        return f"installed on the machines: Ubuntu's packages, {branch}"
+    return "the image's own" if driver.source == "image" else "none is installed"
+
+
+def _terms(terms: Terms, *, accepted: bool) -> str:
+    if terms.links:
+        return f"of {terms.name}, accepted{'' if accepted else ' with a yes'}: {' '.join(terms.links)}"
+    how = "accepted" if accepted else "which --accept-terms accepts, or a yes on a terminal"
+    return f"of {terms.name}, {how}; the account shows where they are"
+
+
+def _driver(plan: Plan) -> str:
+    if plan.driver is None:
+        return "not known without the account"
+    if plan.driver.source == "none" and plan.spec.driver == "none" and plan.image:
+        system = system_of(plan.image)
+        if system.brings_driver or not system.ubuntu:
+            own = "the image's own" if system.brings_driver else "the image's own, if it has one"
+            return f"{own}, not checked (--driver none)"
+    return driver_clause(plan.driver)
+
+
+def unasked(plan: Plan) -> Iterator[str]:
+    """What has to be said of a plan also where nobody is asked."""
+    yield from plan.notes
+    if plan.free or not plan.create:
+        return
+    yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
+    if plan.until_s is None:
+        yield nothing_ends(plan.total_usd)
+
+
+def costs(plan: Plan) -> str:
+    """`$8.02 an hour · $24.07 for 3 h · $32.09 for the 4 h until they end`."""
+    hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    known = most_usd if hourly_usd is None else hourly_usd
+    if known is None:
+        return f"not known: `{refresh_command(plan.provider, plan.region)}` asks for it"
+    most = "at most " if hourly_usd is None else ""
+    ends_s = DAY_S if plan.until_s is None else plan.until_s
+    end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
+    spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
+    spans[ends_s] = end
+    said = [f"{most}{_dollars(known)} an hour"]
+    said += [f"{_dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
+    return " · ".join(said)
+
+
+def price(plan: Plan) -> str:
+    """`$8.02 an hour, $32.09 until they end`: of all machines, in a clause."""
+    hourly_usd = plan.hourly_usd
+    most = ""
+    if hourly_usd is None:
+        hourly_usd, most = plan.price.most_hourly_usd, "at most "
+    if hourly_usd is None:
+        return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
+    if plan.until_s is None:
+        return (
+            f"{most}{_dollars(hourly_usd)} an hour, {_dollars(hourly_usd * 24)} a day, and nothing ends them"
+        )
+    total = _dollars(hourly_usd * plan.until_s / 3600)
+    return f"{most}{_dollars(hourly_usd)} an hour, {total} until they end"
+
+
+def question(plan: Plan) -> str:
+    """What a person is asked before anything that costs money is made."""
+    count = len(plan.create) + len(plan.keep)
+    whole = f"{count} in all: " if plan.keep else ""
+    create = f"Create {plural(len(plan.create), 'machine')}" if plan.create or not plan.end else ""
+    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    todo = " and ".join(part for part in (create, end) if part)
+    open_terms = plan.terms if not plan.spec.accept_terms else None
+    terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
+    return f"{todo[0].upper()}{todo[1:]} ({whole}{price(plan)}){terms}?"
+
+
+def requests_text(plan: Plan) -> str:
+    """The requests, one line each: the operation and its body as JSON."""
+    lines = [
+        f"{request.operation} {json.dumps(request.body, ensure_ascii=False)}" for request in plan.requests
+    ]
+    return "\n".join(["", plural(len(lines), "request"), *lines])
+
+
+def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
+    """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
+    return {
+        "cluster": plan.spec.cluster,
+        "provider": plan.provider,
+        "region": plan.region,
+        "account_asked": asked,
+        "create": [
+            {"name": m.name, "rank": m.rank, "shape": m.shape, "replaces": m.replaces} for m in plan.create
+        ],
+        "keep": [machine.public() for machine in plan.keep],
+        "end": list(plan.end),
+        "resources": list(plan.resources),
+        "image": plan.image,
+        "image_why": plan.image_why,
+        "driver": plan.driver,
+        "terms": plan.terms,
+        "ssh": _ssh(plan),
+        "hourly_usd": plan.hourly_usd,
+        "price": plan.price,
+        "until_s": plan.until_s,
+        "ending": plan.ending,
+        "total_usd": plan.total_usd,
+        "notes": list(plan.notes),
+        "requests": list(plan.requests),
+    }
+
+
+def _ssh(plan: Plan) -> dict[str, Any] | None:
+    if not plan.ssh_cidrs:
+        return None
+    return {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port, "unknown": plan.ssh_unknown or None}
+
+
+def span(seconds: float) -> str:
+    """`30 s`, `45 min`, `1 h 30 min`, `4 h`, `2 d 3 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, hours = divmod(hours, 24) if hours >= 48 else (0, hours)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:,.2f}"
+
+
+def _money(usd: float | None) -> str:
+    """As `_dollars`; what is less than ten cents with two figures."""
+    if usd is None:
+        return "not known"
+    return f"${usd:.2g}" if usd < 0.0995 else _dollars(usd)

@@ -1,0 +1,1 @@
+"""The machines themselves: exec, ssh, push, pull, fab, top, Ray."""

@@ -1,0 +1,209 @@
+"""`exec`, `ssh`, `push` and `pull`: the machines themselves."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.options import App
+from gpuctl.text import clean, plural
+from gpuctl.workflow.connect import connected, load_inventory
+from inventories.errors import NotFound
+from inventories.machine import Inventory, Machine
+
+if TYPE_CHECKING:
+    from remote.files.sync import Synced
+    from remote.sessions.session import Node
+
+MAX_PULL_BYTES = 100 * 1000**3
+
+
+def machine_of(inventory: Inventory, node: str) -> Machine:
+    """The machine with a node rank, or of a name. Raises NotFound with those there are."""
+    for machine in (*(m for m in inventory.machines if str(m.rank) == node), *inventory.machines):
+        if node in (str(machine.rank), machine.name):
+            return machine
+    known = ", ".join(f"{machine.rank} ({machine.name})" for machine in inventory.machines)
+    raise NotFound(
+        f"The cluster {inventory.cluster} has no machine of rank or name {node!r}; it has {known or 'none'}."
+    )
+
+
+def _chosen(app: App, node: str | None) -> tuple[Machine, ...]:
+    inventory = load_inventory(app.store.cluster(app.options.cluster))
+    return inventory.machines if node is None else (machine_of(inventory, node),)
+
+
+def path_there(path: str) -> str:
+    """A path as it is meant on a node: the shell here turns an unquoted `~/x` into one in the home folder here."""
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+    return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
+
+
+def execute(app: App, words: tuple[str, ...], rank: str | None) -> list[dict[str, Any]]:
+    """Run a command on the nodes, printing each node's lines as they come. One document a node."""
+    from remote.sessions.connect import connect
+    from remote.sessions.fanout import fan_out
+    from remote.sessions.session import shell_command
+
+    folder = app.store.cluster(app.options.cluster)
+    machines = _chosen(app, rank)
+    command = shell_command(words)
+    printing = Lock()
+
+    def one(machine: Machine) -> dict[str, Any]:
+        prefix = f"{machine.name}: " if len(machines) > 1 else ""
+
+        def show(stream: str, line: bytes) -> None:
+            text = line.decode(errors="replace").rstrip("\r")
+            # What goes into a file or another program is a result, and kept as it is.
+            if stream == "stderr" or app.output.stdout.isatty():
+                text = clean(text, sys.maxsize)
+            with printing:
+                (app.output.text if stream == "stdout" else app.output.say)(prefix + text)
+
+        node = connect(machine, folder)
+        try:
+            done = node.run(command, None if app.options.json else show)
+        finally:
+            node.close()
+        if done.exit_code != 0 and not app.options.json:
+            app.output.say(f"{prefix}exit status {done.exit_code}")
+        return {
+            "node": machine.name,
+            "rank": machine.rank,
+            "exit_code": done.exit_code,
+            "stdout": done.stdout.decode(errors="replace"),
+            "stderr": done.stderr.decode(errors="replace"),
+        }
+
+    outcomes = fan_out(one, {machine.name: machine for machine in machines})
+    documents = []
+    for machine, outcome in zip(machines, outcomes, strict=True):
+        if outcome.error is not None:
+            app.output.error(str(outcome.error))
+        lost = {"node": machine.name, "rank": machine.rank, "exit_code": None, "stdout": "", "stderr": ""}
+        documents.append(outcome.value or lost | {"error": str(outcome.error)})
+    return documents
+
+
+def ssh_config(app: App) -> tuple[str, Path]:
+    """The cluster's OpenSSH configuration, and the file that holds it."""
+    from remote.transport import ssh_config as text
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    return text.render(inventory.machines, folder.known_hosts_path), folder.ssh_config_path
+
+
+def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
+    """Become the system's ssh client, connected to a node. Raises Usage with --json."""
+    if app.options.json:
+        raise Usage("gpuctl ssh has no document to print. For a command's outcome: gpuctl exec --json -- CMD")
+    folder = app.store.cluster(app.options.cluster)
+    machine = machine_of(load_inventory(folder), rank)
+    from remote.sessions.session import shell_command
+
+    command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
+    words = words[1:] if words[:1] == ("--",) else words
+    if words:
+        command.append(shell_command(words))
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
+    except FileNotFoundError as error:
+        raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
+
+
+def push(app: App, source: Path, destination: str, rank: str | None) -> list[dict[str, Any]]:
+    """Copy a file or folder, all of it, into `destination` on the nodes."""
+    from remote.files.sync import sync
+    from remote.files.tree import human_bytes, read_everything
+    from remote.sessions.fanout import fan_out, values
+
+    if not source.exists():
+        raise Usage(f"There is no file or folder {source}.")
+    source = source.resolve()
+    tree = read_everything(source, allow_large=app.options.yes)
+    for name in tree.skipped:
+        app.output.say(f"{name} is not sent: it is a link out of the folder, credentials, or no plain file")
+    if not tree.entries:
+        raise Usage(f"There is nothing to send in {source}.")
+    if source.is_dir():
+        entries = {f"{source.name}/{name}": entry for name, entry in tree.entries.items()}
+        tree = replace(tree, root=source.parent, entries=entries)
+    destination = path_there(destination)
+    folder = app.store.cluster(app.options.cluster)
+    with connected(folder, _chosen(app, rank)) as nodes:
+
+        def one(node: "Node") -> "Synced":
+            return sync(
+                node,
+                tree,
+                destination,
+                follow_deletions=False,
+                say=lambda text: app.output.say(f"{node.name}: {text}"),
+            )
+
+        done = values(fan_out(one, nodes))
+    for name, synced in done.items():
+        sent = f"{plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
+        same = f"up to date, {plural(len(tree.entries), 'file')}, in {synced.root}"
+        app.output.say(f"{name}: {sent if synced.files else same}")
+    return [
+        {"node": name, "files": synced.files, "bytes": synced.sent_bytes, "path": synced.root}
+        for name, synced in done.items()
+    ]
+
+
+def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dict[str, Any]]:
+    """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
+    from remote.files.pull import receive
+    from remote.files.receive import Intake
+    from remote.files.tree import human_bytes
+    from remote.sessions.fanout import fan_out, values
+
+    folder = app.store.cluster(app.options.cluster)
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Usage(
+            f"Nothing can be brought to '{destination}': {error.strerror}. Name a folder that can be made."
+        ) from error
+
+    machines = _chosen(app, rank)
+    intakes = {
+        machine.name: Intake(
+            destination if rank is not None else destination / machine.name, max_bytes=MAX_PULL_BYTES
+        )
+        for machine in machines
+    }
+
+    def one(node: "Node") -> tuple[Intake, list[str]]:
+        return intakes[node.name], receive(node, path_there(source), intakes[node.name])
+
+    with connected(folder, machines) as nodes:
+        try:
+            done = values(fan_out(one, nodes))
+        finally:
+            # After an interrupt threads are at work still, and end with the process, wherever they are.
+            for intake in intakes.values():
+                intake.close()
+    for name, (intake, skipped) in done.items():
+        app.output.say(
+            f"{name}: {plural(intake.files, 'file')}, {human_bytes(intake.bytes)}, in {intake.root}"
+        )
+        for line in skipped:
+            app.output.say(f"{name}: left out {clean(line)}")
+    return [
+        {
+            "node": name,
+            "files": intake.files,
+            "bytes": intake.bytes,
+            "path": str(intake.root),
+            "skipped": skipped,
+        }
+        for name, (intake, skipped) in done.items()
+    ]

@@ -1,0 +1,269 @@
+"""`fab`: the tasks of the user's fabfile, listed and run on the cluster's nodes."""
+
+import io
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.text import clean, plural
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.machines.access import machine_of
+
+if TYPE_CHECKING:
+    from inventories.machine import Machine
+    from remote.fabfile import Fabfile, Listed, Step
+    from remote.transport.group import PinnedGroup
+    from remote.transport.pinned import PinnedConnection
+
+
+def show_tasks(app: App) -> int:
+    """List the tasks."""
+    fabfile = _load(app)
+    tasks = fabfile.tasks()
+    if app.options.json:
+        app.output.json({"fabfile": fabfile.path, "tasks": tasks})
+        return 0
+    width = max(len(task.name) for task in tasks)
+    app.output.say(f"the tasks of {fabfile.path}:")
+    for task in tasks:
+        app.output.text(f"{task.name:<{width}}  {task.help}".rstrip())
+    return 0
+
+
+def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
+    """Run the tasks of a line, one after the other, each on all nodes at once; the exit status.
+
+    After one that failed on a node none is begun. Raises BadFabfile for a task or an argument that is not there.
+    """
+    fabfile = _load(app)
+    steps, helped = fabfile.parse(words)
+    if helped is not None:
+        return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
+    for machine in machines:
+        if machine.transport != "ssh":
+            raise Usage(
+                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: use `gpuctl exec`."
+            )
+    from remote.transport.group import PinnedGroup
+
+    for step in steps:
+        if step.hosts:
+            app.output.say(
+                f"note: {step.name} names hosts of its own; gpuctl fab runs it on the cluster's nodes"
+            )
+    work = _Work(app=app, fabfile=fabfile, several=len(machines) > 1)
+    documents: list[dict[str, Any]] = []
+    failed = ""
+    with work.printing(), PinnedGroup(machines, folder) as group:
+        for step in steps:
+            if failed:
+                documents.append({"task": step.name, "nodes": [], "not_run": f"{failed} failed"})
+                app.output.say(f"{step.name}: not run, as {failed} failed")
+                continue
+            nodes = work.on_all(step, group) if step.on_machines else [work.here(step)]
+            documents.append({"task": step.name, "nodes": nodes, "not_run": None})
+            failed = step.name if any(node["status"] != "done" for node in nodes) else ""
+    if app.options.json:
+        app.output.json({"fabfile": fabfile.path, "tasks": documents})
+    return 1 if failed else 0
+
+
+def _load(app: App) -> "Fabfile":
+    from remote import fabfile
+
+    assert app.output.stdout  # what the file prints is no result, and the output is to have the real one
+    with redirect_stdout(sys.stderr or io.StringIO()):
+        return fabfile.load(Path.cwd())
+
+
+def _help(app: App, task: "Listed") -> int:
+    """Show a task's help."""
+    if app.options.json:
+        app.output.json(task)
+        return 0
+    width = max((len(written) for written, _ in task.arguments), default=0)
+    app.output.text(f"gpuctl fab {task.name}{' [--ARG ...]' if task.arguments else ''}")
+    app.output.text(task.help)
+    for written, told in task.arguments:
+        app.output.text(f"  {written:<{width}}  {told}".rstrip())
+    return 0
+
+
+class Lines(io.TextIOBase):
+    """A stream that passes on whole lines, each with its node."""
+
+    encoding = "utf-8"
+
+    def __init__(self, show: "_Show | None", prefix: str, stream: str) -> None:
+        super().__init__()
+        self._show, self._prefix, self._stream = show, prefix, stream
+        self._rest = ""
+        self._lock = Lock()
+        self.kept: list[str] = []
+        """All of it, where it is not shown."""
+
+    def __copy__(self) -> "Lines":
+        """The same one: Fabric copies what is among its settings."""
+        return self
+
+    def writable(self) -> bool:
+        """Whether it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Take some text."""
+        with self._lock:
+            if self._show is None:
+                self.kept.append(text)
+                return len(text)
+            *lines, self._rest = (self._rest + text).split("\n")
+            for line in lines:
+                self._show(self._prefix, self._stream, line)
+        return len(text)
+
+    def end(self) -> None:
+        """Show the last line, where it has no end."""
+        with self._lock:
+            if self._rest and self._show is not None:
+                self._show(self._prefix, self._stream, self._rest)
+            self._rest = ""
+
+
+@dataclass(frozen=True)
+class _Show:
+    """Shows lines of several threads, as `gpuctl exec` does."""
+
+    app: App
+    lock: Lock = field(default_factory=Lock)
+
+    def __call__(self, prefix: str, stream: str, line: str) -> None:
+        text, output = line.rstrip("\r"), self.app.output
+        if stream == "stderr" or output.stdout.isatty():
+            text = clean(text, sys.maxsize)
+        with self.lock:
+            (output.text if stream == "stdout" else output.say)(prefix + text)
+
+
+class _ByThread(io.TextIOBase):
+    """What a task prints itself goes where its commands' output goes; a thread of nobody's to the usual stream."""
+
+    encoding = "utf-8"
+
+    def __init__(self, usual: Any) -> None:  # noqa: ANN401 - a text stream of any kind
+        super().__init__()
+        self._usual = usual
+        self.of: dict[int, Lines] = {}
+
+    def writable(self) -> bool:
+        """Whether it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Take some text."""
+        return int(self.of.get(get_ident(), self._usual).write(text))
+
+    def flush(self) -> None:
+        """Flush what is not ours."""
+        if get_ident() not in self.of:
+            self._usual.flush()
+
+
+class _Work:
+    """What is done for one line of tasks."""
+
+    def __init__(self, *, app: App, fabfile: "Fabfile", several: bool) -> None:
+        self._app = app
+        self._fabfile = fabfile
+        self._several = several
+        self._show = None if app.options.json else _Show(app)
+        output = app.output
+        self._out = _ByThread(output.stderr if app.options.json else output.stdout)
+        self._err = _ByThread(output.stderr)
+
+    @contextmanager
+    def printing(self) -> Iterator[None]:
+        """Take what tasks print."""
+        with redirect_stdout(self._out), redirect_stderr(self._err):
+            yield
+
+    def on_all(self, step: "Step", group: "PinnedGroup") -> list[dict[str, Any]]:
+        """Run a task on every node; a document of each."""
+        done = group.map(lambda box: self._on_one(step, box))
+        documents = [done[box] for box in group]
+        failed = [document for document in documents if document["status"] != "done"]
+        for document in failed:
+            self._app.output.error(f"{document['node']}: {step.name} failed: {document['error']}")
+        if self._several:
+            ended = f"done on {len(documents) - len(failed)} of {plural(len(documents), 'node')}"
+            names = ", ".join(document["node"] for document in failed)
+            self._app.output.say(f"{step.name}: {ended}{'; failed on ' + names if failed else ''}")
+        return documents
+
+    def here(self, step: "Step") -> dict[str, Any]:
+        """Run a task on this computer; its document."""
+        value, error = None, None
+        try:
+            value = self._fabfile.run_here(step)
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
+            error = self._why(raised, None)
+        if error is not None:
+            self._app.output.error(f"{step.name} failed: {error}")
+        return _document(None, value, error, {})
+
+    def _on_one(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
+        from remote.fabfile import Streams
+
+        prefix = f"{box.machine.name}: " if self._several else ""
+        out, err = Lines(self._show, prefix, "stdout"), Lines(self._show, prefix, "stderr")
+        thread = get_ident()
+        self._out.of[thread], self._err.of[thread] = out, err
+        value, error = None, None
+        try:
+            value = self._fabfile.run(step, box, Streams(out=out, err=err))
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
+            error = self._why(raised, box)
+        finally:
+            del self._out.of[thread], self._err.of[thread]
+            out.end()
+            err.end()
+        said = {"stdout": "".join(out.kept), "stderr": "".join(err.kept)}
+        return _document(box.machine, value, error, said)
+
+    def _why(self, raised: BaseException, box: "PinnedConnection | None") -> str | None:
+        """Why a task failed, in a sentence; None: it ended itself well."""
+        from remote.fabfile import failure
+
+        why = failure(raised, self._fabfile.path, box)
+        if why is not None:
+            self._app.output.detail("".join(traceback.format_exception(raised)).rstrip())
+        return why
+
+
+def _document(
+    machine: "Machine | None", value: object, error: str | None, said: Mapping[str, str]
+) -> dict[str, Any]:
+    """What came of a task on one node; with None: on this computer."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        value = None
+    return {
+        "node": machine.name if machine else None,
+        "rank": machine.rank if machine else None,
+        "status": "done" if error is None else "failed",
+        "error": error,
+        "value": value,
+        "stdout": said.get("stdout", ""),
+        "stderr": said.get("stderr", ""),
+    }

@@ -1,0 +1,118 @@
+"""Ray on a cluster's machines: kept between runs, asked about, ended."""
+
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any
+
+from gpuctl.errors import Declined, Failed, Usage
+from gpuctl.options import App
+from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.training.open_runs import how_it_stands, open_runs
+from gpuctl.workflow.training.stop import stop_run
+from inventories.machine import Inventory, Machine
+from inventories.store import ClusterFolder
+
+LAUNCHER = "ray"
+USUAL_PORT = 8265
+
+
+def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[str, Exception | None]:
+    """End Ray on these machines, all at once, where it was ever started; each one's error, or None."""
+    from remote.launchers import ray_cluster
+    from remote.sessions.connect import connect
+    from remote.sessions.fanout import fan_out
+
+    if not folder.ray_token_path.exists():
+        return {}
+
+    def end(machine: Machine) -> bool:
+        node = connect(machine, folder)
+        try:
+            return ray_cluster.end(node)
+        finally:
+            node.close()
+
+    return {outcome.node: outcome.error for outcome in fan_out(end, machines)}
+
+
+def stop(app: App) -> dict[str, Any]:
+    """End Ray on every machine; the document of `ray stop --json`."""
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == LAUNCHER]
+    if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
+        raise Declined("Cancelled: Ray was not ended.")
+    with folder.lock("ray stop", on_wait=app.output.say):
+        for run in going_on:
+            for problem in stop_run(app, run.folder)[1]:
+                app.output.say(f"run {run.id}: {problem}")
+        errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
+        if not any(errors.values()):
+            folder.ray_token_path.unlink(missing_ok=True)
+    for name, error in errors.items():
+        app.output.say(f"{name}: {'Ray has ended' if error is None else error}")
+    if not errors:
+        app.output.say(f"Ray was not started on {folder.name}: `gpuctl train --mode ray` starts it")
+    return {
+        "cluster": folder.name,
+        "nodes": [{"node": name, "error": str(error) if error else None} for name, error in errors.items()],
+    }
+
+
+def status(app: App) -> dict[str, Any]:
+    """Whether Ray runs on each machine; the document of `ray status --json`."""
+    inventory, states = _states(app)
+    for name, state in states.items():
+        role = "head" if "gcs" in state["ports"] else "worker"
+        app.output.say(f"{name}: {f'Ray runs, as the {role}' if state['running'] else 'Ray does not run'}")
+    nodes = [
+        {"node": name, "running": bool(state["running"]), "ports": state["ports"]}
+        for name, state in states.items()
+    ]
+    unknown = [machine.name for machine in inventory.machines if machine.name not in states]
+    nodes += [{"node": name, "running": None, "ports": {}} for name in unknown]
+    return {"cluster": inventory.cluster, "nodes": nodes}
+
+
+def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
+    """The cluster, and by name of the machines that answer whether Ray runs there and on which ports."""
+    from remote.sessions.fanout import fan_out, values
+
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    with connected(folder, inventory.machines, at_least=1, say=app.output.say) as nodes:
+        return inventory, values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
+
+
+def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:
+    """Forward a port to Ray's dashboard, tell its address, and stay until Ctrl-C.
+
+    `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run or the port
+    is taken, Failed where the connection breaks.
+    """
+    inventory, states = _states(app)
+    heads = {
+        name: state for name, state in states.items() if state["running"] and "dashboard" in state["ports"]
+    }
+    if not heads:
+        raise Usage(f"Ray does not run on {inventory.cluster}. `gpuctl train --mode ray` starts it.")
+    name, head = next(iter(heads.items()))
+    there = int(head["ports"]["dashboard"])
+    if inventory.provider == "local":
+        on_ready(f"http://127.0.0.1:{there}")
+        Event().wait()
+    from remote.errors import PortTaken
+    from remote.sessions.connect import connect
+    from remote.transport.forward import forward, wait_until_lost
+
+    machine = next(machine for machine in inventory.machines if machine.name == name)
+    node = connect(machine, app.store.cluster(inventory.cluster))
+    try:
+        with forward(node.transport, there, port, usual=USUAL_PORT) as here:
+            on_ready(f"http://127.0.0.1:{here}")
+            wait_until_lost(node.transport)
+    except PortTaken as error:
+        raise Usage(f"{error} Name another with --port, or none: a free one is then found.") from error
+    finally:
+        node.close()
+    raise Failed(f"The connection to {name} was lost, and the way to the dashboard with it. Try again.")

@@ -1,0 +1,94 @@
+"""`top`: how busy the nodes are, live on a terminal, else one sample."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuctl.options import App
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.machines.access import machine_of
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+
+if TYPE_CHECKING:
+    from gpuctl.output import Output
+    from remote.runs.usage import Reading
+
+REFRESH_S = 0.5
+"""How often the table is drawn anew; the samples come when they come."""
+
+
+def top(app: App, *, rank: str | None, every_s: float) -> int:
+    """Show it. Returns the exit status: 1 where a node of the one sample could not be asked."""
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
+    machines = tuple(sorted(machines, key=lambda machine: machine.rank))
+    if not app.options.json and _can_be_live(app.output):
+        return _live(app, machines, inventory.machines, folder, every_s=every_s)
+    return _once(app, machines, inventory.machines, folder)
+
+
+def _can_be_live(output: "Output") -> bool:
+    """True: stdout is a terminal on which a table can be kept up to date."""
+    unicode = (output.stdout.encoding or "utf-8").lower().startswith("utf")
+    return output.stdout.isatty() and os.environ.get("TERM") != "dumb" and unicode
+
+
+def _once(
+    app: App, machines: Sequence[Machine], all_machines: Sequence[Machine], cluster: ClusterFolder
+) -> int:
+    from remote.runs.usage import read_once
+
+    readings = read_once(machines, all_machines, cluster)
+    if app.options.json:
+        for reading in readings:
+            if reading.error:
+                app.output.error(reading.error)
+        app.output.json(
+            {"cluster": app.options.cluster, "nodes": [_document(reading) for reading in readings]}
+        )
+    else:
+        from gpuctl.tables.top import top_table
+
+        app.output.table(top_table(readings))
+    return 1 if any(reading.state == "lost" for reading in readings) else 0
+
+
+def _document(reading: "Reading") -> dict[str, object]:
+    """A node of `top --json`; `usage` is null where the node is lost."""
+    return {
+        "node": reading.node,
+        "rank": reading.rank,
+        "state": reading.state,
+        "error": reading.error,
+        "usage": reading.usage,
+    }
+
+
+def _live(
+    app: App,
+    machines: Sequence[Machine],
+    all_machines: Sequence[Machine],
+    cluster: ClusterFolder,
+    *,
+    every_s: float,
+) -> int:
+    """Draw until Ctrl-C, which is the way to end it and no failure; the last table stays."""
+    from rich.live import Live
+
+    from gpuctl.tables.top import top_table
+    from remote.runs.usage import Watching
+
+    console = app.output.console(app.output.stdout)
+    try:
+        with (
+            Watching(machines, all_machines, cluster, every_s=every_s) as watching,
+            Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
+        ):
+            while True:
+                live.update(top_table(watching.readings(), now_s=time.monotonic()), refresh=True)
+                time.sleep(REFRESH_S)
+    except KeyboardInterrupt:
+        return 0

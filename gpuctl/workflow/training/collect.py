@@ -1,0 +1,146 @@
+"""What came of a run: concluded by the command that watched it, or by any later one that asks."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gpuctl.run_results.result import summarise
+from gpuctl.run_results.utilisation import use_of_run
+from inventories.machine import Machine
+from inventories.run import NodeRecord, Result, Run, Seconds
+from inventories.store import RunFolder, Store
+
+if TYPE_CHECKING:
+    from remote.runs.monitor import Watch
+    from remote.runs.observer import Observer
+
+
+def conclude(
+    run: Run, folder: RunFolder, watch: "Watch", *, launched: float | None = None, began: float | None = None
+) -> Result:
+    """The result from what has arrived, kept as `result.json`.
+
+    `launched` and `began` are this process's monotonic times of the launch and of the command's begin; for a
+    run that another command launched they are None, and the nodes' own times are used. A node that was lost
+    counts as a failure for the command that launched the run; for a later one it is just not known yet.
+    """
+    from remote.runs.run_files import merge_artifacts, read_node_records
+
+    merge_artifacts(folder, run.nodes)
+    records = {record.node: record for record in read_node_records(folder, run.nodes)}
+    if launched is not None:
+        records = watch.records | records
+    over = len(records) == len(run.nodes)
+    ended_at = _ended_at(run, records.values()) if over else None
+    train_s = collect_s = total_s = None
+    if over and launched is not None and began is not None and watch.ended_s is not None:
+        now = time.monotonic()
+        train_s, collect_s, total_s = watch.ended_s - launched, now - watch.ended_s, now - began
+    elif over and ended_at is not None:
+        total_s = (ended_at - datetime.fromisoformat(run.started_at)).total_seconds()
+        train_s = max(0.0, total_s - sum(run.seconds.values()))
+    seconds = {
+        **run.seconds,
+        "total": _round(total_s),
+        "train": _round(train_s),
+        "collect": _round(collect_s),
+    }
+    result = _result(run, folder, Seconds(**seconds), ended_at, list(records.values()))
+    if launched is None:
+        result = failed_as_before(folder.load_result(), result)
+    if over or launched is not None:
+        folder.save_result(result)
+    return result
+
+
+def failed_as_before(before: Result | None, now: Result) -> Result:
+    """The result now, but a run that was stopped as a node of it was lost stays failed when that node is back."""
+    if before is None or before.status != "failed" or now.status != "stopped":
+        return now
+    return replace(now, status="failed", exit_code=before.exit_code, first_error=before.first_error)
+
+
+def _result(
+    run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
+) -> Result:
+    """The result of what is in the run's folder."""
+    from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
+
+    return summarise(
+        run,
+        read_rank_records(folder, run.nodes),
+        records,
+        read_metrics(folder, run),
+        {rank: tail(folder, rank) for rank in range(run.world_size)},
+        seconds,
+        ended_at.isoformat(timespec="milliseconds") if ended_at else None,
+        folder.path,
+        use_of_run(run, read_usage(folder, run)),
+    )
+
+
+def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:
+    """When the last node ended, in this computer's time; now, where no node could say."""
+    offsets = {part.name: part.clock_offset_s for part in run.nodes}
+    ends = [record.ended_at - offsets[record.node] for record in records if record.ended_at is not None]
+    return datetime.fromtimestamp(max(ends), UTC) if ends else datetime.now(UTC)
+
+
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def final_result(folder: RunFolder) -> Result | None:
+    """The result once every node has said how the run ended, and all of it is here; else None."""
+    result = folder.load_result()
+    return result if result is not None and _is_over(folder) else None
+
+
+def _is_over(folder: RunFolder) -> bool:
+    from remote.runs.run_files import read_node_records
+
+    run = folder.load_run()
+    return len(read_node_records(folder, run.nodes)) == len(run.nodes)
+
+
+def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool) -> Result:
+    """The result of a run, however far it is: from disk where it is over, else brought from its nodes.
+
+    With `wait`, follows it to its end. Nothing is ever stopped, and an interrupt leaves the run alone.
+    """
+    from remote.runs.monitor import Watch
+    from remote.runs.run_files import read_node_records, save_node_record
+
+    known = final_result(folder)
+    if known is not None:
+        return known
+    run = folder.load_run()
+    machines = machines_of(store, run)
+    said = {record.node for record in read_node_records(folder, run.nodes)}
+    unknown = tuple(part for part in run.nodes if part.name not in said)
+    for part in unknown:
+        if part.name not in machines:
+            gone = "the machine was removed or replaced before the run's end could be brought back"
+            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
+    there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
+    watch = Watch(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
+    try:
+        watch.go(wait=wait)
+    finally:
+        watch.close()
+    return conclude(run, folder, watch)
+
+
+def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
+    """The run's machines that the cluster still has, by name. Another host key means another machine."""
+    cluster = store.cluster(run.cluster)
+    if not cluster.exists():
+        return {}
+    keys = {part.name: part.host_key for part in run.nodes}
+    return {
+        machine.name: machine
+        for machine in cluster.load().machines
+        if machine.name in keys and keys[machine.name] in (None, machine.host_key)
+    }

@@ -1,0 +1,146 @@
+"""How the checkpoints of an earlier run get to the nodes that go on from them, and go if nothing is launched."""
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from gpuctl.view import View
+from gpuctl.workflow.connect import connected
+from gpuctl.workflow.training.checkpoints import Earlier, goes_on, has_them
+from inventories.run import Run, RunNode
+from inventories.store import ClusterFolder, RunFolder, Store
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
+
+SLACK_BYTES = 64 * 1000**2
+
+
+def receivers(run: Run) -> Sequence[RunNode]:
+    """The nodes of a run on which it is to find what an earlier one left.
+
+    The built-in job's first rank reads and tells the others; of a script any rank may look.
+    """
+    return run.nodes[:1] if run.built_in else run.nodes
+
+
+def place(
+    view: View,
+    store: Store,
+    nodes: "Mapping[str, Node]",
+    earlier: Earlier,
+    run: Run,
+) -> None:
+    """Bring the checkpoints to where the run's ranks look for them, and say in a line where it goes on from.
+
+    To a node that has them nothing travels; to others they come over this computer, file by file. Where they are not
+    placed as a whole on each it raises, and where the run is not launched, whatever the reason, `take_back` is to
+    follow.
+    """
+    if earlier.source is not None:
+        _place(view, store.run(earlier.source.run), nodes, earlier, run)
+    view.note(earlier.why + goes_on(earlier, run))
+
+
+def take_back(view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", run: Run) -> None:
+    """Remove from the run's nodes what was placed, or had begun to be. Ctrl-C has to wait for it."""
+    from remote.files import checkpoints
+    from remote.sessions.connect import connect
+    from remote.sessions.fanout import fan_out
+
+    targets = {part.name: part for part in receivers(run)}
+
+    def discard(part: RunNode) -> None:
+        # The connection at hand may have been left in the middle of a packet.
+        fresh = connect(nodes[part.name].machine, cluster)
+        try:
+            checkpoints.discard(fresh, part)
+        finally:
+            fresh.close()
+
+    with interrupts_held_back():
+        view.note(f"{', '.join(targets)}: removing the checkpoints that were placed for run {run.run}")
+        for outcome in fan_out(discard, targets):
+            if outcome.error is not None:
+                left = f"they are left there, beside {targets[outcome.node].run_dir}"
+                view.note(f"{outcome.node}: {left}: {outcome.error}")
+
+
+@contextlib.contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C during the body counts once that is over. Of the main thread only."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _place(
+    view: View,
+    folder: RunFolder,
+    nodes: "Mapping[str, Node]",
+    earlier: Earlier,
+    run: Run,
+) -> None:
+    from remote.files import checkpoints
+    from remote.sessions.fanout import fan_out, values
+
+    source = earlier.source
+    assert source is not None
+    targets = {part.name: part for part in receivers(run)}
+    lacking = [name for name in targets if not has_them(earlier, run, name)]
+    over = Event()
+
+    def one(part: RunNode) -> None:
+        def say(text: str) -> None:
+            if not over.is_set():
+                view.node(part.name, text)
+
+        node = nodes[part.name]
+        if part.name in lacking:
+            checkpoints.send(node, from_here, part, say=say)
+        else:
+            checkpoints.place(node, source, part)
+
+    with _here(folder, earlier, bring=bool(lacking)) as from_here:
+        try:
+            values(fan_out(one, targets))
+        except BaseException:
+            # After an interrupt threads are at work still: what they send has to end, and nobody is to hear of it.
+            over.set()
+            for name in targets:
+                nodes[name].close()
+            raise
+
+
+@contextlib.contextmanager
+def _here(folder: RunFolder, earlier: Earlier, *, bring: bool) -> Iterator[Path]:
+    """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
+    from remote.files import checkpoints
+    from remote.files.receive import Intake
+    from remote.runs.run_files import incoming
+
+    if not (bring and earlier.places):
+        yield folder.checkpoints_path
+        return
+    assert earlier.source is not None
+    there, passing = earlier.places[0], incoming(folder)
+    try:
+        told = earlier.found
+        # Of what the node told just now; a file may have been replaced since.
+        most = None if told is None else 2 * told.bytes + SLACK_BYTES
+        with connected(there.cluster, [there.machine]) as others:
+            checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing, max_bytes=most))
+        if earlier.found is not None:
+            checkpoints.keep_times(passing, earlier.found)
+        yield passing
+    finally:
+        shutil.rmtree(passing, ignore_errors=True)

@@ -1,0 +1,212 @@
+"""Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from gpuctl.text import duration, plural
+from gpuctl.view import View
+from gpuctl.workflow.cluster.firewall import crosses_a_network, open_firewall
+from inventories.machine import Inventory, Machine
+from inventories.store import ClusterFolder
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.checks.gpu_use import Expected
+    from remote.files.tree import Tree
+    from remote.python_env.requirements import Wanted
+    from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The nodes of a run, ready for its launch."""
+
+    facts: Mapping[str, "Facts"]
+    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
+    code: Mapping[str, str]
+    """The project's folder on each node. Empty: nothing was sent, as the preflight refuses."""
+    expected: "Expected | None" = None
+    """GPUs that there should be. None: not known."""
+
+
+def prepare(
+    view: View,
+    folder: ClusterFolder,
+    inventory: Inventory,
+    nodes: "Mapping[str, Node]",
+    tree: "Tree",
+    destination: str,
+    wanted: "Wanted | None",
+    *,
+    beside: "Mapping[str, Node] | None" = None,
+    on_cpu: bool = False,
+    wished: Collection[str] = (),
+) -> Prepared:
+    """Facts, then firewall, environment and code, on all nodes at once.
+
+    `beside`: nodes that are at work, and that these are to join. They let them in, and what is installed there is
+    installed here; nothing else of theirs is touched.
+
+    `wanted`: what the ranks need installed; None: the nodes' Python is used as it is. Where a run goes on already,
+    only facts are taken: the preflight refuses, and what that run uses is left alone. Where a disk is full, no code
+    is sent: the preflight refuses, and tells all else that is wrong with it.
+
+    `on_cpu`: GPUs are not to be used; otherwise PreflightFailed is raised, before anything is done, where a machine
+    has some and none can be. `wished`: names of the variables that a person sets.
+    """
+    from remote.checks import facts, finding, gpu_use, preflight
+    from remote.python_env import compared
+    from remote.sessions.fanout import fan_out, values
+
+    # All of the cluster's, also those that take no part this time: firewalls are opened once.
+    peers = tuple(machine.private_ip for machine in inventory.machines)
+    for link in tree.skipped:
+        view.note(
+            f"{link} is not sent: a link out of the folder, credentials, a repository of its own, or no plain file"
+        )
+    guarded = crosses_a_network(peers)
+    everyone = {**nodes, **(beside or {})}
+    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
+    if on_cpu:
+        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    expected = expected_gpus(inventory, on_cpu=on_cpu)
+    own = {name: found[name] for name in nodes}
+    if any(fact.active_runs for fact in own.values()):
+        return Prepared(facts=own, code={}, expected=expected)
+    gpu_use.check(own, expected, wished=wished)
+    # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
+    room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
+    build = Build.of(everyone, found, wanted) if wanted is not None else None
+
+    def one(node: "Node") -> "tuple[Facts, str]":
+        fact = found[node.name]
+        open_firewall(view, folder, inventory, node, fact)
+        if build is not None:
+            fact = build.on(view, node, fact)
+        code = send_code(view, node, tree, destination) if room else ""
+        return fact, code
+
+    both = values(fan_out(one, nodes))
+    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
+    ready = {name: fact for name, (fact, _) in both.items()}
+    for one_finding in finding.alike_together(compared.findings(ready)):
+        view.note(finding.sentence(one_finding))
+    return Prepared(
+        facts=ready,
+        code={name: root for name, (_, root) in both.items()} if room else {},
+        expected=expected,
+    )
+
+
+def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
+    """How many GPUs each machine should have, by its shape, or by what `up` found. `on_cpu`: nobody wants any."""
+    from provision.catalog import SHAPES
+    from remote.checks.gpu_use import Expected
+
+    gpus = {}
+    for machine in () if on_cpu else inventory.machines:
+        shape = SHAPES.get(machine.shape or inventory.shape or "")
+        gpus[machine.name] = max(machine.gpus or 0, shape.gpus if shape else 0)
+    return Expected(gpus=gpus, local=inventory.provider == "local")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """The environment of a run, the same on all of its nodes."""
+
+    wanted: "Wanted"
+    backend: str | None
+    """Which build of torch suits all nodes. None: what is wanted names its own."""
+    looks: Mapping[str, Mapping[str, Any]]
+    """What each node has of it."""
+    constraints: tuple[str, ...]
+    """Packages of a node that has it already: one that came later gets the same versions."""
+
+    @classmethod
+    def of(cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", wanted: "Wanted") -> Self:
+        """Decide on the build, and look what of it is there. Raises PreflightFailed where no build can be chosen."""
+        from remote.python_env.backend import backend_of
+        from remote.python_env.building import look, packages_of
+        from remote.sessions.fanout import fan_out, values
+
+        gpus = {name: fact.gpus for name, fact in facts.items()}
+        backend = None if wanted.names_its_build else backend_of(gpus)
+        looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
+        return cls(wanted=wanted, backend=backend, looks=looks, constraints=packages_of(looks.values()))
+
+    def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
+        """The node's facts with the environment's interpreter, built there if need be."""
+        from remote.checks.facts import with_environment
+        from remote.errors import PreflightFailed
+        from remote.files.tree import human_bytes
+        from remote.python_env.building import ensure
+
+        built = ensure(
+            node,
+            self.wanted,
+            facts_of_env=self.looks[node.name],
+            backend=self.backend,
+            constraints=self.constraints,
+            say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
+        )
+        if built.torch is None:
+            there = self.looks[node.name].get("interpreters")
+            image = f", or use what the image has: --python {there[0]['python']}" if there else ""
+            raise PreflightFailed(
+                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
+                f"(uv add torch){image}"
+            )
+        done = (
+            f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
+        )
+        view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
+        return with_environment(
+            facts,
+            python=built.python,
+            python_version=built.python_version,
+            torch=built.torch,
+            packages=built.packages,
+        )
+
+
+def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:
+    """Bring the code on a node up to date; returns its folder there."""
+    from remote.files.sync import sync
+    from remote.files.tree import human_bytes
+
+    done = sync(node, tree, destination, say=lambda text: view.node(node.name, text))
+    text = (
+        f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
+        if done.files
+        else "code is up to date"
+    )
+    view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
+    return done.root
+
+
+def check_nodes(
+    view: View,
+    nodes: "Mapping[str, Node]",
+    prepared: Prepared,
+    master: Machine,
+    *,
+    mode: str,
+    skip: bool = False,
+    wished: Collection[str] = (),
+) -> None:
+    """The preflight. Raises PreflightFailed.
+
+    `skip`: only where nothing could be started at all. `wished`: names of the variables that a person sets.
+    """
+    from remote.checks import preflight
+    from remote.checks.probe import probe
+
+    facts, port = prepared.facts, prepared.facts[master.name].free_port
+    busy = any(fact.active_runs for fact in facts.values())
+    if skip and port is not None and prepared.code:
+        view.note("the preflight is skipped, as you said")
+        return
+    probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
+    expected = prepared.expected
+    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished, expected=expected)

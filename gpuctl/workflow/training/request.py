@@ -1,0 +1,299 @@
+"""What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.text import plural
+from gpuctl.workflow.cluster.firewall import owner_of
+from inventories.machine import Inventory, Machine
+from inventories.run import Result, RunOptions
+from remote.launchers import DEFAULT, launcher_of
+
+if TYPE_CHECKING:
+    from remote.files.tree import Tree
+    from remote.launchers.rank_command import Script
+    from remote.python_env.requirements import Wanted
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NONE_VISIBLE = ("", "-1")
+"""Its values that hide all GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What a person asked `gpuctl train` for."""
+
+    launcher: str | None = None
+    """None: not said; that of the run that it goes on from, else torchrun."""
+    nnodes: int | None = None
+    """None: all machines."""
+    min_nodes: int | None = None
+    """With as few machines a run begins or goes on, and with at most `nnodes`. None: exactly `nnodes` take part."""
+    nproc_per_node: int | Literal["auto"] | None = None
+    """auto, or None for not said: one a GPU, or one where there is none."""
+    detach: bool = False
+    device: Literal["auto", "cpu"] | None = None
+    """cpu: GPUs are not to be used. None: not said."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    pip: tuple[str, ...] = ()
+    """Requirements for the ranks' environment."""
+    requirements: Path | None = None
+    wheels: Path | None = None
+    """Folder of wheels to install from, instead of an index."""
+    skip_preflight: bool = False
+    module: str | None = None
+    words: tuple[str, ...] = ()
+    """The script and its arguments, or the built-in job's options."""
+    project: Path | None = None
+    """The folder that is sent. None: the current one."""
+    resume: bool = False
+    """Go on from the latest run with checkpoints of its own, of the script that is named, or that ran last."""
+    resume_from: str | None = None
+    """Go on from this run."""
+    max_restarts: int = 0
+    search: Mapping[str, Any] | None = None
+    """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
+    answering: frozenset[str] | None = None
+    """Names of the machines that can take part. None: all must."""
+
+    @property
+    def built_in(self) -> bool:
+        """True: no script was named."""
+        return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+    @property
+    def mode(self) -> str:
+        """The launcher's name."""
+        return self.launcher or DEFAULT
+
+    @property
+    def drives(self) -> bool:
+        """True: what is run is one process that has the launcher start others."""
+        return launcher_of(self.mode).drives(built_in=self.built_in, search=self.search is not None)
+
+    @property
+    def on_cpu(self) -> bool:
+        """True: GPUs are not to be used."""
+        own = value_of(self.words, "--device") if self.built_in else None
+        return "cpu" in (self.device, own) or self.env.get(VISIBLE) in NONE_VISIBLE
+
+    @property
+    def job_words(self) -> tuple[str, ...]:
+        """The built-in job's options, with the device that was chosen for it."""
+        if value_of(self.words, "--device") is not None:
+            return self.words
+        device = "cpu" if self.on_cpu else self.device
+        return self.words if device is None else ("--device", device, *self.words)
+
+    @property
+    def rank_env(self) -> Mapping[str, str]:
+        """The variables that the ranks are given."""
+        return {**self.env, VISIBLE: ""} if self.on_cpu and not self.built_in else self.env
+
+    @property
+    def elastic(self) -> bool:
+        """True: it takes as many machines as there are, within limits."""
+        return self.min_nodes is not None
+
+    @property
+    def most_nodes(self) -> int:
+        """As many machines as may take part later on; 0: as many as do now."""
+        return (self.nnodes or 0) if self.elastic else 0
+
+    @property
+    def nodes_asked_for(self) -> str:
+        """As it is typed: `4`, `1:4`; empty where it was not."""
+        least = "" if self.min_nodes is None else f"{self.min_nodes}:"
+        return f"{least}{self.nnodes}" if self.nnodes is not None else ""
+
+    def options(self) -> RunOptions:
+        """What the run's record keeps of this."""
+        return RunOptions(
+            project=None if self.built_in else str(self.project or Path.cwd()),
+            nnodes=self.nnodes,
+            min_nodes=self.min_nodes,
+            nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
+            device="cpu" if self.device == "cpu" and not self.built_in else None,
+            env=tuple(sorted(self.env)),
+            python=self.python,
+            pip=self.pip,
+            requirements=str(self.requirements.absolute()) if self.requirements else None,
+            wheels=str(self.wheels.absolute()) if self.wheels else None,
+        )
+
+
+def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
+    """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
+    there = [m for m in inventory.machines if request.answering is None or m.name in request.answering]
+    least = request.min_nodes or 1
+    count = len(there) if request.nnodes is None else request.nnodes
+    if request.elastic or request.answering is not None:
+        count = min(count, len(there))
+    if not least <= count <= len(there):
+        raise Usage(
+            f"--nnodes {request.nodes_asked_for or count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(there), 'node')}. Add some with: gpuctl up --count {max(count, least)}"
+        )
+    chosen = sorted(there, key=lambda machine: machine.rank)[:count]
+    return [replace(m, python=request.python) for m in chosen] if request.python else chosen
+
+
+def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
+    """The script, the files to send, and the folder on the nodes that takes them."""
+    from remote.files.sync import code_folder
+    from remote.files.tree import read_tree
+    from remote.launchers.rank_command import (
+        BUILT_IN_FOLDER,
+        BUILT_IN_TRIAL,
+        Script,
+        built_in,
+        built_in_tree,
+        user_function,
+        user_script,
+    )
+
+    if request.built_in:
+        words = request.job_words
+        check_built_in(words)
+        if note := home_note(words, inventory.provider):
+            app.output.say(note)
+        script = built_in(words)
+        if request.search is not None:
+            script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
+        return script, built_in_tree(), BUILT_IN_FOLDER
+    if request.project is not None and not request.project.is_dir():
+        raise Usage(
+            f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
+            "gpuctl train --resume SCRIPT"
+        )
+    tree = read_tree(request.project or Path.cwd(), allow_large=app.options.yes)
+    if request.search is not None:
+        script = replace(user_function(request.words[0], tree), search=request.search)
+        return script, tree, code_folder(tree.root, owner_of(inventory))
+    return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
+
+
+def what_to_install(
+    request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
+) -> "Wanted | None":
+    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
+    from remote.python_env.requirements import wanted
+
+    named = bool(request.pip or request.requirements or request.wheels)
+    if request.python and named:
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
+        )
+    own = [machine for machine in machines if machine.python]
+    if not named and own:
+        if not request.built_in and not request.python and (note := _not_installed(tree.root, own[0])):
+            say(note)
+        return None
+    return wanted(
+        tree.root,
+        pip=request.pip,
+        requirements=request.requirements,
+        wheels=request.wheels,
+        built_in=request.built_in,
+        always=launcher_of(request.mode).REQUIREMENTS,
+    )
+
+
+def _not_installed(project: Path, machine: Machine) -> str:
+    """The sentence on what a project lists where a machine's own Python is used; empty where it lists nothing."""
+    from remote.python_env.requirements import wanted
+
+    listed = wanted(project)
+    if listed is None:
+        return ""
+    return (
+        f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
+        f"{listed.source}` builds an environment with what it lists."
+    )
+
+
+def why_missing(app: App, result: Result) -> str:
+    """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
+    error = result.first_error
+    if error is None or "ModuleNotFoundError" not in error.message:
+        return ""
+    options = app.store.run(result.run).load_run().options
+    cluster = app.store.cluster(result.cluster)
+    if options is None or options.project is None or options.python or not cluster.exists():
+        return ""
+    if options.pip or options.requirements or options.wheels:
+        return ""
+    own = [machine for machine in cluster.load().machines if machine.python]
+    return _not_installed(Path(options.project), own[0]) if own else ""
+
+
+def check_built_in(words: Sequence[str]) -> None:
+    """Raises Usage for options that the built-in job would refuse, before anything is launched."""
+    from remote.launchers.rank_command import built_in_tree
+
+    code = "import sys; from train.command_line import parse; parse(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=built_in_tree().root,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "RANK"},
+    )
+    said = done.stderr.strip().splitlines()
+    if done.returncode == 2 and said:
+        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
+        raise Usage(sentence + ours)
+
+
+def check_device(request: TrainRequest) -> None:
+    """Raises Usage where --device and the built-in job's own contradict each other."""
+    own = value_of(request.words, "--device") if request.built_in else None
+    if request.device is not None and own not in (None, request.device):
+        raise Usage(
+            f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
+        )
+
+
+def home_note(words: Sequence[str], provider: str) -> str | None:
+    """A word on a --data-dir in this computer's home, which may be one whose `~` the shell has replaced."""
+    folder = value_of(words, "--data-dir")
+    if folder is None or not Path(folder).is_relative_to(Path.home()):
+        return None
+    if provider == "local" and Path(folder).exists():
+        return None
+    own = Path(folder).relative_to(Path.home())
+    return (
+        f"note: --data-dir {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
+        f"quotes, which keep the shell from replacing it: --data-dir '~/{own}'"
+    )
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """What an option of the built-in job is given last, as `--option VALUE` or `--option=VALUE`; None: it is not."""
+    found = None
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = value if equals else following
+    return found
+
+
+def built_in_help() -> int:
+    """Print the built-in job's own options, on this computer: its parser needs no torch."""
+    from remote.launchers.rank_command import built_in_tree
+
+    return subprocess.run(
+        [sys.executable, "-m", "train", "--help"], cwd=built_in_tree().root, check=False
+    ).returncode

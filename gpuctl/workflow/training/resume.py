@@ -1,0 +1,254 @@
+"""`train --resume`: which run to go on from, and what is taken over from it."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.options import App
+from gpuctl.text import for_cluster
+from gpuctl.workflow.training.checkpoints import Earlier, Picked, Survey, survey
+from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.runs import latest
+from inventories.errors import InventoryError, NotFound
+from inventories.run import Result, Run, RunNode, RunOptions
+from inventories.store import Store
+
+
+def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | None]:
+    """The request completed by the earlier run that it names, and that run; None where it names none.
+
+    Raises NotFound, where there are no checkpoints, or Usage; and Failed where some, or newer ones, may lie on a
+    machine that does not answer.
+    """
+    if request.resume_from:
+        earlier = _named(app, latest(app, request.resume_from).load_run())
+    elif request.resume:
+        earlier = _latest_of_script(app, request)
+    else:
+        return request, None
+    completed = taken_over(request, earlier.run)
+    if completed.nodes_asked_for != request.nodes_asked_for:
+        app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {earlier.run.run} was started")
+    return completed, earlier
+
+
+def _named(app: App, run: Run) -> Earlier:
+    """A run that a person chose, with its own checkpoints, or those that it went on from."""
+    asked = survey(app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run)))
+    picked = asked.pick()
+    if picked is None:
+        raise _nothing(f"Run {run.run} left no checkpoint that can be reached", asked)
+    source, found, places = picked
+    newer, error = asked.unknown() or (None, "")
+    if newer is not None and not newer == source == run:
+        raise Failed(older(source, newer, error))
+    return Earlier(run=run, source=source, found=found, places=places, unknown=newer)
+
+
+def _latest_of_script(app: App, request: TrainRequest) -> Earlier:
+    """The latest run of a script that wrote checkpoints: of the one that is named, else of the latest run's."""
+    runs = _newest_first(app)
+    mine = [run.run for run in runs if same_script(request, run, runs[0])]
+    every = survey(app.store, app.store.cluster(app.options.cluster), runs)
+    candidates = every.only(mine)
+    asked = candidates.only(candidates.wrote())
+    picked = asked.pick()
+    if picked is None:
+        who = "No run of that script"
+        if request.built_in:
+            who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
+        other = every.only({run.run for run in runs}.difference(mine)).pick()
+        raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
+    source, found, places = picked
+    if (missed := asked.unknown()) is not None:
+        raise Failed(older(source, *missed))
+    for run in candidates.runs[: candidates.runs.index(source)]:
+        if run not in asked.runs:
+            app.output.say(f"run {run.run} is passed over: it wrote no checkpoint of its own")
+    return Earlier(run=source, source=source, found=found, places=places)
+
+
+def older(source: Run, newer: Run, error: str) -> str:
+    """The sentences for checkpoints that are not known to be the newest."""
+    what = "what was brought here of it" if newer == source else f"the older run {source.run}"
+    return (
+        f"Run {newer.run} may have left newer checkpoints on {newer.nodes[0].name}, which does not answer: {error} "
+        f"Try again when it does, or go on from {what} all the same: "
+        f"gpuctl train --resume-from {source.run}"
+    )
+
+
+def way_on(app: App, result: Result) -> str:
+    """The line on how to go on from what a run that did not succeed has left here; empty where it left nothing."""
+    from remote.files.checkpoints import in_folder
+
+    folder = app.store.run(result.run)
+    if (
+        result.status not in ("failed", "stopped")
+        or in_folder(folder.checkpoints_path, folder.load_run()) is None
+    ):
+        return ""
+    return for_cluster("go on from there: gpuctl train --resume", result.cluster)
+
+
+def after_failure(app: App, failed: str, lost: Mapping[str, Sequence[RunNode]]) -> Earlier:
+    """What a run that failed has left to go on from, and which machines can. Raises SomeNodesFailed where none can.
+
+    A machine that was lost and is back is first told to end its part of that run. `lost`: name of a machine → its
+    parts in earlier runs, which it ends, too.
+    """
+    from remote.errors import SomeNodesFailed
+    from remote.runs.run_files import read_node_records
+
+    run = app.store.run(failed).load_run()
+    cluster = app.store.cluster(app.options.cluster)
+    said = {record.node for record in read_node_records(app.store.run(run.run), run.nodes)}
+    unfinished = {part.name: [part, *lost.get(part.name, ())] for part in run.nodes if part.name not in said}
+    asked = survey(app.store, cluster, list(_chain(app.store, run)), unfinished={**lost, **unfinished})
+    answering = asked.answering(cluster)
+    if not answering:
+        raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")
+    picked, missed = asked.pick(), asked.unknown()
+    left = Earlier(run=run, source=None, answering=answering, unknown=missed[0] if missed else None)
+    if picked is None:
+        return left
+    source, found, places = picked
+    return replace(left, source=source, found=found, places=places)
+
+
+def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
+    """The request, with what was not typed taken from the earlier run. Raises Usage where that can't be.
+
+    A script that is named stands for itself, with its arguments. Options alone replace those of the built-in job,
+    and are put after the arguments of a script, where the last of each counts for most.
+    """
+    before = run.options or RunOptions()
+    if missing := [name for name in before.env if name not in request.env]:
+        raise Usage(
+            f"Run {run.run} was given --env {', '.join(missing)}, and values are not kept. Give them again: "
+            + " ".join(f"--env {name}=VALUE" for name in missing)
+        )
+    request = replace(
+        request,
+        launcher=request.launcher or run.mode,
+        nnodes=before.nnodes if request.nnodes is None else request.nnodes,
+        min_nodes=before.min_nodes if request.nnodes is None else request.min_nodes,
+        nproc_per_node=request.nproc_per_node or before.nproc_per_node,
+        device=request.device or before.device,
+    )
+    if not (request.python or request.pip or request.requirements or request.wheels):
+        request = replace(
+            request,
+            python=before.python,
+            pip=before.pip,
+            requirements=Path(before.requirements) if before.requirements else None,
+            wheels=Path(before.wheels) if before.wheels else None,
+        )
+    if not request.built_in:
+        return request
+    if run.built_in:
+        return replace(request, words=last_of_each((*run.args, *request.job_words)), device=None)
+    args = (*run.args, *request.words)
+    if run.script.startswith("-m "):
+        words, module = args, run.script.removeprefix("-m ")
+    else:
+        words, module = (str(Path(before.project or "", run.script)), *args), None
+    return replace(
+        request, words=words, module=module, project=Path(before.project) if before.project else None
+    )
+
+
+def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
+    """The built-in job's options, each once: as it was given last, where it was given first.
+
+    An option is `--name` with what follows until the next one, `--name=value`, `--flag` or `--no-flag`.
+    """
+    options: dict[str, list[str]] = {}
+    group: list[str] = []
+    for word in words:
+        if word.startswith("--") or not options:
+            group = options[_option(word)] = []
+        group.append(word)
+    return tuple(word for group in options.values() for word in group)
+
+
+def _option(word: str) -> str:
+    """What an option sets: the two ways to give a batch size exclude each other."""
+    name = word.split("=")[0].removeprefix("--").removeprefix("no-")
+    return "batch-size" if name == "global-batch-size" else name
+
+
+def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
+    """Whether a run is of the script that is named; where none is, of the one that the cluster's newest run is of."""
+    if request.built_in:
+        return _alike(newest, run)
+    if request.module is not None:
+        return run.script == f"-m {request.module}"
+    path = script_path(run)
+    if run.built_in or path is None:
+        return not run.built_in and Path(run.script).name == Path(request.words[0]).name
+    return path == os.path.normpath(Path.cwd() / request.words[0])
+
+
+def _alike(one: Run, other: Run) -> bool:
+    """Whether two runs are of the built-in job, or of the same script or module of the same project."""
+    if one.built_in or other.built_in:
+        return one.built_in and other.built_in
+    paths = script_path(one), script_path(other)
+    if None in paths:
+        return Path(one.script).name == Path(other.script).name
+    return paths[0] == paths[1]
+
+
+def script_path(run: Run) -> str | None:
+    """Where a run's script lies on this computer, a module by its title; None where that is not known."""
+    project = run.options.project if run.options else None
+    return None if project is None else os.path.normpath(Path(project, run.script))
+
+
+def _chain(store: Store, run: Run) -> Iterator[Run]:
+    """A run, and those that it went on from, the nearest first, as far as their records can be read."""
+    seen = set()
+    while run.run not in seen:
+        seen.add(run.run)
+        yield run
+        if run.resumed_from is None:
+            return
+        try:
+            run = store.run(run.resumed_from).load_run()
+        except InventoryError:
+            return
+
+
+def _newest_first(app: App) -> list[Run]:
+    """The cluster's runs whose records can be read. Raises NotFound where there are none."""
+    runs = []
+    for folder in reversed(app.store.runs(app.options.cluster)):
+        try:
+            run = folder.load_run()
+            if not run.searched:
+                runs.append(run)
+        except InventoryError as error:
+            app.output.say(f"run {folder.id} is passed over: {error}")
+    if not runs:
+        raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
+    return runs
+
+
+def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> Failed | NotFound:
+    """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be asked.
+
+    `other`: what a run of another script left.
+    """
+    instead = unreached = ""
+    if other is not None:
+        run, _, _ = other
+        instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
+    if asked.errors:
+        unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
+    return (Failed if asked.errors else NotFound)(
+        f"{who}: a run goes on from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on its "
+        f"first node. To start from the beginning, leave out --resume.{unreached}{instead}"
+    )

@@ -1,0 +1,74 @@
+"""`runs` and `results`: what was run, and what came of it."""
+
+from contextlib import suppress
+from typing import Any
+
+from gpuctl.options import App
+from gpuctl.view import open_view
+from gpuctl.workflow.training.collect import attach, final_result
+from gpuctl.workflow.training.open_runs import open_runs
+from inventories.errors import InventoryError, NotFound
+from inventories.run import Result
+from inventories.store import RunFolder
+
+
+def latest(app: App, named: str | None) -> RunFolder:
+    """The run of that name (its first letters are enough), or the cluster's latest."""
+    if named is not None:
+        return app.store.run(named)
+    for folder in reversed(app.store.runs(app.options.cluster)):
+        if _readable(app, folder):
+            return folder
+    raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
+
+
+def _readable(app: App, folder: RunFolder) -> bool:
+    """Whether the run's record can be read. One that can't may be of any cluster."""
+    try:
+        folder.load_run()
+    except InventoryError as error:
+        app.output.say(f"note: passed over: {error}")
+        return False
+    return True
+
+
+def overview(app: App, cluster: str | None) -> list[dict[str, Any]]:
+    """A row a run; what has ended since a command watched it is brought here first."""
+    open_runs(app, cluster)
+    return [_row(folder) for folder in app.store.runs(cluster)]
+
+
+def _row(folder: RunFolder) -> dict[str, Any]:
+    run = result = None
+    status = "unreadable"
+    with suppress(InventoryError):
+        run = folder.load_run()
+        result = folder.load_result()
+        status = result.status if result else "running"
+    return {
+        "run": folder.id,
+        "cluster": run.cluster if run else None,
+        "mode": run.mode if run else None,
+        "script": run.script if run else None,
+        "args": list(run.args) if run else [],
+        "status": status,
+        "world_size": run.world_size if run else None,
+        "started_at": run.started_at if run else None,
+        "seconds": result.seconds.total if result else None,
+        "accuracy": result.train.accuracy if result else None,
+        "cost_usd": result.cost_usd if result else None,
+    }
+
+
+def results_of(app: App, named: tuple[str, ...]) -> list[Result]:
+    """The results of the runs named, or of the latest; one that is not over is brought up to date first."""
+    folders = [latest(app, name) for name in named] or [latest(app, None)]
+    results = []
+    for folder in folders:
+        known = final_result(folder)
+        if known is None:
+            with open_view(app.output, logs=False) as view:
+                view.phase("collect", f"asking the nodes of run {folder.id}")
+                known = attach(app.store, folder, view, wait=False)
+        results.append(known)
+    return results

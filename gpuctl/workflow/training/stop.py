@@ -1,0 +1,31 @@
+"""`stop`: end a run on every node and bring its results back."""
+
+from gpuctl.options import App
+from gpuctl.view import open_view
+from gpuctl.workflow.training.collect import attach, final_result, machines_of
+from gpuctl.workflow.training.runs import latest
+from inventories.run import Result
+from inventories.store import RunFolder
+
+
+def stop(app: App, named: str | None) -> tuple[Result, list[str]]:
+    """End the run. Returns its result, and a sentence for each node that could not be told to stop."""
+    return stop_run(app, latest(app, named))
+
+
+def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
+    """End this run; one that is over is left as it is."""
+    from remote.runs.state import stop_everywhere
+
+    # Before the nodes know, and also where it is over: whoever follows the run is not to start another.
+    folder.stopped_path.touch(mode=0o600)
+    known = final_result(folder)
+    if known is not None:
+        return known, []
+    run = folder.load_run()
+    machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
+    with open_view(app.output, logs=False) as view:
+        view.phase("stop", f"stopping run {run.run}")
+        errors = stop_everywhere(run, machines, cluster)
+        result = attach(app.store, folder, view, wait=False)
+    return result, [str(error) for error in errors.values() if error is not None]

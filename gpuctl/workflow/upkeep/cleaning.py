@@ -1,0 +1,308 @@
+"""What `clean` removes, decided from facts alone: here, and on the nodes.
+
+What the next run would use again stays: the environment used last, the code sent last, uv. So does what is nowhere
+else: a run of which not all is here, the latest checkpoints of each script, files that runs wrote.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from remote.files.leftovers import Item, Leftovers
+
+USUAL_AGE_S = 30 * 86_400.0
+"""Runs younger than this stay, unless something else is asked for."""
+
+NAMES = {
+    "run": "runs",
+    "environment": "environments",
+    "wheels": "wheels",
+    "uv": "uv",
+    "code": "code",
+    "written": "files of runs",
+    "program": "old versions",
+    "removed": "leftovers",
+}
+"""Kind → what a table calls it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a person asked for."""
+
+    older_than_s: float | None = None
+    """Runs that began longer ago are old. None: USUAL_AGE_S, unless `keep_runs` is given."""
+    keep_runs: int | None = None
+    """Of each cluster the latest so many runs are not old. None: that does not count."""
+    everything: bool = False
+    """Also what the next run would use again, and results that may be nowhere else."""
+
+    def is_old(self, run: "LocalRun | None", later: int, began: datetime | None, now: datetime) -> bool:
+        """Whether a run is one of the old ones. `later`: how many runs of its cluster are younger."""
+        age_s = self.older_than_s
+        if age_s is None:
+            age_s = USUAL_AGE_S if self.keep_runs is None else 0.0
+        young = began is None or now - began < timedelta(seconds=age_s)
+        kept = self.keep_runs is not None and run is not None and later < self.keep_runs
+        return not young and not kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """A run as the files of this computer have it."""
+
+    id: str
+    cluster: str | None
+    """None: its record can't be read."""
+    script: str = ""
+    """What tells runs of one script from those of others."""
+    built_in: bool = False
+    over: bool = True
+    bytes: int = 0
+    link: bool = False
+    """Whether its folder is a link to another, which is not gpuctl's to remove."""
+    checkpoints: int | None = None
+    """Bytes of its checkpoints here; None: there are none."""
+    files: Mapping[str, int] | None = None
+    """Path in its folder → size. None: not looked at."""
+    nodes: tuple[str, ...] = ()
+    project: str | None = None
+    """The folder on this computer whose files were sent; None: the built-in job's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One thing, and what becomes of it."""
+
+    where: str | None
+    """A node; None: this computer, as any word may be the name of a node."""
+    cluster: str | None
+    kind: str
+    name: str
+    bytes: int
+    whole: bool = True
+    shared: int = 0
+    only_copy: bool = False
+    """Whether results may be in it that are nowhere else."""
+    removes: bool
+    why: str
+    """Why it goes, or why it stays, in a clause."""
+
+
+def began_at(run_id: str) -> datetime | None:
+    """When a run began, which its id tells."""
+    try:
+        return datetime.strptime(run_id[: len("20261121-054625")], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def latest_checkpoints(runs: Sequence[LocalRun], on_nodes: Collection[str]) -> dict[str, str]:
+    """Ids of the runs whose checkpoints `train --resume` would take: the latest of each cluster's scripts, and why.
+
+    `runs`: oldest first. `on_nodes`: ids of those that have some on a node.
+    """
+    newest: dict[tuple[str | None, str], str] = {}
+    for run in runs:
+        if run.checkpoints is not None or run.id in on_nodes:
+            newest[run.cluster, run.script] = run.id
+    return {run: f"the latest checkpoints of {Path(script).name}" for (_, script), run in newest.items()}
+
+
+def choose_here(
+    runs: Sequence[LocalRun],
+    latest: Mapping[str, str],
+    policy: Policy,
+    now: datetime,
+    *,
+    silent: Mapping[str, Collection[str]],
+    kept: Mapping[str, str],
+) -> list[Choice]:
+    """Which of the runs here go. `runs`: all of this computer, oldest first.
+
+    While something of a run is on a node, its record here stays, which tells whose it is. `silent`: cluster → its
+    machines that were not looked at; `kept`: ids of runs that stay on a node → why.
+    """
+    later = _later(runs)
+
+    def why_it_stays(run: LocalRun) -> str:
+        if run.link:
+            return "it is a link"
+        if run.cluster is None:
+            return "its record can't be read"
+        if not run.over:
+            return "not known to be over"
+        if run.id in latest:
+            return latest[run.id]
+        if not policy.is_old(run, later[run.id], began_at(run.id), now):
+            return "not old"
+        unasked = sorted(set(run.nodes) & set(silent.get(run.cluster, ())))
+        if unasked:
+            return f"{unasked[0]}, which may have more of it, was not looked at"
+        return kept.get(run.id, "")
+
+    choices = []
+    for run in runs:
+        stays = why_it_stays(run)
+        choices.append(
+            Choice(
+                where=None,
+                cluster=run.cluster,
+                kind="run",
+                name=run.id,
+                bytes=run.bytes,
+                removes=not stays,
+                why=stays or "old",
+            )
+        )
+    return choices
+
+
+def _later(runs: Sequence[LocalRun]) -> dict[str, int]:
+    """Id of a run → how many runs of its cluster came after it."""
+    seen: dict[str | None, int] = {}
+    later = {}
+    for run in reversed(runs):
+        later[run.id] = seen.get(run.cluster, 0)
+        seen[run.cluster] = later[run.id] + 1
+    return later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known beside what a node tells of itself."""
+
+    cluster: str
+    """The node's."""
+    runs: Mapping[str, LocalRun]
+    """By id: all runs of this computer."""
+    latest: Mapping[str, str]
+    """The runs of which nothing is removed: id → why."""
+    ours: bool
+    """Whether nobody else's gpuctl works on the machines."""
+    code: frozenset[str] = frozenset()
+    """Names of the cluster's folders of code."""
+    last_code: str | None = None
+    """Of them that of the cluster's latest run. None: not known; then it is the one that was changed last."""
+    busy: frozenset[tuple[str, str]] = frozenset()
+    """Kind and name of what is in use, or not over, on another node that shares the home."""
+
+
+def known_of(
+    cluster: str,
+    runs: Sequence[LocalRun],
+    latest: Mapping[str, str],
+    *,
+    ours: bool,
+    code: Sequence[str] = (),
+) -> Known:
+    """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first.
+
+    `code`: names of the folders of the cluster's runs, in their order.
+    """
+    by_id = {run.id: run for run in runs}
+    return Known(
+        cluster=cluster,
+        runs=by_id,
+        latest=latest,
+        ours=ours,
+        code=frozenset(code),
+        last_code=code[-1] if code else None,
+    )
+
+
+def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) -> list[Choice]:
+    """What goes of a node's leftovers."""
+    last = {kind: _used_last(found, kind) for kind in ("environment", "code", "uv")}
+    if any(item.name == known.last_code for item in found.items if item.kind == "code"):
+        last["code"] = known.last_code
+    choices = []
+    for item in found.items:
+        stays, goes = _fate(item, known, policy, last.get(item.kind) == item.name)
+        choices.append(
+            Choice(
+                where=node,
+                cluster=known.cluster,
+                kind=item.kind,
+                name=item.name,
+                bytes=item.bytes,
+                whole=item.whole,
+                shared=item.shared,
+                only_copy=item.kind == "written" or (item.kind == "run" and not _is_here_too(item, known)),
+                removes=not stays,
+                why=stays or goes,
+            )
+        )
+    return choices
+
+
+def _used_last(found: Leftovers, kind: str) -> str | None:
+    """Name of the one of a kind that was used last; None where none was."""
+    used = [item for item in found.items if item.kind == kind and item.used > 0]
+    return max(used, key=lambda item: item.used).name if used else None
+
+
+def _family(kind: str) -> str:
+    """What runs wrote into a folder of code is in use where that is."""
+    return "code" if kind == "written" else kind
+
+
+def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[str, str]:
+    """Why an item stays, else empty, and why it goes."""
+    if item.in_use or (_family(item.kind), item.name) in known.busy:
+        return "in use", ""
+    if item.kind == "run":
+        return _fate_of_run(item, known, policy)
+    if _family(item.kind) == "code" and not known.ours and item.name not in known.code:
+        return "not of this cluster", ""
+    if item.kind == "written":
+        return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
+    if used_last and not policy.everything:
+        return "used last", ""
+    if item.kind == "environment" and not item.used:
+        return "", "never finished"
+    if item.kind == "removed":
+        return "", "cut off"
+    return "", "made or sent again when needed" if policy.everything else "not used last"
+
+
+def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
+    run = known.runs.get(item.name)
+    if not item.over or (run is not None and not run.over):
+        return "not known to be over", ""
+    if item.name in known.latest:
+        return known.latest[item.name], ""
+    if run is None and not known.ours:
+        return "not of this computer", ""
+    if run is not None and run.cluster not in (None, known.cluster):
+        return f"of the cluster {run.cluster}", ""
+    if policy.everything:
+        return "", "over"
+    if _is_here_too(item, known):
+        return "", "all of it is here"
+    # However old: what is nowhere else goes only where that was asked for.
+    return "not all of it is here; --all removes it", ""
+
+
+def _is_here_too(item: Item, known: Known) -> bool:
+    run = known.runs.get(item.name)
+    return run is not None and is_all_here(item, run)
+
+
+def what_is_lost(doomed: Sequence[Choice]) -> str:
+    """What a question says of results that would be gone for good; empty where there are none."""
+    return ", with results of runs that are nowhere else" if any(one.only_copy for one in doomed) else ""
+
+
+def is_all_here(item: Item, run: LocalRun) -> bool:
+    """Whether all that a node has of a run was brought to this computer."""
+    if item.files is None or run.files is None:
+        return False
+    for file in item.files:
+        folder, _, inner = file.path.partition("/")
+        # Of two nodes' files of one name the second is in a folder of that node's.
+        places = [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]
+        if not any(run.files.get(place) == file.bytes for place in places):
+            return False
+    return True

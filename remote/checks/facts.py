@@ -1,0 +1,162 @@
+"""What the nodes are: one round trip each, all at once."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remote.errors import BadAnswer
+from remote.firewall import FirewallFacts
+from remote.firewall import parse as parse_firewall
+from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class RdmaDevice:
+    """A device of the kernel's RDMA subsystem."""
+
+    name: str
+    """As NCCL_IB_HCA takes it: `mlx5_0`."""
+    driver: str
+    """`mlx5_core`, `efa`, …"""
+    interfaces: tuple[str, ...]
+    """Network interfaces of the same hardware."""
+    addressed: bool
+    """Whether one of them has an IPv4 address, without which RoCE has no GID that leads anywhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """What stands between the hardware and the GPUs that a run can use."""
+
+    devices: int
+    """NVIDIA GPUs on the PCI bus."""
+    module: bool
+    """Whether the kernel has NVIDIA's module loaded."""
+    smi_exit: int | None
+    """nvidia-smi's exit status. None: there is no nvidia-smi; -1: it hung."""
+    smi_said: str
+    """What it said where it failed."""
+    listed: int
+    """GPUs that it listed, also those that a run may not use (CUDA_VISIBLE_DEVICES)."""
+    reboot_required: bool
+    """Whether the system asks for a reboot (packages were installed that need one)."""
+    fabric: str | None = None
+    """What the system says of the fabric manager: `active`, `failed`, … `unknown`: it can't be asked, as in a
+    container. None: the GPUs need none.
+    """
+    holders: Sequence[str] = ()
+    """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`; those that can be seen."""
+
+
+NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One node's facts. None: could not be found out."""
+
+    hostname: str
+    os: str
+    home: str
+    python: str
+    """The interpreter that the ranks use: the one that answered, or an environment's; absolute."""
+    python_version: str | None
+    torch: str | None
+    """Version of the installed torch. None: not installed for that interpreter."""
+    ray: str | None
+    """Version of the installed Ray. None: not installed for that interpreter."""
+    packages: tuple[str, ...] | None
+    """`name==version` of what the environment holds that the ranks use. None: the machine's own Python is used."""
+    gpus: tuple[dict[str, Any], ...]
+    driver: Driver
+    cloud: str | None
+    """`oci`, `aws`, `gcp`, as the firmware tells it. None: another one, or none."""
+    rdma: tuple[RdmaDevice, ...]
+    cpus: int
+    disk_free_bytes: int
+    boot_id: str
+    """Two nodes with one boot id share a kernel, and so its cores."""
+    clock_offset_s: float
+    """The node's clock minus this computer's, seconds; off by what the answer took to arrive."""
+    addresses: Mapping[str, str | None]
+    """Peer as the inventory names it → its IP address, as this node resolves it."""
+    interfaces: Mapping[str, str | None]
+    """Peer's address → the interface on the route to it."""
+    free_port: int | None
+    """One that can be listened on at the node's private_ip."""
+    cant_listen: str | None
+    """Why nothing can listen at private_ip, in the system's words. None: something can, be a port free or not."""
+    active_runs: tuple[str, ...]
+    firewall: FirewallFacts | None
+    """None: it was not asked for."""
+
+
+def gather(node: Node, peers: tuple[str, ...], *, firewall: bool = False) -> Facts:
+    """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not."""
+    request = {"private_ip": node.machine.private_ip, "peers": list(peers), "firewall": firewall}
+    answer = node.ask("facts", request)
+    now = time.time()
+    try:
+        return parse(answer["facts"], now=now)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: the facts can't be read: {error!r}.") from error
+
+
+def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
+    """Facts from the node's document; `now` is this computer's clock when it came, unix seconds."""
+    return Facts(
+        hostname=str(facts["hostname"]),
+        os=str(facts["os"]),
+        home=str(facts["home"]),
+        python=str(facts["python"]),
+        python_version=str(facts["python_version"]),
+        torch=facts["torch"],
+        ray=facts["ray"],
+        packages=None,
+        gpus=tuple(facts["gpus"]),
+        driver=Driver(**facts["driver"]),
+        cloud=facts["cloud"],
+        rdma=tuple(
+            RdmaDevice(
+                name=one["name"],
+                driver=one["driver"],
+                interfaces=tuple(one["interfaces"]),
+                addressed=bool(one["addressed"]),
+            )
+            for one in facts["rdma"]
+        ),
+        cpus=int(facts["cpus"]),
+        disk_free_bytes=int(facts["disk_free_bytes"]),
+        boot_id=str(facts["boot_id"]),
+        clock_offset_s=float(facts["time"]) - now,
+        addresses=dict(facts["addresses"]),
+        interfaces=dict(facts["interfaces"]),
+        free_port=facts["free_port"],
+        cant_listen=facts["cant_listen"],
+        active_runs=tuple(facts["active_runs"]),
+        firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
+    )
+
+
+def with_environment(
+    facts: Facts, *, python: str, python_version: str | None, torch: str | None, packages: Sequence[str]
+) -> Facts:
+    """The facts of a node whose ranks use an environment: its interpreter, and what it holds, not the machine's."""
+    ray = next((line.removeprefix("ray==") for line in packages if line.startswith("ray==")), None)
+    return replace(
+        facts, python=python, python_version=python_version, torch=torch, ray=ray, packages=tuple(packages)
+    )
+
+
+def without_gpus(facts: Facts) -> Facts:
+    """The facts of a node whose ranks are to use its CPUs: as those of one that has no GPU."""
+    return replace(facts, gpus=(), driver=NO_GPU)
+
+
+def cores_of_a_node(facts: Mapping[str, Facts]) -> dict[str, int]:
+    """Cores that each node may use: nodes that share a kernel share its cores evenly."""
+    sharing: dict[str, int] = {}
+    for fact in facts.values():
+        sharing[fact.boot_id] = sharing.get(fact.boot_id, 0) + 1
+    return {name: max(1, fact.cpus // sharing[fact.boot_id]) for name, fact in facts.items()}

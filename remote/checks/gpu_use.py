@@ -1,0 +1,102 @@
+"""Whether a run can use the GPUs that its machines have, or would fall back to their CPUs. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from remote.checks.facts import Facts
+from remote.checks.finding import Finding, alike_together, sentence
+from remote.checks.readiness import driver_problem, driver_state
+from remote.errors import PreflightFailed
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ON_CPUS = "To run on the CPUs all the same: --device cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What is known of a cluster's GPUs beside its machines' own facts."""
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """Machine's name → GPUs that its shape has, or that it had when `up` ended. Not there: not known."""
+    local: bool = False
+    """Whether the machines are local hosts: a laptop or a container may have GPUs that nobody wants to use."""
+
+
+def check(facts: Mapping[str, Facts], expected: Expected, *, wished: Collection[str] = ()) -> None:
+    """Raise PreflightFailed where machines have GPUs of which none can be used, with each machine and its fix.
+
+    `wished`: names of the variables that the user sets for the ranks.
+    """
+    found = [one for one in findings(facts, expected, wished=wished) if one.fatal]
+    if found:
+        lines = "\n".join(f"  {sentence(one)}" for one in alike_together(found))
+        raise PreflightFailed(
+            f"The run can't start: there are GPUs, and it would use CPUs.\n{lines}\n{ON_CPUS}",
+            nodes={one.node for one in found},
+        )
+
+
+def findings(
+    facts: Mapping[str, Facts], expected: Expected, *, wished: Collection[str] = ()
+) -> list[Finding]:
+    """GPUs that can't be used. Where some of a machine's can, and on local hosts, a run can start all the same."""
+    found = []
+    for name, fact in facts.items():
+        count = expected.gpus.get(name, 0)
+        one = _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, wished)
+        if one is not None:
+            found.append(_on_local(one) if expected.local and one.fatal else one)
+    return found
+
+
+def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
+    """Of a machine with GPUs that can be used: that there should be more."""
+    state = driver_state(fact.driver)
+    if state in ("partial", "fabric") and (problem := driver_problem(fact.driver)):
+        return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1], fatal=state == "fabric")
+    if fact.driver.listed < expected:
+        return Finding(
+            node=name,
+            problem=f"nvidia-smi lists {fact.driver.listed} of the {expected} GPUs that it should have",
+            fix="gpuctl exec -- sudo dmesg shows what the kernel says of the others (lines with NVRM and Xid); "
+            "reboot or replace the machine",
+            fatal=False,
+        )
+    return None
+
+
+def _none_usable(name: str, fact: Facts, expected: int, wished: Collection[str]) -> Finding | None:
+    """Of a machine without GPUs that can be used: why, where it has some."""
+    if fact.driver.listed:
+        if VISIBLE in wished:
+            return None  # the ranks get a value of the user's own
+        return Finding(
+            node=name,
+            problem=f"{VISIBLE} is set there, and hides {_gpus(fact.driver.listed)}",
+            fix=f"take it out of what sets it there (/etc/environment), or give your own: --env {VISIBLE}=0",
+        )
+    if problem := driver_problem(fact.driver):
+        return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1])
+    if expected:
+        said = f": {fact.driver.smi_said.splitlines()[0]}" if fact.driver.smi_said else ""
+        return Finding(
+            node=name,
+            problem=f"it should have {_gpus(expected)}, and none is on its bus{said}",
+            fix="gpuctl exec -- sudo dmesg shows what the kernel says of them (lines with NVRM and Xid); reboot or "
+            "replace the machine",
+        )
+    return None
+
+
+def _on_local(finding: Finding) -> Finding:
+    return Finding(
+        node=finding.node,
+        problem=f"{finding.problem}; the run uses the CPUs",
+        fix="none is needed for CPUs. For GPUs, see that nvidia-smi lists them on this computer, and make at most "
+        "as many local hosts as it has",
+        fatal=False,
+    )
+
+
+def _gpus(count: int) -> str:
+    return f"{count} NVIDIA GPU{'s' * (count != 1)}"

@@ -1,0 +1,238 @@
+"""What would fail or hang later fails here, before the launch, with the node and the fix. Pure."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from inventories.machine import Machine
+from remote.checks import gpu_use
+from remote.checks.facts import Facts
+from remote.checks.finding import LOOPBACK, Finding, alike_together, listed, not_the_first, sentence
+from remote.checks.gpu_use import Expected
+from remote.checks.probe import ProbeAnswer
+from remote.checks.probe_findings import probed
+from remote.errors import PreflightFailed
+from remote.launchers import DEFAULT, launcher_of, nccl
+from remote.node.checks.facts import RENDEZVOUS_PORTS
+
+MIN_DISK_BYTES = 50 * 1000 * 1000
+MAX_CLOCK_SKEW_S = 5.0
+NOT_A_NETWORK = ("docker", "br-", "virbr", "veth", "lo")
+"""How the interfaces begin that lead nowhere but to this machine's own containers and processes."""
+
+
+def findings(
+    facts: Mapping[str, Facts],
+    probes: Mapping[str, ProbeAnswer] | None = None,
+    *,
+    master: Machine,
+    mode: str = DEFAULT,
+    installed: bool = True,
+    wished: Collection[str] = (),
+    expected: Expected | None = None,
+) -> list[Finding]:
+    """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
+
+    `installed`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
+    variables that the user sets for the ranks. `expected`: GPUs that there should be.
+    """
+    found = launcher_of(mode).findings(facts) if installed else []
+    found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
+    found += gpu_use.findings(facts, expected or Expected(), wished=wished)
+    found += _different(facts)
+    found += _rendezvous(facts[master.name], master)
+    if len(facts) > 1:
+        if not set(nccl.INTERFACE_NAMES) <= set(wished):
+            found += _no_interface(facts, master.private_ip)
+        found += _cluster_network(facts, master.private_ip)
+    if probes is not None:
+        found += probed(facts, probes, master=master)
+    return alike_together(found)
+
+
+def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
+    """Whether the first node can host the rendezvous."""
+    if fact.free_port is not None:
+        return []
+    if fact.cant_listen is None:
+        return [
+            Finding(
+                node=master.name,
+                problem=f"no free port was found at {master.private_ip} for the rendezvous, of those from "
+                f"{RENDEZVOUS_PORTS.start} to {RENDEZVOUS_PORTS.stop - 1}",
+                fix="run the command again: it tries others; or end what holds them (gpuctl exec -- ss -tlnp)",
+            )
+        ]
+    return [
+        Finding(
+            node=master.name,
+            problem=f"nothing can listen at {master.private_ip}, the address that the other nodes meet it at: "
+            f"{fact.cant_listen}",
+            fix="set private_ip in the inventory to an IPv4 address of the machine itself (`ip addr` shows them)",
+        )
+    ]
+
+
+def _no_interface(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
+    """Nodes whose interface to the others is unknown: NCCL and gloo would choose one, and may hang on another."""
+    names = " ".join(f"--env {name}=IFACE" for name in nccl.INTERFACE_NAMES)
+    return [
+        Finding(
+            node=name,
+            problem=f"the interface on its way to {master_addr} is not known, and NCCL and gloo would guess",
+            fix=f"see that there is a way (`ip route get {master_addr}`), or name the interface: {names}",
+        )
+        for name, fact in facts.items()
+        if fact.interfaces.get(master_addr) is None
+    ]
+
+
+def _cluster_network(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
+    """Nodes that are on OCI's cluster network with other devices than the first, or should be and are not."""
+    fix = (
+        "wait some minutes, then look again: the cloud's agent gives RDMA devices their addresses "
+        "(gpuctl exec -- ip -brief -4 addr; gpuctl exec -- sudo journalctl -u '*oracle-cloud-agent*')"
+    )
+    ways = {name: fact.interfaces.get(master_addr) for name, fact in facts.items()}
+    usable = {
+        name: str(len(nccl.cluster_network(fact, ways[name])))
+        for name, fact in facts.items()
+        if fact.cloud == "oci" and fact.gpus
+    }
+    return not_the_first(usable, "the number of RDMA devices that can be used is", fix, fatal=True) or [
+        Finding(
+            node=name,
+            problem="it has RDMA devices and none can be used, as none has an address: the run goes over TCP",
+            fix=fix,
+            fatal=False,
+        )
+        for name, fact in facts.items()
+        if usable.get(name) == "0" and nccl.joins_cluster_network(fact, ways[name])
+    ]
+
+
+def has_room(fact: Facts) -> bool:
+    """Whether the disk takes code and logs at all."""
+    return fact.disk_free_bytes >= MIN_DISK_BYTES
+
+
+def _node(name: str, fact: Facts) -> list[Finding]:
+    """What a node's own facts say."""
+    found: list[Finding] = []
+    if not has_room(fact):
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the disk is full: {fact.disk_free_bytes / 1e6:.1f} MB free in {fact.home}",
+                fix=f"free at least {MIN_DISK_BYTES / 1e6:.0f} MB (gpuctl exec -- df -h), or use a larger disk",
+            )
+        )
+    if fact.active_runs:
+        run = fact.active_runs[0]
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the run {run} is still going on",
+                fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
+            )
+        )
+    if abs(fact.clock_offset_s) > MAX_CLOCK_SKEW_S:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the clock is off by {fact.clock_offset_s:+.1f} s",
+                fix="check the time service there (timedatectl); times in logs will not line up",
+                fatal=False,
+            )
+        )
+    wrong = {
+        interface
+        for peer, interface in fact.interfaces.items()
+        if interface and interface.startswith(NOT_A_NETWORK) and not peer.startswith(LOOPBACK)
+    }
+    if wrong:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the route to the other nodes goes over {listed(sorted(wrong))}, which leads to no network",
+                fix="set private_ip in the inventory to addresses of the network between the nodes (`ip route get`)",
+                fatal=False,
+            )
+        )
+    return found
+
+
+def _different(facts: Mapping[str, Facts]) -> list[Finding]:
+    """What differs from the first node: ranks would hang, disagree or wait for each other."""
+    return [
+        *_differing(
+            facts,
+            "the ranks would use",
+            lambda fact: "GPUs" if fact.gpus else "the CPU",
+            "mend the GPUs there (nvidia-smi), or leave these nodes out: GPUs and CPUs have no back end in common",
+        ),
+        *_differing(
+            facts,
+            "Python is",
+            lambda fact: None if fact.python_version is None else _minor(fact.python_version),
+            "use one version (--python) where the script pickles objects from node to node",
+            fatal=False,
+        ),
+        *_differing(
+            facts,
+            "the number of GPUs is",
+            lambda fact: str(len(fact.gpus)) if fact.gpus else None,
+            "that works; --nproc-per-node makes it the same on all nodes, which some scripts count on",
+            fatal=False,
+        ),
+        *_differing(
+            facts, "the GPU is", lambda fact: _gpu(fact, "name"), "the slowest sets the pace", fatal=False
+        ),
+        *_differing(
+            facts,
+            "the GPU driver is",
+            lambda fact: _gpu(fact, "driver"),
+            "use one image for all nodes; NCCL may choose other algorithms on each",
+            fatal=False,
+        ),
+    ]
+
+
+def _minor(version: str) -> str:
+    """`3.12.4` → `3.12`."""
+    return ".".join(version.split(".")[:2])
+
+
+def _gpu(fact: Facts, key: str) -> str | None:
+    return str(fact.gpus[0].get(key)) if fact.gpus else None
+
+
+def _differing(
+    facts: Mapping[str, Facts], what: str, of: Callable[[Facts], str | None], fix: str, *, fatal: bool = True
+) -> list[Finding]:
+    """A finding for each node whose value is known and not that of the first node that has one."""
+    values = {name: value for name, fact in facts.items() if (value := of(fact)) is not None}
+    return not_the_first(values, what, fix, fatal=fatal)
+
+
+def check(
+    facts: Mapping[str, Facts],
+    probes: Mapping[str, ProbeAnswer] | None = None,
+    *,
+    master: Machine,
+    note: Callable[[str], None],
+    mode: str = DEFAULT,
+    wished: Collection[str] = (),
+    expected: Expected | None = None,
+) -> None:
+    """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
+
+    `mode`, `wished` and `expected`: as in `findings`.
+    """
+    found = findings(facts, probes, master=master, mode=mode, wished=wished, expected=expected)
+    for finding in found:
+        if not finding.fatal and not finding.harmless:
+            note(sentence(finding))
+    lines = "\n".join(f"  {sentence(finding)}" for finding in found if finding.fatal)
+    if lines:
+        raise PreflightFailed(
+            f"The run can't start:\n{lines}", nodes={finding.node for finding in found if finding.fatal}
+        )

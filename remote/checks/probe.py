@@ -1,0 +1,217 @@
+"""Do the nodes reach each other? One conversation with each: all listen, then all connect to all others at once.
+
+A node that is dead or slow holds the others up no longer than the deadline; it is named in its own answer.
+"""
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any, Generic, TypeVar
+
+from remote.errors import BadAnswer, NodeFailed
+from remote.node import frames
+from remote.node.checks.probe import longest_s
+from remote.sessions.bounds import Bounds
+from remote.sessions.fanout import fan_out
+from remote.sessions.session import Node
+
+HIGH_PORTS = 2
+READY_DEADLINE_S = 5.0
+"""From the start until a node listens; the others then go on without it."""
+SLACK_S = 2.0
+"""A node that says nothing for so much longer than its attempts can take is given up."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One connection that a node tried."""
+
+    peer: str
+    address: str
+    port: int
+    outcome: str
+    """`connected`, or what `remote.node` names: `refused`, `rejected`, `timeout`, …, `stranger`, `stalled`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A port that a node could not listen on."""
+
+    port: int
+    """0: any port at all."""
+    problem: str
+    """`in use`, `not ours` (the address), or the system's own words."""
+    holder: str | None
+    """`command (pid 1)`, where it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleProcess:
+    """A process of a run that is over."""
+
+    pid: int
+    command: str | None
+    run: str
+    gpu: bool
+    """Whether it has a GPU open."""
+    ports: tuple[int, ...]
+    """What it listens on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What of a node may spoil a run and is not among its facts. None: could not be found out."""
+
+    interface: str | None
+    """The one that has the address which peers connect to."""
+    mtu: int | None
+    """Its MTU, bytes."""
+    hostname: str
+    hostname_addresses: tuple[str, ...] | None
+    """What the hostname resolves to on the node itself. None: no answer in time."""
+    free_inodes: int | None
+    nccl: str | None
+    """Version of the NCCL that torch's wheels bring."""
+    stale: tuple[StaleProcess, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeAnswer:
+    """What a node said, or why it didn't."""
+
+    node: str
+    failure: str | None = None
+    """A sentence where the probe broke off on this node; the rest is then empty."""
+    attempts: tuple[Attempt, ...] = ()
+    taken: tuple[Taken, ...] = ()
+    health: Health | None = None
+
+
+def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None) -> dict[str, ProbeAnswer]:
+    """Every node's answer. `rendezvous_port` is tried on the node `master`; None: on none.
+
+    Never raises for a node: what went wrong with it is its answer's `failure`.
+    """
+    token = secrets.token_hex(16)
+    silence_s = silence_of(len(nodes))
+    # It says three things, and waits for the others twice in between.
+    bounds = Bounds(total_s=3 * silence_s + 2 * READY_DEADLINE_S + silence_s)
+    ready: Meeting[list[dict[str, Any]]] = Meeting(nodes, deadline_s=READY_DEADLINE_S)
+    done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + silence_s)
+
+    def one(node: Node) -> ProbeAnswer:
+        request = {
+            "name": node.name,
+            "address": node.machine.private_ip,
+            "token": token,
+            "rendezvous_port": rendezvous_port if node.name == master else None,
+            "high_ports": HIGH_PORTS,
+        }
+        try:
+            with node.converse("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
+                heard = talk.frames()
+                opened = _next(heard, "listening", node)
+                if not ready.arrive(node.name, targets_at(node, opened["ports"])):
+                    raise NodeFailed(f"{node.name}: its probe began {READY_DEADLINE_S:.0f} s late or more.")
+                others = ready.wait()
+                talk.send(
+                    {
+                        "t": "peers",
+                        "targets": [t for name in others if name != node.name for t in others[name]],
+                    }
+                )
+                said = _next(heard, "outcomes", node)
+                done.arrive(node.name, None)
+                done.wait()
+                talk.send({"t": "close"})
+                # To its end: the ranks will want the port that it listened on.
+                for header, _ in heard:
+                    raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
+            return parse(node.name, opened, said)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"{node.name}: the probe's answer can't be read: {error!r}.") from error
+        finally:
+            ready.leave(node.name)
+            done.leave(node.name)
+
+    # All at once, however many they are: each waits for all others.
+    outcomes = fan_out(one, nodes, at_once=len(nodes))
+    return {
+        outcome.node: outcome.value or ProbeAnswer(node=outcome.node, failure=str(outcome.error))
+        for outcome in outcomes
+    }
+
+
+def silence_of(nodes: int) -> float:
+    """How long one of so many nodes may say nothing, seconds; one of them also listens on the rendezvous port."""
+    return longest_s((nodes - 1) * HIGH_PORTS + 1) + SLACK_S
+
+
+class Meeting(Generic[Value]):
+    """Where threads wait for each other: until all have arrived or left, or the deadline has passed."""
+
+    def __init__(self, names: Iterable[str], *, deadline_s: float) -> None:
+        self._until = time.monotonic() + deadline_s
+        self._expected = set(names)
+        self._here: dict[str, Value] = {}
+        self._over = False
+        self._changed = Condition()
+
+    def arrive(self, name: str, value: Value) -> bool:
+        """Bring a value; False where the others have gone on without it."""
+        with self._changed:
+            if not self._over:
+                self._here[name] = value
+                self._changed.notify_all()
+            return not self._over
+
+    def leave(self, name: str) -> None:
+        """Nobody is to wait for this one; what it brought stays."""
+        with self._changed:
+            self._expected.discard(name)
+            self._changed.notify_all()
+
+    def wait(self) -> dict[str, Value]:
+        """What has arrived in time: the same for all who wait."""
+        with self._changed:
+            left_s = self._until - time.monotonic()
+            self._changed.wait_for(lambda: self._over or self._expected <= self._here.keys(), left_s)
+            self._over = True
+            self._changed.notify_all()
+            return dict(self._here)
+
+
+def targets_at(node: Node, ports: list[int]) -> list[dict[str, Any]]:
+    """What the peers are to try of a node; the last of its ports with a payload."""
+    place = {"peer": node.name, "address": node.machine.private_ip}
+    return [{**place, "port": int(port), "payload": port == ports[-1]} for port in ports]
+
+
+def _next(heard: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, Any]:
+    header = next(heard, ({}, b""))[0]
+    if header.get("t") != kind:
+        raise BadAnswer(f"{node.name}: the probe said {header.get('t')!r} where {kind!r} was due.")
+    return header
+
+
+def parse(name: str, opened: Mapping[str, Any], said: Mapping[str, Any]) -> ProbeAnswer:
+    """A node's answer from its two frames. Raises KeyError, TypeError or ValueError where they are none of ours."""
+    health = dict(said["health"])
+    addresses = health.pop("hostname_addresses")
+    stale = [StaleProcess(**{**one, "ports": tuple(one["ports"])}) for one in health.pop("stale")]
+    return ProbeAnswer(
+        node=name,
+        attempts=tuple(
+            Attempt(**{key: one[key] for key in Attempt.__dataclass_fields__}) for one in said["attempts"]
+        ),
+        taken=tuple(Taken(**one) for one in opened["taken"]),
+        health=Health(
+            **health,
+            hostname_addresses=None if addresses is None else tuple(addresses),
+            stale=tuple(stale),
+        ),
+    )

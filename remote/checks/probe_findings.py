@@ -1,0 +1,127 @@
+"""What the nodes' probes say is wrong: silent nodes, taken ports, closed networks, stale processes. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from inventories.machine import Machine
+from remote.checks.facts import Facts
+from remote.checks.finding import LOOPBACK, Finding, not_the_first
+from remote.checks.probe import Health, ProbeAnswer, StaleProcess
+from remote.checks.probe_summary import unreachable
+
+MIN_INODES = 1000
+NCCL_PACKAGE = re.compile(r"nvidia[-_]nccl[-_]cu\d+==(.+)")
+
+
+def probed(
+    facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer], *, master: Machine
+) -> list[Finding]:
+    """What is wrong with the network and the nodes' health. `master` is the node that hosts the rendezvous."""
+    found = [
+        Finding(
+            node=name,
+            problem=f"the network could not be tried: {answer.failure.removeprefix(f'{name}: ').rstrip('.')}",
+            fix=f"see that the node is well: gpuctl ssh {master.rank if name == master.name else ''}".rstrip()
+            + " and gpuctl status",
+        )
+        for name, answer in probes.items()
+        if answer.failure is not None
+    ]
+    found += [finding for name, answer in probes.items() for finding in _taken(name, answer)]
+    clouds = {name: fact.cloud for name, fact in facts.items()}
+    found += unreachable(probes, clouds=clouds, rendezvous_port=facts[master.name].free_port)
+    health = {name: answer.health for name, answer in probes.items() if answer.health is not None}
+    for name, seen in health.items():
+        found += [*_health(name, seen), *(_stale(name, one) for one in seen.stale)]
+    nccl = {name: nccl_of(fact, health.get(name)) for name, fact in facts.items()}
+    return [
+        *found,
+        *not_the_first(
+            {name: version for name, version in nccl.items() if version is not None},
+            "NCCL is",
+            "install the same version on all nodes",
+            fatal=True,
+        ),
+        *not_the_first(
+            {name: str(seen.mtu) for name, seen in health.items() if seen.mtu is not None},
+            "the MTU is",
+            "set the same on all nodes: sudo ip link set dev IFACE mtu N",
+            fatal=False,
+        ),
+    ]
+
+
+def nccl_of(fact: Facts, health: Health | None) -> str | None:
+    """Version of the NCCL that the node's ranks use: their environment's, or where they use none, that of the
+    machine's own Python. None: there is none, or it is not known.
+    """
+    if fact.packages is None:
+        return None if health is None else health.nccl
+    found = filter(None, map(NCCL_PACKAGE.fullmatch, fact.packages))
+    return next((match[1] for match in found), None)
+
+
+def _taken(name: str, answer: ProbeAnswer) -> list[Finding]:
+    """Ports that nothing could listen on."""
+    found = []
+    for taken in answer.taken:
+        if taken.problem == "in use":
+            by = f" by {taken.holder}" if taken.holder else ""
+            problem, fix = (
+                f"the port {taken.port} was taken{by}",
+                "run the command again: it picks another port",
+            )
+        elif taken.problem == "not ours":
+            problem = "its private_ip in the inventory is no address of the machine itself"
+            fix = "set it to one that is, and that the other nodes can reach (`ip addr` shows them)"
+        else:
+            problem = f"it can't listen for its peers: {taken.problem}"
+            fix = "see what forbids it there (ulimit -n, SELinux, the container's own limits)"
+        found.append(Finding(node=name, problem=problem, fix=fix))
+    return found
+
+
+def _health(name: str, health: Health) -> list[Finding]:
+    found = []
+    if health.free_inodes is not None and health.free_inodes < MIN_INODES:
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the disk takes no more files: {health.free_inodes} inodes are free",
+                fix=f"remove files there, at least {MIN_INODES} (gpuctl exec -- df -i)",
+            )
+        )
+    return [*found, *_hostname(name, health)]
+
+
+def _hostname(name: str, health: Health) -> list[Finding]:
+    """A hostname that peers can't use. gpuctl gives addresses only; a script may not."""
+    addresses = health.hostname_addresses
+    loopback = [address for address in addresses or () if address.startswith(LOOPBACK)]
+    if health.interface is not None and health.interface.startswith("lo"):
+        return []  # nodes that share this machine
+    if addresses and not loopback:
+        return []
+    how = f"is {loopback[0]}" if loopback else "has no answer" if addresses is None else "has no address"
+    return [
+        Finding(
+            node=name,
+            problem=f"its hostname {how} there: no peer can meet it by that name",
+            fix="nothing, where the script takes MASTER_ADDR as it is (gpuctl gives addresses); a script that hands "
+            "out the hostname itself needs it in /etc/hosts with the private address",
+            fatal=False,
+            harmless=True,
+        )
+    ]
+
+
+def _stale(name: str, stale: StaleProcess) -> Finding:
+    """A process of a run that is over: in the way only where it holds a GPU. A port that it holds is not chosen."""
+    holding = " and holds a GPU" if stale.gpu else ""
+    process = f"{stale.command} (pid {stale.pid})"
+    return Finding(
+        node=name,
+        problem=f"a process of the run {stale.run}, which is over, is left{holding}: {process}",
+        fix=f"gpuctl stop {stale.run}; if it is still there: gpuctl exec -- kill {stale.pid} on that node",
+        fatal=stale.gpu,
+    )

@@ -1,0 +1,1 @@
+"""Files on nodes: code sync, pull, checkpoints, what is left over."""

@@ -1,0 +1,128 @@
+"""What a run left to go on from: where it lies, and how it comes to the node on which the next run looks for it."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inventories.run import Run, RunNode
+from remote.errors import BadAnswer, NodeFailed, SyncRefused
+from remote.files.pull import take_in
+from remote.files.receive import Intake
+from remote.files.sync import sync
+from remote.files.tree import tree_of
+from remote.node.runs.supervisor import placed_for
+from remote.node.storage.checkpoints import describe
+from remote.sessions.bounds import Bounds
+from remote.sessions.session import Node
+
+PLACED_WITHIN_S = 3600.0
+"""A node may have to copy them from one of its disks to another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What counts of a run's checkpoints, in one place."""
+
+    files: int
+    bytes: int
+    newest: str
+    """Name of the newest one's file."""
+    written_ns: int
+    """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
+
+
+def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
+    """What the node has of each run, None for nothing. One round trip."""
+    answer = node.ask("checkpoints", {"runs": [_source(run) for run in runs]})
+    try:
+        found = [None if one is None else told(one) for one in answer["found"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
+    if len(found) != len(runs):
+        raise BadAnswer(
+            f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(found)}."
+        )
+    return found
+
+
+def in_folder(folder: Path, run: Run) -> Checkpoints | None:
+    """What a folder on this computer has of a run."""
+    found = describe(folder, run.built_in)
+    return None if found is None else told(found)
+
+
+def place(node: Node, run: Run, target: RunNode) -> None:
+    """Have the node place what it has of `run` for one that is to be launched: nothing travels. Raises NodeFailed."""
+    request = {"source": _source(run), "run_dir": target.run_dir}
+    with node.converse("place", request, bounds=Bounds(total_s=PLACED_WITHIN_S)) as talk:
+        last = None
+        for header, _ in talk.frames():
+            last = header.get("t")
+    if last != "placed":
+        raise BadAnswer(f"{node.name}: did not say that it has placed the checkpoints of run {run.run}.")
+
+
+def discard(node: Node, target: RunNode) -> None:
+    """Have the node take back what was placed for a run that is not launched after all."""
+    node.ask("discard", {"run_dir": target.run_dir})
+
+
+def bring(
+    node: Node, run: Run, intake: Intake, *, newest: bool = False, window_bytes: int | None = None
+) -> None:
+    """Bring what a node has of `run`, or what is needed to go on from the `newest`. In chunks.
+
+    `window_bytes` as `Node.converse` takes it. Raises NodeFailed where it is not all of it.
+    """
+    request = {"source": _source(run), "newest": newest}
+    refused = take_in(node, "send_checkpoints", request, intake, window_bytes=window_bytes)
+    if refused:
+        raise NodeFailed(
+            f"{node.name}: not all checkpoints of run {run.run} could be brought here, and a part of them is not "
+            f"used: {_some(refused)}. Mend or remove these files there."
+        )
+
+
+def keep_times(folder: Path, found: Checkpoints) -> None:
+    """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    younger_ns = files.get(folder / found.newest, found.written_ns) - found.written_ns
+    for path, written_ns in files.items():
+        os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
+
+
+def send(node: Node, folder: Path, target: RunNode, *, say: Callable[[str], None]) -> None:
+    """Send a folder's files, in chunks, to where a run that is to be launched on the node finds them.
+
+    Raises SyncRefused for a file that is never sent, and what `sync` does.
+    """
+    placed, tree = str(placed_for(Path(target.run_dir))), tree_of(folder, "**/*")
+    if tree.skipped:
+        raise SyncRefused(
+            f"Not all checkpoints can be sent to {node.name}, and a part of them is not: {_some(tree.skipped)}. Such "
+            "names are kept back, as they stand for credentials; have the script choose others."
+        )
+    sync(node, tree, placed, follow_deletions=False, say=say)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _source(run: Run) -> tuple[str, str, bool]:
+    """How a node is asked for a run's checkpoints: they lie on the first of its nodes."""
+    return run.run, min(run.nodes, key=lambda part: part.rank).name, run.built_in
+
+
+def told(found: Mapping[str, Any]) -> Checkpoints:
+    """What a node tells of a set. Raises KeyError, TypeError or ValueError for anything else."""
+    return Checkpoints(
+        files=int(found["files"]),
+        bytes=int(found["bytes"]),
+        newest=str(found["newest"]),
+        written_ns=int(found["written_ns"]),
+    )

@@ -1,0 +1,137 @@
+"""What gpuctl has left on a node's disk, as the node tells of it, and its removal by name."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inventories.codec import from_json
+from inventories.errors import CorruptFile
+from remote.errors import BadAnswer
+from remote.sessions.bounds import Bounds
+from remote.sessions.session import Node
+
+Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed"]
+"""`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an older gpuctl's
+part on the node; `removed`: what was being removed when that was cut off."""
+
+MEASURE_S = 20.0
+SILENCE_S = 60.0
+REMOVED_WITHIN_S = 1800.0
+"""Environments are a hundred thousand files, on disks that may be slow."""
+MOST_ITEMS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """A file of a run."""
+
+    node: str
+    path: str
+    """Relative to the run's folder on that node."""
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing that can be removed on its own."""
+
+    kind: Kind
+    name: str
+    bytes: int
+    """On the disk. At least so many, unless `whole`."""
+    shared: int = 0
+    """Of them those that have other names, too, as the files of an environment have in uv's cache."""
+    whole: bool = True
+    used: float = 0.0
+    """When it was last used or changed, by the node's clock; 0: never, or not known."""
+    in_use: bool = False
+    """Whether a process uses it now."""
+    over: bool = True
+    """Of a run: whether it is known to have ended."""
+    checkpoints: int | None = None
+    """Of a run: bytes of its checkpoints; None: it has none."""
+    files: tuple[RunFile, ...] | None = None
+    """Of a run: what is not brought back in any case. None: too many, or no run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """All that is there on one node."""
+
+    items: tuple[Item, ...]
+    home: str | None
+    """The same on nodes that share a home. None: not known."""
+    free_bytes: int
+    uv_cache: str | None
+    """Where uv's own cache is; None: there is none."""
+    uv_cache_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """What came of a removal."""
+
+    freed_bytes: int
+    """What the disk got back: of what is shared nothing is free until its last name goes."""
+    removed: tuple[tuple[str, str], ...]
+    """Kind and name."""
+    kept: tuple[tuple[str, str, str], ...]
+    """Kind, name, and why."""
+
+
+def look(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASURE_S) -> Leftovers:
+    """What is there. One round trip; `measure_s` bounds what sizes take, and those not taken by then are not whole.
+
+    `built_in`: ids of runs of the built-in job.
+    """
+    items: list[Item] = []
+    end: Mapping[str, Any] | None = None
+    request = {"built_in": sorted(built_in), "deadline_s": measure_s}
+    bounds = Bounds(total_s=measure_s + SILENCE_S)
+    with node.converse("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "item" and len(items) < MOST_ITEMS:
+                items.append(_item(node.name, header))
+            elif header.get("t") == "end":
+                end = header
+    try:
+        assert end is not None
+        home, cache = end["home"], end["uv_cache"]
+        return Leftovers(
+            items=tuple(items),
+            home=None if home is None else str(home),
+            free_bytes=int(end["free_bytes"]),
+            uv_cache=None if cache is None else str(cache["path"]),
+            uv_cache_bytes=0 if cache is None else int(cache["bytes"]),
+        )
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: what it says of its disk can't be read: {error!r}.") from error
+
+
+def _item(name: str, header: Mapping[str, Any]) -> Item:
+    known = {key: header[key] for key in Item.__dataclass_fields__ if header.get(key) is not None}
+    try:
+        return from_json(Item, known, "an item")
+    except CorruptFile as error:
+        raise BadAnswer(f"{name}: what it says of its disk can't be read: {error}") from error
+
+
+def clean(node: Node, items: Sequence[tuple[str, str]]) -> Cleaned:
+    """Remove items by kind and name. Raises NodeFailed where a run is going on there."""
+    answer: Mapping[str, Any] | None = None
+    request = {"items": [list(item) for item in items]}
+    with node.converse(
+        "clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)
+    ) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "cleaned":
+                answer = header
+    try:
+        assert answer is not None
+        return Cleaned(
+            freed_bytes=int(answer["freed"]),
+            removed=tuple((str(kind), str(name)) for kind, name in answer["removed"]),
+            kept=tuple((str(kind), str(name), str(why)) for kind, name, why in answer["kept"]),
+        )
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{node.name}: what it says of the removal can't be read: {error!r}.") from error

@@ -1,0 +1,144 @@
+"""A copy here of what a run that goes on has to go on from, so that it outlives its node.
+
+What is here is replaced as a whole or not at all, and never once the run's end is under way, which brings its own.
+Nothing that goes wrong here harms the run: it is noted once, and the next checkpoints are tried.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock, Thread
+
+from inventories.errors import InventoryError
+from inventories.run import Run
+from inventories.store import RunFolder
+from remote.errors import BadAnswer, RemoteError
+from remote.files import checkpoints
+from remote.files.checkpoints import Checkpoints
+from remote.files.receive import Intake
+from remote.runs.observer import Observer
+from remote.runs.run_files import incoming, keep_checkpoints
+from remote.sessions.session import Node
+
+MAX_MIRROR_BYTES = 256 * 1000**2
+"""More is not brought here while a run goes on: it would take the network from it, and clouds are paid for it."""
+WINDOW_BYTES = 256 * 1024
+"""On its way at a time: on a slow link the run's own word is not to be held up until the node counts as silent."""
+CLOSE_S = 1.0
+"""A transfer under way is given this long to notice that it is not wanted any more."""
+
+
+class _Closed(Exception):
+    """The mirror was closed during a transfer."""
+
+
+class Mirror:
+    """Brings a run's newest checkpoints from its first node, one set at a time, in a thread of its own."""
+
+    def __init__(self, run: Run, folder: RunFolder, observer: Observer) -> None:
+        self._run = run
+        self._folder = folder
+        self._observer = observer
+        self._lock = Lock()
+        self._wanted: tuple[Node, Checkpoints] | None = None
+        """What the node has told of last, until a transfer of it begins."""
+        self._here: Checkpoints | None = None
+        """What the node told of the set that is here."""
+        self._thread: Thread | None = None
+        self._closed = False
+        self._noted: set[str] = set()
+
+    def told(self, node: Node, found: Checkpoints) -> None:
+        """The node has these by now: bring them, after what is being brought. Returns at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._wanted = (node, found)
+            if self._thread is None:
+                self._thread = Thread(target=self._work, daemon=True, name=f"mirror {node.name}")
+                self._thread.start()
+
+    def close(self) -> None:
+        """From here on nothing is put in place; a transfer under way is abandoned. Takes about a second at most."""
+        with self._lock:
+            self._closed, self._wanted, thread = True, None, self._thread
+        if thread is not None:
+            thread.join(CLOSE_S)
+
+    def _work(self) -> None:
+        while wanted := self._next():
+            node, found = wanted
+            if found.bytes > MAX_MIRROR_BYTES:
+                self._note("large", too_large(node.name, found.bytes))
+            elif found != self._here:  # a node that is reached again tells again
+                self._try(node, found)
+
+    def _next(self) -> tuple[Node, Checkpoints] | None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, None
+            if wanted is None:
+                self._thread = None
+            return wanted
+
+    def _try(self, node: Node, found: Checkpoints) -> None:
+        passing = incoming(self._folder) / ".mirror"
+        shutil.rmtree(passing, ignore_errors=True)
+        try:
+            self._bring(node, found, passing)
+        except _Closed:
+            pass
+        except (RemoteError, InventoryError, OSError) as error:
+            self._note("failed", not_brought(node.name, error))
+        finally:
+            shutil.rmtree(passing, ignore_errors=True)
+
+    def _bring(self, node: Node, found: Checkpoints, passing: Path) -> None:
+        """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
+        intake = _Abandonable(passing, self._check)
+        checkpoints.bring(node, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
+        # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
+        torn = not self._run.built_in and checkpoints.on_node(node, [self._run]) != [found]
+        if torn or checkpoints.in_folder(passing, self._run) is None:
+            raise BadAnswer(f"{node.name}: they changed while they were brought.")
+        with self._lock:
+            self._check()
+            keep_checkpoints(self._folder, passing, final=False)
+        self._here = found
+
+    def _check(self) -> None:
+        if self._closed:
+            raise _Closed
+
+    def _note(self, kind: str, text: str) -> None:
+        """Once a run, and not at its end, where it would be no news."""
+        if kind not in self._noted and not self._closed:
+            self._noted.add(kind)
+            self._observer.note(text)
+
+
+class _Abandonable(Intake):
+    """Takes files in for as long as `check` does not raise."""
+
+    def __init__(self, root: Path, check: Callable[[], None]) -> None:
+        super().__init__(root, max_bytes=MAX_MIRROR_BYTES)
+        self._check = check
+
+    def chunk(self, path: str, offset: int, body: bytes) -> None:
+        """Take a chunk. Raises what `check` does."""
+        self._check()
+        super().chunk(path, offset, body)
+
+
+def too_large(node: str, size: int) -> str:
+    """The sentence for a set over the limit."""
+    return (
+        f"{node}: checkpoints of {size / 1e6:.0f} MB are not brought here while the run goes on, as they are more "
+        f"than {MAX_MIRROR_BYTES / 1e6:.0f} MB: if {node} is lost, the next run goes on from older ones that can be "
+        "reached, or starts from the beginning."
+    )
+
+
+def not_brought(node: str, error: Exception) -> str:
+    """The sentence for a transfer that failed."""
+    why = str(error).removeprefix(f"{node}: ").rstrip(".")
+    return f"{node}: its newest checkpoints were not brought here ({why}); the next ones are tried again."

@@ -1,0 +1,156 @@
+"""Code sync: a folder here becomes the same folder on a node; only what changed travels."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from remote.errors import BadAnswer
+from remote.files import rsync
+from remote.files.tree import Tree, human_bytes
+from remote.node import frames
+from remote.sessions.bounds import Bounds
+from remote.sessions.session import Conversation, Node
+
+RSYNC_FILE_BYTES = 1000 * 1000
+"""Smaller files are sent as frames, which costs less than rsync's work on each."""
+RSYNC_FROM_BYTES = 100 * 1000 * 1000
+"""For less in larger files rsync's second connection takes longer than it saves: measured on loopback."""
+FIRST_WORD_S, NEXT_WORD_S = 2.0, 10.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synced:
+    """What a sync did."""
+
+    root: str
+    """Absolute path of the folder on the node."""
+    files: int
+    """Files sent, links among them."""
+    sent_bytes: int
+    """Size of the files sent; rsync may have needed less."""
+    removed: int
+    rsync_files: int = 0
+    """Files that rsync brought, of those sent."""
+
+
+def code_folder(root: Path, owner: str) -> str:
+    """Where a project lives on a node: the same folder for the same path here, so that a second sync is small.
+
+    `owner` is the cluster's: another cluster's nodes may have the same home, and a run that goes on there.
+    """
+    digest = hashlib.sha256(f"{root.resolve()}\0{owner}".encode()).hexdigest()[:8]
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in root.resolve().name)
+    return f"~/.gpuctl-node/code/{name or 'root'}-{digest}"
+
+
+def sync(
+    node: Node,
+    tree: Tree,
+    destination: str,
+    *,
+    follow_deletions: bool = True,
+    say: Say | None = None,
+) -> Synced:
+    """Make `destination` on the node hold the tree. One round trip where nothing changed.
+
+    With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
+    runs wrote themselves stays. rsync is used for much, where both sides have it and the
+    system's ssh gets there. `say` hears how far it is, once that takes longer than two seconds.
+
+    Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
+    there, DiskFull. Whatever was interrupted, the next sync goes on.
+    """
+    # How long it takes is a matter of what is sent; the node says three things and no more.
+    request = {"root": destination, "follow_deletions": follow_deletions}
+    with node.converse("sync", request, bounds=Bounds()) as talk:
+        talk.send({"t": "manifest"}, tree.packed)
+        answers = talk.frames()
+        need = _expect(node, answers, "need", {"paths", "removed", "rsync", "root"})
+        paths = _files(node, tree, need["paths"])
+        sizes = {path: int(tree.entries[path][0]) for path in paths}
+        progress = _Progress(total_bytes=sum(sizes.values()), say=say)
+        large = [path for path, size in sizes.items() if size >= RSYNC_FILE_BYTES]
+        worth_it = sum(sizes[path] for path in large) >= RSYNC_FROM_BYTES
+        if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
+            _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
+            talk.send({"t": "look"})
+            paths = _files(node, tree, _expect(node, answers, "need", {"paths"})["paths"])
+            progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
+        _send(talk, tree.root, paths, progress)
+        talk.send({"t": "sent"})
+        done = _expect(node, answers, "synced", {"root"})
+        for _ in answers:
+            raise BadAnswer(f"{node.name}: spoke on after the sync was over.")
+    return Synced(
+        root=done["root"],
+        files=len(need["paths"]),
+        sent_bytes=progress.total_bytes,
+        removed=need["removed"],
+        rsync_files=len(sizes) - len(paths),
+    )
+
+
+@dataclass(kw_only=True)
+class _Progress:
+    """How far a sync is, told now and then."""
+
+    total_bytes: int
+    say: Say | None
+    sent_bytes: int = 0
+    next_word: float = field(default_factory=lambda: time.monotonic() + FIRST_WORD_S)
+
+    def at(self, sent_bytes: int) -> None:
+        """So much has been sent."""
+        self.sent_bytes = sent_bytes
+        if self.say is not None and time.monotonic() >= self.next_word:
+            self.next_word = time.monotonic() + NEXT_WORD_S
+            self.say(f"{human_bytes(sent_bytes)} of {human_bytes(self.total_bytes)} sent")
+
+
+def _bring(target: rsync.Target, root: Path, paths: Sequence[str], progress: _Progress) -> None:
+    """Have rsync bring what it can. That it failed is only told: the node says what is missing."""
+    failed = rsync.bring(target, root, paths, progress.at)
+    if failed and progress.say is not None:
+        progress.say(f"rsync ended early ({failed}); what is missing is sent without it")
+
+
+def _send(talk: Conversation, root: Path, paths: Sequence[str], progress: _Progress) -> None:
+    """Send the files as frames, small ones together: a write to the connection costs more than a small file."""
+    batch = bytearray()
+    for path in paths:
+        with open(f"{root}/{path}", "rb") as file:  # noqa: PTH123 - a Path costs more than the call
+            body = file.read(frames.CHUNK_BYTES)
+            while True:
+                following = file.read(frames.CHUNK_BYTES) if len(body) == frames.CHUNK_BYTES else b""
+                batch += frames.encode({"t": "chunk", "path": path, "last": not following}, body)
+                progress.sent_bytes += len(body)
+                if len(batch) >= frames.CHUNK_BYTES:
+                    talk.send_bytes(bytes(batch))
+                    batch.clear()
+                    progress.at(progress.sent_bytes)
+                if not following:
+                    break
+                body = following
+    if batch:
+        talk.send_bytes(bytes(batch))
+
+
+def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
+    """Of what a node asked for, the plain files. Raises BadAnswer for a path that is not in the tree."""
+    for path in paths:
+        if path not in tree.entries:
+            raise BadAnswer(f"{node.name}: asked for a file that is not in the project: {path!r}.")
+    return [path for path in paths if len(tree.entries[path]) == 3]
+
+
+def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> dict[str, Any]:
+    """The next frame. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
+    frame = next(answers, None)
+    if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
+        raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
+    return frame[0]

@@ -1,0 +1,249 @@
+"""What to do about the driver of a machine's GPUs, from its facts; and what to say where it can't be had. Pure.
+
+The driver's own states are those of `remote.checks.readiness`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inventories.driver import DriverPlan
+from remote.checks.facts import Facts
+from remote.checks.finding import listed
+from remote.checks.readiness import MISMATCH, driver_problem, driver_state
+from remote.sessions.boot import span
+
+Step = Literal["done", "wait", "reboot", "install", "give up"]
+LOG = "~/.gpuctl-node/driver/*/apt.log"
+"""The folder is named for the machine, as others may have the same home."""
+PHASES = {
+    "begin": "beginning",
+    "check": "looking at the system",
+    "mirror": "connecting to the package mirror",
+    "update": "fetching the lists of packages",
+    "lock": "waiting for the package lock",
+    "install": "downloading and installing packages",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long a driver is waited for."""
+
+    appear_s: float = 90.0
+    """A driver that is installed, from the machine's set-up on until nvidia-smi lists all GPUs."""
+    mirror_s: float = 25.0
+    """Until one of the package mirrors takes a connection."""
+    lock_s: float = 600.0
+    """Until nobody else holds the lock of apt or dpkg."""
+    install_s: float = 1200.0
+    """The whole installation."""
+    poll_s: float = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A machine as it was seen now."""
+
+    facts: Facts
+    wanted: int | None
+    """GPUs that its shape has. None: not known, so those on the bus count."""
+    free: bool
+    """Whether it may be changed and rebooted: nobody is at work there."""
+    waited_s: float = 0.0
+    """Since its set-up ended, in this boot."""
+    installed: bool = False
+    """Whether the driver was installed just now."""
+    rebooted: bool = False
+    """Whether it was rebooted just now."""
+
+
+def next_step(plan: DriverPlan, look: Look, limits: Limits) -> Step:
+    """What comes next: one installation at most, one reboot before it and one after it, and waiting for what may
+    still start.
+    """
+    driver, state = look.facts.driver, driver_state(look.facts.driver)
+    mismatch = MISMATCH in driver.smi_said.lower()
+    free = look.free and not driver.holders
+    if look.installed and not look.rebooted:
+        return "reboot"
+    if plan.source == "none" or works(look):
+        return "done"
+    if look.facts.active_runs or state == "none":
+        return "give up"
+    installs = plan.source == "install" and free and not look.installed
+    # Without nvidia-smi nothing may be installed yet that a reboot could start.
+    helps = (driver.reboot_required or mismatch) and (not installs or driver.smi_exit is not None)
+    if free and not look.rebooted and state == "reboot" and helps:
+        return "reboot"
+    if installs and (state == "absent" or (state == "reboot" and not look.rebooted)):
+        return "install"
+    if mismatch and not free:
+        return "give up"  # time does not help
+    if look.waited_s < limits.appear_s:
+        return "wait"
+    if state != "reboot" or not free:
+        return "give up"
+    if installs:
+        return "install"  # the reboot did not help
+    return "give up" if look.rebooted else "reboot"
+
+
+def in_use(facts: Facts) -> bool:
+    """Whether somebody is at work on a machine, as far as can be seen."""
+    return bool(facts.active_runs or facts.driver.holders)
+
+
+def waits_for_reboot(look: Look, *, before: str) -> bool:
+    """Whether a machine that was to be rebooted still is: not one that works, unless its driver was installed in
+    this boot. `before`: its boot id when that was decided.
+    """
+    return not works(look) or (look.installed and look.facts.boot_id == before and not in_use(look.facts))
+
+
+def works(look: Look) -> bool:
+    """Whether as many GPUs can be used as the machine has; also where it has none."""
+    driver = look.facts.driver
+    wanted = look.wanted or driver.devices
+    return wanted == 0 or (driver_state(driver) == "ok" and driver.listed >= wanted)
+
+
+def another_version(plan: DriverPlan, look: Look) -> str | None:
+    """A note where a driver works that is of another branch than the one asked for, and so is left as it is."""
+    works_now = str(look.facts.gpus[0]["driver"]) if look.facts.gpus else ""
+    if (
+        plan.source != "install"
+        or not plan.version
+        or not works_now
+        or works_now.split(".")[0] == plan.version
+    ):
+        return None
+    return f"its driver {works_now} works and stays; branch {plan.version} was not installed"
+
+
+def sentence(look: Look) -> str:
+    """What is wrong with a machine that is given up, and the fix: whole sentences, without the machine's name."""
+    driver, runs = look.facts.driver, [f"the run {run}" for run in look.facts.active_runs]
+    users = runs or [f"the process {one}" for one in driver.holders]
+    problem = driver_problem(driver)
+    if problem is None:
+        wanted = look.wanted or driver.devices
+        counted = driver.listed if driver.smi_exit == 0 else driver.devices
+        where = "nvidia-smi lists" if driver.smi_exit == 0 else "the PCI bus has"
+        problem = (
+            f"{where} {counted} of the {wanted} NVIDIA GPUs that its shape has",
+            "gpuctl exec -- sudo dmesg shows what the kernel says of the others (lines with NVRM and Xid); replace "
+            "the machine",
+        )
+    if users:
+        return f"{problem[0]}. When {users[0]} has ended: {problem[1]}."
+    after = ", also after a reboot" if look.rebooted else ""
+    waited = f", {span(look.waited_s)} after it was ready" if look.waited_s >= 1 else ""
+    return f"{problem[0]}{after}{waited}. To go on: {problem[1]}."
+
+
+def progress(phase: str, detail: str) -> str:
+    """What an installation is doing, for people."""
+    told = PHASES.get(phase, phase)
+    if phase == "install" and detail:
+        return f"{told} ({len(detail.split())} packages)"
+    return f"{told}, held by {detail}" if phase == "lock" and detail else told
+
+
+def failure(result: Mapping[str, Any], limits: Limits) -> str:
+    """Why an installation did not end well, from the node's answer: whole sentences, without the machine's name.
+
+    Raises KeyError, TypeError or ValueError where it is no such answer.
+    """
+    return f"{_why(result, limits).rstrip('.')}."
+
+
+def _why(result: Mapping[str, Any], limits: Limits) -> str:
+    if result["state"] == "going on":
+        return (
+            f"the installation of the driver has not ended within {span(limits.install_s)}, and goes on there: wait, "
+            f"then run gpuctl up again, which follows it. Its log there: {LOG}"
+        )
+    reason, facts = result["reason"], result["facts"]
+    match reason:
+        case "no_sudo":
+            return (
+                f"the driver can't be installed, as sudo refuses the login user there ({facts['said']}). Let it sudo "
+                "without a password, or install the driver yourself (--driver none leaves it to you)"
+            )
+        case "system_is_other":
+            return (
+                f"it runs {facts['os']}, and gpuctl installs the driver on Ubuntu only. Take an image of Ubuntu, or "
+                "one that brings the driver; or install it yourself (--driver none leaves it to you)"
+            )
+        case "mirror":
+            host = f"the package mirror {facts['host']}" if facts["host"] else "no package mirror"
+            reached = "can't be reached" if facts["host"] else "could be reached"
+            return (
+                f"{host} {reached} from there ({facts['said']}), so the driver can't be installed. Give the machine "
+                "a way out to it (a public address, NAT, or a proxy in its apt.conf), or take an image that brings "
+                "the driver"
+            )
+        case "lock":
+            return (
+                f"{facts['holder']} has held {facts['lock']} for {span(float(facts['waited_s']))}, so the driver "
+                "can't be installed. Nothing was ended; run gpuctl up again when that has finished "
+                "(gpuctl exec -- ps aux shows it)"
+            )
+        case "died":
+            return (
+                f"the installation of the driver ended without a word while {progress(facts['phase'], '')}. Run "
+                f"gpuctl up again; its log there: {LOG}"
+            )
+        case "apt":
+            return f"{facts['doing']} failed there: {_clause(facts['said'])}. Its log there: {LOG}"
+        case "fabric_version":
+            return (
+                f"the fabric manager is of version {facts['manager']} and the driver of version {facts['driver']}, "
+                "and the GPUs need the same. Name a branch that has both (--driver VERSION)"
+            )
+        case "system":
+            return f"the driver can't be installed: {_clause(facts['said'])}"
+    return _no_packages(reason, facts)
+
+
+def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
+    """Why none of the packages that can be had fits the machine."""
+    branches = listed([str(branch) for branch in facts["branches"]], most=8)
+    unfetched = f" Not all lists of packages could be had: {_clause(facts['unfetched'])}." * bool(
+        facts["unfetched"]
+    )
+    match reason:
+        case "no_packages":
+            return (
+                "its package mirrors offer no server branch of NVIDIA's driver, which Ubuntu has in the components "
+                f"restricted and multiverse: enable them there, or take an image that brings the driver.{unfetched}"
+            )
+        case "no_version":
+            return (
+                f"Ubuntu offers no branch {facts['version']} of the driver there, but {branches}.{unfetched}"
+            )
+        case "too_new":
+            asked = f"branch {facts['version']}" if facts["version"] else f"all there are ({branches})"
+            return (
+                f"its GPUs are too old for {asked}: the last branch that knows them is {facts['last']}. Take an "
+                f"image or an Ubuntu that has it, or name an older branch with --driver VERSION.{unfetched}"
+            )
+        case "no_fabric":
+            return (
+                "Ubuntu offers no fabric manager there that fits the driver, and its GPUs are connected by "
+                f"NVSwitches, which need one. Take an image that brings both.{unfetched}"
+            )
+        case "kernel":
+            kernels = listed([str(kernel) for kernel in facts["kernels"]])
+            return (
+                f"Ubuntu has no driver for its kernel {kernels}: neither modules nor headers to build them with, of "
+                f"the branches {branches}. Boot a kernel of Ubuntu's (gpuctl exec -- sudo apt-get install -y "
+                f"linux-generic, then a reboot), or take another image.{unfetched}"
+            )
+    raise ValueError(f"no such reason: {reason}")
+
+
+def _clause(said: object) -> str:
+    """A program's words, to go on after."""
+    return str(said).strip().rstrip(".")

@@ -1,0 +1,221 @@
+"""Seeing to the driver of a machine's GPUs: waiting for it, or installing it between two reboots at most."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inventories.driver import DriverPlan
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.checks import readiness
+from remote.checks.facts import Facts, gather
+from remote.errors import BadAnswer, ConnectionLost, NodeFailed
+from remote.gpu_driver import decision
+from remote.gpu_driver.decision import Limits, Look
+from remote.sessions.boot import connect_booting, span
+from remote.sessions.bounds import Bounds
+from remote.sessions.session import Node
+
+Say = Callable[[str], None]
+RETURN_S = 900.0
+"""For a machine that has been told to boot again: bare metal takes longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A machine whose driver was seen to."""
+
+    facts: Facts
+    """As they are now."""
+    problem: str | None
+    """What is wrong with its driver and what to do, with the machine's name. None: as many GPUs work as it has."""
+
+
+def see_to_driver(
+    machine: Machine,
+    cluster: ClusterFolder,
+    peers: tuple[str, ...],
+    found: Facts,
+    *,
+    plan: DriverPlan,
+    free: bool,
+    limits: Limits,
+    return_s: float = RETURN_S,
+    judged: bool = True,
+    say: Say,
+) -> Seen:
+    """Block until the machine's GPUs work as the plan says, or it is clear that they will not.
+
+    `found`: its facts. `free`: it may be changed and rebooted, as far as its runs allow. `return_s`: how long it may
+    take to come back from a reboot. `judged`: cloud-init has to have ended well then.
+    Raises what `connect_booting` and `facts_after_reboot` raise.
+    """
+    task = _Task(machine, cluster, peers, plan=plan, limits=limits, return_s=return_s, judged=judged, say=say)
+    look = Look(facts=found, wanted=machine.gpus, free=free and not found.active_runs)
+    try:
+        return task.work(look)
+    except (BadAnswer, NodeFailed) as error:
+        return Seen(facts=found, problem=str(error))
+    finally:
+        task.close()
+
+
+class _Task:
+    """The work on one machine, with a connection that is opened when it is needed."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: ClusterFolder,
+        peers: tuple[str, ...],
+        *,
+        plan: DriverPlan,
+        limits: Limits,
+        return_s: float,
+        judged: bool = True,
+        say: Say,
+    ) -> None:
+        self._machine = machine
+        self._cluster = cluster
+        self._peers = peers
+        self._plan = plan
+        self._limits = limits
+        self._return_s = return_s
+        self._judged = judged
+        self._say = say
+        self._open: Node | None = None
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def work(self, look: Look) -> Seen:
+        """Step after step, until it is done or given up."""
+        name, began, next_s = self._machine.name, time.monotonic(), readiness.QUIET_S
+        while True:
+            match decision.next_step(self._plan, look, self._limits):
+                case "done":
+                    if note := decision.another_version(self._plan, look):
+                        self._say(f"note: {name}: {note}")
+                    return Seen(facts=look.facts, problem=None)
+                case "give up":
+                    return Seen(facts=look.facts, problem=f"{name}: {decision.sentence(look)}")
+                case "install":
+                    problem = self._install()
+                    if problem is not None:
+                        return Seen(facts=look.facts, problem=f"{name}: {problem}")
+                    look = replace(look, installed=True, rebooted=False)
+                case "reboot":
+                    # Minutes may have gone by: somebody may have rebooted it, or be at work there.
+                    now = replace(look, facts=self._facts())
+                    if decision.in_use(now.facts) and not decision.works(now):
+                        return Seen(facts=now.facts, problem=f"{name}: {decision.sentence(now)}")
+                    if decision.waits_for_reboot(now, before=look.facts.boot_id):
+                        now = replace(now, facts=self._reboot(now))
+                    look = replace(now, rebooted=True, waited_s=0.0)
+                    began, next_s = time.monotonic(), readiness.QUIET_S
+                case "wait":
+                    waited_s = time.monotonic() - began
+                    if waited_s > next_s:
+                        next_s = waited_s + readiness.EVERY_S
+                        self._say(
+                            f"waiting for the GPU driver of {name} … ({waited_s:.0f} s, at most "
+                            f"{span(self._limits.appear_s)})"
+                        )
+                    time.sleep(self._limits.poll_s)
+                    facts = self._facts()
+                    look = replace(look, facts=facts, waited_s=time.monotonic() - began)
+
+    def _node(self) -> Node:
+        if self._open is None:
+            self._open = connect_booting(
+                self._machine, self._cluster, deadline_s=self._return_s, say=self._say
+            )
+        return self._open
+
+    def _facts(self) -> Facts:
+        """The machine's facts; over another connection where this one breaks."""
+        try:
+            return gather(self._node(), self._peers)
+        except ConnectionLost:
+            self.close()
+            return gather(self._node(), self._peers)
+
+    def _reboot(self, look: Look) -> Facts:
+        """Reboot once; the facts of the next boot."""
+        why = "its driver was installed" if look.installed else "the GPU driver waits for a reboot"
+        self._say(f"{self._machine.name}: {why}; rebooting once …")
+        readiness.reboot(self._node())
+        self.close()
+        return readiness.facts_after_reboot(
+            self._machine,
+            self._cluster,
+            self._peers,
+            boot_id=look.facts.boot_id,
+            deadline_s=self._return_s,
+            say=self._say,
+            judged=self._judged,
+        )
+
+    def _install(self) -> str | None:
+        """Have the driver installed, or follow who does that already. None: it is; else why it is not."""
+        attempt, limit = os.urandom(8).hex(), time.monotonic() + self._limits.install_s
+        name = self._machine.name
+        self._say(
+            f"{name}: installing the NVIDIA driver with Ubuntu's packages; that takes minutes, at most "
+            f"{span(self._limits.install_s)} …"
+        )
+        while True:
+            try:
+                result = self._follow(attempt, max(1.0, limit - time.monotonic()))
+            except ConnectionLost:
+                # The installation does not depend on it.
+                self.close()
+                if time.monotonic() < limit:
+                    time.sleep(self._limits.poll_s)
+                    continue
+                result = {"state": "going on"}
+            try:
+                if result["state"] == "installed":
+                    packages = [str(package) for package in result["packages"]]
+                    self._say(f"{name}: installed {', '.join(packages)}")
+                    return None
+                return decision.failure(result, self._limits)
+            except (KeyError, TypeError, ValueError) as error:
+                raise BadAnswer(f"{name}: no answer about its driver that can be read: {error!r}.") from error
+
+    def _follow(self, attempt: str, follow_s: float) -> Mapping[str, Any]:
+        """How the installation ended, told of while it goes on."""
+        request = {
+            "attempt": attempt,
+            "version": self._plan.version,
+            "mirror_s": self._limits.mirror_s,
+            "lock_s": self._limits.lock_s,
+            "follow_s": follow_s,
+        }
+        result: Mapping[str, Any] | None = None
+        next_s = readiness.EVERY_S
+        bounds = Bounds(total_s=follow_s + readiness.SLACK_S)
+        with self._node().converse("driver", request, bounds=bounds) as talk:
+            for header, _ in talk.frames():
+                result = header.get("result") or result
+                try:
+                    since_s = float(header.get("since_s", 0.0))
+                except (TypeError, ValueError) as error:
+                    raise BadAnswer(
+                        f"{self._machine.name}: no answer about its driver that can be read: {error!r}."
+                    ) from error
+                if result is None and since_s > next_s:
+                    next_s = since_s + readiness.EVERY_S
+                    doing = decision.progress(str(header.get("phase")), str(header.get("detail")))
+                    self._say(
+                        f"{self._machine.name}: installing the NVIDIA driver: {doing} … "
+                        f"({span(since_s)}, at most {span(self._limits.install_s)})"
+                    )
+        if result is None:
+            raise BadAnswer(f"{self._machine.name}: no answer about the installation of its driver.")
+        return result

@@ -1,0 +1,173 @@
+"""What a run executes: a user's script or module, or the built-in job; and the command of one rank."""
+
+import ast
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from inventories.suggest import did_you_mean
+from remote.errors import ScriptNotFound, ScriptNotSynced
+from remote.files.tree import Tree, tree_of
+
+BUILT_IN_TRIAL = "train.trial:trial"
+BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
+PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+"""What people are used to begin the line with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What each rank runs."""
+
+    kind: Literal["file", "module", "built-in", "function"]
+    target: str
+    """Path relative to the project, or module name, or `module:name` of a function."""
+    args: tuple[str, ...] = ()
+    search: Mapping[str, Any] | None = None
+    """What Ray Tune is to search with the function, beside the function itself; of no other kind."""
+
+    @property
+    def title(self) -> str:
+        """The script as results name it."""
+        return {
+            "file": self.target,
+            "module": f"-m {self.target}",
+            "built-in": "built-in",
+            "function": f"tune {'built-in' if self.target == BUILT_IN_TRIAL else self.target}",
+        }[self.kind]
+
+    def command(self, python: str) -> list[str]:
+        """A rank's command, run in the project's folder on the node."""
+        target = [self.target] if self.kind == "file" else ["-m", self.target]
+        # -u: what a rank prints is seen when it is printed.
+        return [python, "-u", *target, *self.args]
+
+
+def built_in(args: tuple[str, ...]) -> Script:
+    """The built-in job, `train/`."""
+    return Script(kind="built-in", target="train", args=args)
+
+
+def built_in_tree() -> Tree:
+    """The files of the built-in job. It is found beside this package and never imported here."""
+    return tree_of(Path(__file__).parents[2], "train/**/*.py")
+
+
+def user_function(word: str, tree: Tree) -> Script:
+    """The function that a person named as `script.py:function`, checked as `user_script` checks a script.
+
+    Raises as it does, and ScriptNotSynced where the script has no such name.
+    """
+    name, colon, function = word.rpartition(":")
+    if not colon or not function.isidentifier() or not name.endswith(".py"):
+        raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
+    path = user_script((name,), None, tree).target
+    parts = path.removesuffix(".py").split("/")
+    if not all(part.isidentifier() for part in parts):
+        raise ScriptNotSynced(
+            f"{path} can't be imported: its name is no module's. Rename it, with letters and _."
+        )
+    names = _names_in((tree.root / path).read_bytes())
+    if names is not None and function not in names:
+        raise ScriptNotSynced(f"{path} has no {function}{did_you_mean(function, names) or '.'}")
+    return Script(kind="function", target=f"{'.'.join(parts)}:{function}")
+
+
+def _names_in(source: bytes) -> set[str] | None:
+    """The names that a script gives to anything, wherever in it.
+
+    None: not known, as with `import *`, names that are made as it runs, or a newer Python's syntax.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    named = [node for node in nodes if isinstance(node, ast.Name)]
+    assigned = {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    found = imported | defined | assigned
+    unknown = {"*", "__getattr__"} & found or "globals" in {node.id for node in named}
+    return None if unknown else found
+
+
+def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:
+    """The script or module that a person named, checked against what is sent to the nodes.
+
+    Raises ScriptNotFound where it is missing, ScriptNotSynced where it is ignored, or outside the folder.
+    """
+    if module is not None:
+        _check_module(module, tree)
+        return Script(kind="module", target=module, args=words)
+    path = Path(words[0])
+    absolute = Path(os.path.normpath(Path.cwd() / path))
+    if not absolute.exists():
+        hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
+        if str(path) in PROGRAMS:
+            hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
+        raise ScriptNotFound(f"There is no script {path}.{hint}")
+    if absolute.is_dir():
+        raise ScriptNotSynced(f"{path} is a folder; name the script in it, or run it as a module with -m.")
+    if not absolute.is_relative_to(tree.root):
+        raise ScriptNotSynced(
+            f"{path} is outside {tree.root}, the folder that is sent to the nodes. "
+            f"Run the command in a folder that holds the script: cd {absolute.parent}"
+        )
+    name = absolute.relative_to(tree.root).as_posix()
+    if name not in tree.entries:
+        raise ScriptNotSynced(
+            f"{name} is not sent to the nodes, because git ignores it. Take it out of .gitignore, or move it."
+        )
+    if what := _no_python(absolute):
+        raise ScriptNotSynced(
+            f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
+        )
+    return Script(kind="file", target=name, args=words[1:])
+
+
+def _nearest(path: Path, tree: Tree) -> str:
+    """The file sent whose name is most like that of `path`, as it would be typed here; empty where none is."""
+    typed = os.path.normpath(path)
+    here = [os.path.relpath(tree.root / entry) for entry in tree.entries]
+    names = get_close_matches(path.name, [os.path.basename(name) for name in here], n=1)  # noqa: PTH119
+    alike = [name for name in here if names and os.path.basename(name) == names[0]]  # noqa: PTH119
+    return max(alike, key=lambda name: SequenceMatcher(a=typed, b=name).ratio(), default="")
+
+
+def _no_python(path: Path) -> str:
+    """What else a file is; empty where Python may take it: source, byte code, an archive with a `__main__`."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    first = head.split(b"\n")[0]
+    if first.startswith(b"#!") and b"python" not in first:
+        return f"a script for {first[2:].decode(errors='replace').strip()}"
+    if b"\0" in head and path.suffix != ".pyc":
+        from zipfile import is_zipfile
+
+        return "" if is_zipfile(path) else "no text"
+    return ""
+
+
+def _check_module(module: str, tree: Tree) -> None:
+    """A module of the project must be among the files sent; any other is looked for on the nodes."""
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ScriptNotSynced(
+            f"{module!r} is not a module's name; after -m comes a name such as package.module."
+        )
+    top = parts[0]
+    if not ((tree.root / top).is_dir() or (tree.root / f"{top}.py").exists()):
+        return
+    path = "/".join(parts)
+    if not {f"{path}.py", f"{path}/__main__.py"} & set(tree.entries):
+        raise ScriptNotSynced(
+            f"The module {module} is not among the files sent to the nodes: neither {path}.py nor "
+            f"{path}/__main__.py is there (files that git ignores are left out)."
+        )

@@ -1,0 +1,24 @@
+"""The environment of a run's processes on one node. Pure: facts and wishes in, variables out."""
+
+from collections.abc import Mapping
+
+from inventories.run import Run, RunNode
+from remote.checks.facts import Facts
+from remote.launchers import nccl
+
+
+def rank_environment(
+    run: Run, node: RunNode, facts: Facts, *, cores: int, wished: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for the launcher, inherited by every rank of the node. What the user wishes wins.
+
+    The launcher adds RANK, WORLD_SIZE, MASTER_ADDR and the like; the watcher around each rank adds
+    GPUCTL_METRICS, a file a rank.
+    """
+    environment = {
+        "GPUCTL_RUN_ID": run.run,
+        "GPUCTL_RUN_DIR": node.run_dir,
+        "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
+    }
+    environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
+    return {**environment, **wished}

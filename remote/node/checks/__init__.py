@@ -1,0 +1,1 @@
+"""What a node is asked about itself."""

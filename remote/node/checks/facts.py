@@ -1,0 +1,131 @@
+"""What a node is, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
+
+import errno
+import os
+import platform
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+
+from remote.node import firewall, frames
+from remote.node.checks import hardware
+from remote.node.gpu import gpus
+from remote.node.runs import process, supervisor
+from remote.node.storage.files import NODE_HOME
+
+RENDEZVOUS_PORTS = range(20000, 30000)
+"""Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
+MOST_PORTS_TRIED = 50
+
+
+def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`facts`: private_ip and peers (addresses), firewall (whether to read it); answers with everything at once."""
+    found = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
+    frames.write(output, {"t": "facts", "facts": found})
+
+
+def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[str, Any]:
+    """All facts. What can't be found out, or was not asked for, is None."""
+    NODE_HOME.mkdir(mode=0o700, exist_ok=True)
+    disk = os.statvfs(str(NODE_HOME))
+    port, cant_listen = free_port(private_ip)
+    return {
+        **gpus.read(),
+        "hostname": socket.gethostname(),
+        "os": _os_name(),
+        "home": os.path.expanduser("~"),
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "torch": package_version("torch"),
+        "ray": package_version("ray"),
+        "cloud": hardware.cloud(),
+        "rdma": hardware.rdma_devices(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "boot_id": process.boot_id(),
+        "addresses": {peer: address_of(peer) for peer in peers},
+        "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
+        "free_port": port,
+        "cant_listen": cant_listen,
+        "firewall": firewall.read() if with_firewall else None,
+        "active_runs": supervisor.active_runs(),
+        # Last, so that it is the time of the answer.
+        "time": time.time(),
+    }
+
+
+def _os_name() -> str:
+    try:
+        text = Path("/etc/os-release").read_text()
+    except FileNotFoundError:
+        return "{} {}".format(platform.system(), platform.mac_ver()[0]).strip()
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
+    return found.group(1) if found else platform.system()
+
+
+def package_version(name: str) -> Optional[str]:
+    """The version of an installed package, by the name of its metadata folder: nothing is imported."""
+    folders = list(sys.path)
+    if sys.prefix == sys.base_prefix:
+        # Isolated mode leaves the user's own site-packages out; the ranks will see them.
+        import site
+
+        folders.append(site.getusersitepackages())
+    for folder in folders:
+        for metadata in Path(folder or ".").glob("{}-*.dist-info".format(name)):
+            return metadata.name[len(name) + 1 : -len(".dist-info")]
+    return None
+
+
+def address_of(name: str) -> Optional[str]:
+    """The IPv4 address that a name resolves to here, an address to itself; None where it does not resolve."""
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return None
+
+
+def route_interface(peer: str) -> Optional[str]:
+    """The interface that packets to `peer` leave by: the kernel is asked by connecting a UDP socket."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, 9))
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    return interface_of(own)
+
+
+def interface_of(address: str) -> Optional[str]:
+    """The interface that carries an IPv4 address of this machine; loopback's for 127.x."""
+    if address.startswith("127."):
+        return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if sys.platform != "linux":
+        shown = subprocess.run(["/sbin/ifconfig"], stdout=subprocess.PIPE, check=False).stdout.decode()
+        for block in re.split(r"\n(?=\S)", shown):
+            if re.search(r"\binet {}\b".format(re.escape(address)), block):
+                return block.partition(":")[0]
+        return None
+    return next((name for name, own in hardware.ipv4_addresses() if own == address), None)
+
+
+def free_port(address: str, ports: Sequence[int] = RENDEZVOUS_PORTS) -> Tuple[Optional[int], Optional[str]]:
+    """A port that can be listened on at this address now; and why nothing can listen there, where that is so.
+
+    Neither: all ports that were tried are taken.
+    """
+    for port in random.sample(ports, min(MOST_PORTS_TRIED, len(ports))):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                return None, error.strerror or str(error)
+            return port, None
+    return None, None

@@ -1,0 +1,103 @@
+"""What of a node may spoil a run and is not among its facts: hostname, MTU, inodes, stale ranks."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from threading import Thread
+from typing import Any, Callable, Dict, List, Optional
+
+from remote.node.checks import facts, listening
+from remote.node.runs import supervisor
+from remote.node.storage.files import NODE_HOME
+
+HOSTNAME_TIMEOUT_S = 2.0
+NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
+
+
+def read(address: str) -> Dict[str, Any]:
+    """All of it; `address` (or name) is the one that peers connect to. What can't be found out is None."""
+    interface = facts.interface_of(facts.address_of(address) or address)
+    return {
+        "interface": interface,
+        "mtu": None if interface is None else mtu_of(interface),
+        "hostname": socket.gethostname(),
+        "hostname_addresses": addresses_of(socket.gethostname()),
+        "free_inodes": free_inodes(),
+        "nccl": next(filter(None, map(facts.package_version, NCCL_PACKAGES)), None),
+        "stale": stale(),
+    }
+
+
+def mtu_of(interface: str) -> Optional[int]:
+    """The interface's MTU, bytes."""
+    try:
+        return int(Path("/sys/class/net/{}/mtu".format(interface)).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def addresses_of(name: str) -> Optional[List[str]]:
+    """The IPv4 addresses of a name as this machine sees it; empty: it has none; None: no answer in time."""
+
+    def ask() -> List[str]:
+        try:
+            found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:
+            return []
+        return sorted({str(entry[4][0]) for entry in found})
+
+    return within(HOSTNAME_TIMEOUT_S, ask)
+
+
+def within(timeout_s: float, work: Callable[[], List[str]]) -> Optional[List[str]]:
+    """What `work` returns, or None where it takes too long; it is then left to itself."""
+    done: List[List[str]] = []
+    thread = Thread(target=lambda: done.append(work()), daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return done[0] if done else None
+
+
+def free_inodes() -> Optional[int]:
+    """Files that can still be made in our folder; None where the file system does not count them."""
+    disk = os.statvfs(str(NODE_HOME if NODE_HOME.exists() else NODE_HOME.parent))
+    return disk.f_favail if disk.f_files else None
+
+
+def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str, Any]]:
+    """This user's processes of runs of this node that are over: pid, command, run, gpu (holds one), ports."""
+    found: List[Dict[str, Any]] = []
+    over: Dict[str, bool] = {}
+    for pid in listening.pids(proc):
+        variables = environment_of(pid, proc)
+        run_dir = variables.get("GPUCTL_RUN_DIR", "")
+        if not run_dir.startswith("{}/runs/".format(home)) or pid == os.getpid():
+            continue
+        if run_dir not in over:
+            over[run_dir] = not supervisor.state(Path(run_dir))["running"]
+        if over[run_dir]:
+            found.append(
+                {
+                    "pid": pid,
+                    "command": listening.command_of(pid, proc),
+                    "run": variables.get("GPUCTL_RUN_ID", ""),
+                    "gpu": any(re.match(r"/dev/nvidia\d", path) for path in listening.open_files(pid, proc)),
+                    "ports": [],
+                }
+            )
+    if found:
+        rows = listening.read(proc)
+        for entry in found:
+            entry["ports"] = sorted({row["port"] for row in rows if row["pid"] == entry["pid"]})
+    return found
+
+
+def environment_of(pid: int, proc: Path = listening.PROC) -> Dict[str, str]:
+    """The environment that a process was started with; empty where it is another user's, or gone."""
+    try:
+        data = (proc / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (part.decode(errors="replace").partition("=") for part in data.split(b"\0") if part)
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,205 @@
+"""Can the nodes reach each other? Each listens, and once all do, each connects to all others at once.
+
+    → {"t": "listening", "ports": [...], "taken": [...]}      what it listens on; it waits for
+    ← {"t": "peers", "targets": [...]}                        where the others do, tries them all, and says
+    → {"t": "outcomes", "attempts": [...], "health": {...}}   what came of it; it listens on until
+    ← {"t": "close"}                                          (or the end of input) all are done.
+
+A connection counts only where the peer's own probe answers: the token of this probe is sent, the peer's name comes
+back. One connection a peer also carries a payload both ways, which does not get through where a smaller MTU on the
+way goes unreported.
+"""
+
+import asyncio
+import errno
+import math
+import os
+import resource
+import signal
+import socket
+import time
+from functools import partial
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+
+from remote.node import frames
+from remote.node.checks import health, listening
+
+CONNECT_TIMEOUT_S = 4.0
+"""A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
+EXCHANGE_TIMEOUT_S = 3.0
+AT_ONCE = 512
+"""Connections that are tried at the same time."""
+OPEN_FILES = 8192
+"""What all at once needs where a thousand nodes meet: 512 of ours, and as many of theirs as come."""
+PAYLOAD_BYTES = 64 * 1024
+REJECT_S = 1.0
+"""A firewall rejects at once; that nobody has an address is not known before."""
+LIFE_S = 60
+"""No probe lives longer, but for the time that its attempts take, whatever becomes of the one who asked for it."""
+
+OUTCOMES = {
+    errno.ECONNREFUSED: "refused",
+    errno.EPERM: "denied",
+    errno.EACCES: "denied",
+    errno.ETIMEDOUT: "timeout",
+    errno.ENETUNREACH: "no route",
+}
+
+
+def command_probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
+    """`probe`: name, address, token, rendezvous_port (or null), high_ports (how many)."""
+    signal.alarm(LIFE_S)
+    _allow_many_files()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_probe(request, output, incoming))
+
+
+async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
+    loop = asyncio.get_event_loop()
+    sockets, taken = listen(request["address"], request["rendezvous_port"], int(request["high_ports"]))
+    serve = partial(_serve, name=request["name"], token=request["token"])
+    servers = [await asyncio.start_server(serve, sock=one, backlog=AT_ONCE) for one in sockets]
+    healthy = loop.run_in_executor(None, health.read, request["address"])
+    frames.write(
+        output, {"t": "listening", "ports": [one.getsockname()[1] for one in sockets], "taken": taken}
+    )
+    told = await loop.run_in_executor(None, next, incoming, None)
+    if told is None:
+        return
+    targets = told[0]["targets"]
+    signal.alarm(LIFE_S + math.ceil(longest_s(len(targets))))
+    places = asyncio.Semaphore(AT_ONCE)
+    attempts = await asyncio.gather(*(_attempt(target, request["token"], places) for target in targets))
+    frames.write(output, {"t": "outcomes", "attempts": attempts, "health": await healthy})
+    await loop.run_in_executor(None, next, incoming, None)
+    for server in servers:
+        server.close()
+
+
+def longest_s(targets: int) -> float:
+    """How long so many attempts take at most, seconds."""
+    return math.ceil(targets / AT_ONCE) * (CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S)
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files, which is 1024 or less where nobody changed it, as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def listen(
+    address: str, rendezvous_port: Optional[int], high_ports: int
+) -> Tuple[List[socket.socket], List[Dict[str, Any]]]:
+    """Sockets bound to the rendezvous port and to ports that the system picks; and those that were not to be had."""
+    sockets, taken = [], []
+    wanted = [0] * high_ports if rendezvous_port is None else [rendezvous_port] + [0] * high_ports
+    for port in wanted:
+        made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        # The ranks listen here right after us.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((address, port))
+            # Now, and not when it is served: of two who may bind, the second may not listen.
+            made.listen(AT_ONCE)
+        except OSError as error:
+            made.close()
+            taken.append({"port": port, "problem": problem_of(error), "holder": holder_of(port)})
+        else:
+            sockets.append(made)
+    return sockets, taken
+
+
+def problem_of(error: OSError) -> str:
+    """`in use`, `not ours` (the address is none of this machine's), or the system's own words."""
+    known = {errno.EADDRINUSE: "in use", errno.EADDRNOTAVAIL: "not ours"}
+    return known.get(error.errno or 0, error.strerror or str(error))
+
+
+def holder_of(port: int) -> Optional[str]:
+    """Which process listens on a port: `command (pid 1)`; None where that is not to be seen."""
+    for row in listening.read() if port else []:
+        if row["port"] == port and row["pid"] is not None:
+            return "{} (pid {})".format(row["command"], row["pid"])
+    return None
+
+
+async def _serve(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, name: str, token: str
+) -> None:
+    """Say our name to a peer's probe, then give back what it sends. Nothing to anybody else."""
+    try:
+        hello = await asyncio.wait_for(reader.readline(), EXCHANGE_TIMEOUT_S)
+        if hello != token.encode() + b"\n":
+            return
+        writer.write(name.encode() + b"\n")
+        data = b" "
+        while data:
+            data = await reader.read(PAYLOAD_BYTES)
+            writer.write(data)
+            await writer.drain()
+    except (OSError, ValueError, asyncio.TimeoutError):
+        return  # the peer tells what it saw
+    finally:
+        writer.close()
+
+
+async def _attempt(target: Dict[str, Any], token: str, places: asyncio.Semaphore) -> Dict[str, Any]:
+    """One connection to a peer: the target (peer, address, port, payload) with its `outcome`."""
+    async with places:
+        return dict(target, outcome=await _outcome(target, token))
+
+
+async def _outcome(target: Dict[str, Any], token: str) -> str:
+    address = target["address"]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    began = time.monotonic()
+    try:
+        opening = asyncio.open_connection(address, target["port"], family=family)
+        reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        return "timeout"
+    except OSError as error:
+        return classify(error, time.monotonic() - began)
+    try:
+        return await _exchange(target, token, reader, writer)
+    finally:
+        # Before the peer does: the side that closes first keeps the port busy for a minute, and ours is nobody's.
+        writer.close()
+
+
+async def _exchange(
+    target: Dict[str, Any], token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> str:
+    """Who answers, and does a payload come back? `connected`, `stranger` or `stalled`."""
+    try:
+        writer.write(token.encode() + b"\n")
+        name = await asyncio.wait_for(reader.readline(), EXCHANGE_TIMEOUT_S)
+    except (OSError, ValueError, asyncio.TimeoutError):
+        return "stranger"
+    if name != target["peer"].encode() + b"\n":
+        return "stranger"
+    if not target["payload"]:
+        return "connected"
+    sent = os.urandom(PAYLOAD_BYTES)
+    try:
+        writer.write(sent)
+        back = await asyncio.wait_for(reader.readexactly(len(sent)), EXCHANGE_TIMEOUT_S)
+    except (OSError, EOFError, asyncio.TimeoutError):
+        return "stalled"
+    return "connected" if back == sent else "stalled"
+
+
+def classify(error: OSError, seconds: float) -> str:
+    """What a failed connect means; `seconds`: how long it took to fail.
+
+    `refused`: nobody listens, or a firewall says so; `rejected`: a firewall on the way or on the peer; `no host`:
+    nobody has the address; `no route`; `denied`: our own side's firewall; `timeout`; `unresolved`: not an address.
+    """
+    if isinstance(error, socket.gaierror):
+        return "unresolved"
+    if error.errno == errno.EHOSTUNREACH:
+        return "rejected" if seconds < REJECT_S else "no host"
+    return OUTCOMES.get(error.errno or 0, error.strerror or str(error))

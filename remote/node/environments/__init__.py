@@ -1,0 +1,1 @@
+"""Python environments on a node, built by uv."""

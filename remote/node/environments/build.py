@@ -1,0 +1,175 @@
+"""Environments on a node: `~/.gpuctl-node/envs/<key>/`, built in place by uv, there when its `ready.json` is.
+
+Scripts in an environment hold its path, so that it is never moved: it is built where it will be, and whatever has
+no `ready.json` is an unfinished one and is made anew. Homes may be shared: the first node to come builds for all.
+"""
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional
+
+from remote.node import frames
+from remote.node.environments import images, locked_work, uv_tool, wheel_files
+from remote.node.storage.files import NODE_HOME, read_json, walk_files, write_json
+
+ENVIRONMENTS = NODE_HOME / "envs"
+NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
+"""What a login shell may set and would lead uv elsewhere."""
+
+
+def look(key: str) -> Dict[str, Any]:
+    """What is there of an environment, without starting a process.
+
+    `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: all that are
+    ready, the newest first.
+    """
+    return {
+        "key": key,
+        "ready": ready(key),
+        "interpreters": images.interpreters(),
+        "environments": [
+            {
+                name: record.get(name)
+                for name in ("key", "python", "python_version", "torch", "packages", "bytes")
+            }
+            for record in _all_ready()
+        ],
+    }
+
+
+def _all_ready() -> List[Dict[str, Any]]:
+    paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [ready(str(read_json(path).get("key"))) for path in paths]
+    return [record for record in found if record is not None]
+
+
+def home_of(key: str) -> Path:
+    """An environment's folder. Nodes of other hardware, or with another Python, may share this home."""
+    platform_name = "{}-py{}-{}".format(platform.machine(), *sys.version_info[:2])
+    return ENVIRONMENTS / "{}-{}".format(key, platform_name)
+
+
+def ready(key: str) -> Optional[Dict[str, Any]]:
+    """The record of an environment that can be used; None: there is none, or its Python has gone."""
+    record = read_json(home_of(key) / "ready.json")
+    usable = record.get("key") == key and os.access(str(record.get("python")), os.X_OK)
+    return record if usable else None
+
+
+def mark_used(key: str) -> None:
+    """Note that an environment was asked for now: the one that was used last is kept when others are removed."""
+    with contextlib.suppress(OSError):  # a full disk keeps no run from what is there
+        (home_of(key) / "used").touch()
+
+
+def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
+    """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
+    `environment` with its record, or `failed` with the step and uv's last words.
+
+    When the other side goes away the build ends. With `look` it only says what is there (`looked`).
+    """
+    key = str(request["key"])
+    if request.get("look"):
+        found = look(key)
+        if found["ready"] is not None:
+            mark_used(key)
+        frames.write(output, dict(found, t="looked"))
+        return
+    record = ready(key)
+    if record is not None:
+        mark_used(key)
+        frames.write(output, {"t": "environment", "ready": record, "built": False})
+        return
+    caller = locked_work.Caller(output, incoming, float(request["deadline_s"]))
+    with locked_work.alone(home_of(key).with_suffix(".lock"), caller):
+        record = ready(key)
+        if record is not None:
+            frames.write(output, {"t": "environment", "ready": record, "built": False})
+            return
+        try:
+            record = build(key, request, caller)
+        except BrokenPipeError:
+            raise
+        except (Failed, OSError, ValueError) as error:
+            step = error.step if isinstance(error, Failed) else "preparing"
+            tail = error.tail if isinstance(error, Failed) else [str(error)]
+            frames.write(output, {"t": "failed", "step": step, "tail": tail})
+            return
+    frames.write(output, {"t": "environment", "ready": record, "built": True})
+
+
+class Failed(Exception):
+    """A command of uv ended with an error."""
+
+    def __init__(self, step: str, tail: List[str]) -> None:
+        super().__init__(step)
+        self.step = step
+        self.tail = tail
+
+
+def build(key: str, request: Dict[str, Any], caller: locked_work.Caller) -> Dict[str, Any]:
+    """Make the environment from nothing and write its record. Raises Failed with uv's words, OSError, ValueError."""
+    began = time.monotonic()
+    home = home_of(key)
+    if home.exists():
+        caller.progress("removing an environment that was not finished")
+        shutil.rmtree(str(home))
+    folder = home / "request"
+    folder.mkdir(parents=True, mode=0o700)
+    for name, text in request["files"].items():
+        path = Path(os.path.normpath(str(folder / name)))
+        if folder not in path.parents:
+            raise ValueError("{} lies outside the environment's folder".format(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    wheels = home / "wheels" if request["wheels"] else None
+    if wheels is not None:
+        wheel_files.offer(request["wheels"], wheels)
+    uv = uv_tool.provide(wheels, caller.progress)
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
+    environment.update(uv_tool.of_this_node(), **request["env"])
+    for arguments in request["commands"]:
+        _uv(uv, arguments, folder, environment, caller)
+    listed = packages(home / "venv")
+    record = {
+        "key": key,
+        "python": str(home / "venv" / "bin" / "python"),
+        "python_version": python_version(home / "venv"),
+        "torch": next((line[len("torch==") :] for line in listed if line.startswith("torch==")), None),
+        "packages": listed,
+        "bytes": sum(status.st_size for _, status in walk_files(home)),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    write_json(home / "ready.json", record)
+    return record
+
+
+def _uv(
+    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: locked_work.Caller
+) -> None:
+    """One command of uv. Raises Failed."""
+    code, tail = locked_work.run([uv, *arguments], folder, environment, caller)
+    if code != 0:
+        step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
+        raise Failed(step, tail or ["exit status {}".format(code)])
+
+
+def python_version(venv: Path) -> Optional[str]:
+    """The version of an environment's Python, as uv writes it down; None where it did not."""
+    found = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def packages(venv: Path) -> List[str]:
+    """`name==version` of all that is installed, by the names of the metadata folders."""
+    found = []
+    for folder in sorted(venv.glob("lib/python3.*/site-packages/*.dist-info")):
+        name, _, version = folder.name[: -len(".dist-info")].rpartition("-")
+        found.append("{}=={}".format(name, version))
+    return found

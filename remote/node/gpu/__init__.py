@@ -1,0 +1,1 @@
+"""The node's GPUs and their driver."""

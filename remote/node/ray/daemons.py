@@ -1,0 +1,302 @@
+"""Ray's daemons on a node: under a runner of their own, kept between runs, ended without a trace.
+
+~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the runner's folder)
+$TMPDIR/gpuctl-ray-XXXX  r/ (its own folder) and what its processes keep for a while; in /tmp where that is too long
+"""
+
+import fcntl
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+
+from remote.node import frames
+from remote.node.checks.facts import free_port
+from remote.node.runs import process, supervisor
+from remote.node.storage.files import NODE_HOME, read_json, write_json
+
+START_LABEL = "gpuctl-start"
+"""Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
+LONGEST_TMPDIR = 18
+"""Characters of a folder in which Ray's sockets still get paths that every system takes (103)."""
+MARK = "GPUCTL_RAY"
+"""Variable that every process of this node's Ray inherits, with the path of its folder."""
+HEAD_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+ASK_S = 0.2
+PORT_ASK_S = 0.05
+BEAT_S = 2.0
+NODES = "/api/v0/nodes?limit=10000"
+"""Of the dashboard: what Ray's control service knows of the nodes at that moment; its pages' view is seconds old."""
+MOST_LINES = 5
+VITAL = ("gcs_server", "raylet")
+"""The daemons without which there is no Ray on a node, as the system calls their processes."""
+STARTED = "Process exit logs will be saved to:"
+"""The last that `ray start --block` says before it waits for its daemons."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_TAIL = re.compile(r"^[^\n]*----- BEGIN .*?----- END [^\n]*\n?", re.DOTALL | re.MULTILINE)
+"""The log of a daemon that ended, within that of `ray start`."""
+_OWN = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$", re.MULTILINE)
+"""What `ray start` says itself."""
+
+
+def folder_of(node: str) -> Path:
+    """Where a node keeps what it knows of its Ray."""
+    return NODE_HOME / "ray" / node
+
+
+def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_start`: have the daemons of the request running; those that are there and as asked for are kept.
+
+    Request: identity, argv, env, path_prefix, token, node, listens (address and name of the port that is waited
+    for, or None). In argv `{NAME}` stands for the port that the node chooses for each name of `ports`, and
+    `{temp_dir}` for Ray's own folder, `{start}` for a name of this start. Answers with `ports`, `start` and whether
+    it was `kept`. Raises OSError with a sentence.
+    """
+    folder = folder_of(request["node"])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(str(folder / "lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = read_json(folder / "node.json")
+        kept = bool(known) and known["identity"] == request["identity"] and _running(known)
+        if not kept:
+            others = supervisor.active_runs()
+            if others:
+                raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
+            _end(folder, known)
+            known = _start(folder, request)
+        answer = {"t": "started", "ports": known["ports"], "start": known["start"], "kept": kept}
+        frames.write(output, answer)
+
+
+def _running(known: Dict[str, Any]) -> bool:
+    return bool(supervisor.state(Path(known["run_dir"]))["running"])
+
+
+def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
+    """Start the daemons; returns what is known of them, as `node.json` keeps it."""
+    ports = choose_ports(request["ports"])
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual) <= LONGEST_TMPDIR else "/tmp"  # noqa: S108 - a folder of its own in there
+    temporary = tempfile.mkdtemp(prefix="gpuctl-ray-", dir=parent)
+    run_dir = Path(tempfile.mkdtemp(prefix="daemons-", dir=str(folder)))
+    known = {
+        "identity": request["identity"],
+        "ports": ports,
+        "start": os.urandom(8).hex(),
+        "temp_dir": temporary,
+        "run_dir": str(run_dir),
+    }  # type: Dict[str, Any]
+    # Known before they are started, so that nothing that runs is ever forgotten.
+    write_json(folder / "node.json", known)
+    write_secret(folder / "token", request["token"])
+    own = {
+        MARK: str(run_dir),
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        # Ray's dashboard leaves a folder there.
+        "TMPDIR": temporary if parent == usual else usual,
+    }
+    # Ray lets everybody write into its folder and its sockets' one; into the one around it nobody else gets.
+    words = {"temp_dir": os.path.join(temporary, "r"), "start": known["start"], **ports}
+    spec = {
+        "node": "ray",
+        "argv": [word.format(**words) for word in request["argv"]],
+        "env": dict(request["env"], **own),
+        "path_prefix": request["path_prefix"],
+        "grace_s": 5,
+    }
+    supervisor.start(spec, run_dir)
+    if request["listens"]:
+        address, name = request["listens"]
+        _wait_for_port(folder, address, ports[name])
+    return known
+
+
+def choose_ports(names: Sequence[str]) -> Dict[str, int]:
+    """A free port for each name, all different."""
+    chosen = {}  # type: Dict[str, int]
+    while len(chosen) < len(names):
+        port, why = free_port("")
+        if port is None:
+            raise OSError("no free port was found for Ray{}".format(": " + why if why else ""))
+        if port not in chosen.values():
+            chosen[names[len(chosen)]] = port
+    return chosen
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that nobody else could read at any time."""
+    if path.exists():
+        path.unlink()
+    handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+
+
+def _wait_for_port(folder: Path, address: str, port: int) -> None:
+    """Return when somebody listens there. Raises OSError where Ray ended before, or after the deadline."""
+    limit = time.monotonic() + HEAD_DEADLINE_S
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((address, port)) == 0:
+                return
+        check_running(folder)
+        if time.monotonic() > limit:
+            raise OSError(
+                "Ray's head did not listen at {}:{} within {:.0f} s".format(address, port, HEAD_DEADLINE_S)
+            )
+        time.sleep(PORT_ASK_S)
+
+
+def check_running(folder: Path) -> None:
+    """Raises OSError with Ray's last words where its daemons have ended."""
+    if not running(folder):
+        raise OSError("Ray ended: {}".format(last_words(folder)))
+
+
+def running(folder: Path) -> bool:
+    """Whether the daemons that were started last run."""
+    known = read_json(folder / "node.json")
+    return bool(known) and _running(known)
+
+
+def vital_processes(folder: Path) -> Dict[int, str]:
+    """Pid and birth of the daemons without which there is no Ray (Linux; elsewhere none)."""
+    known = read_json(folder / "node.json")
+    found = {pid: process.birth(pid) for pid in process.with_variable(MARK, known.get("run_dir", ""))}
+    return {pid: born for pid, born in found.items() if born is not None and process.name(pid) in VITAL}
+
+
+def last_words(folder: Path) -> str:
+    """What the daemons said last, as one line."""
+    known = read_json(folder / "node.json")
+    try:
+        log = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace")
+    except (KeyError, OSError):
+        return "its log is gone"
+    return " / ".join(last_lines(log)) or "it said nothing"
+
+
+def last_lines(log: str) -> List[str]:
+    """Of the log of `ray start --block` what tells how it ended: what it said once its daemons ran, if they did."""
+    text = _TAIL.sub("", _STYLE.sub("", log))
+    _, started, after = text.rpartition(STARTED)
+    rest = after.partition("\n")[2] if started else text
+    lines = (_OWN.findall(rest) if started else []) or rest.splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return said[:MOST_LINES] if started else said[-MOST_LINES:]
+
+
+def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_ready`: on the head, wait until Ray itself counts every node of `expected` as alive.
+
+    `expected`: address → `gpus`, and `start`, the value of the label `gpuctl-start`. Answers `waiting` with the
+    addresses that are `missing` now and then, at last `ready` with those still missing after `deadline_s`. Raises
+    OSError where the head's daemons have ended.
+    """
+    folder = folder_of(request["node"])
+    known = read_json(folder / "node.json")
+    if not known:
+        raise OSError("Ray was not started here")
+    port, token = known["ports"]["dashboard"], (folder / "token").read_text()
+    limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
+    while True:
+        missing = missing_of(_ask(port, token), request["expected"])
+        if not missing or time.monotonic() > limit:
+            frames.write(output, {"t": "ready", "missing": missing})
+            return
+        check_running(folder)
+        if time.monotonic() - beat > BEAT_S:
+            frames.write(output, {"t": "waiting", "missing": missing})
+            beat = time.monotonic()
+        time.sleep(ASK_S)
+
+
+def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
+    """What Ray says of the nodes; None where the dashboard gave no such answer, as before it is up."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", NODES, headers={"Authorization": "Bearer " + token})
+        answer = connection.getresponse()
+        text = answer.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    if answer.status in (401, 403):
+        raise OSError("Ray's dashboard does not take the cluster's token")
+    try:
+        document = json.loads(text.decode())
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, Dict[str, Any]]) -> List[str]:
+    """Addresses that Ray does not count as alive, as they were started last, with all of their GPUs."""
+    data = (document or {}).get("data") or {}
+    alive: Dict[Tuple[str, str], float] = {}
+    for node in (data.get("result") or {}).get("result") or []:
+        if node.get("state") == "ALIVE":
+            key = str(node.get("node_ip")), str((node.get("labels") or {}).get(START_LABEL))
+            alive[key] = float((node.get("resources_total") or {}).get("GPU", 0))
+    return sorted(
+        address
+        for address, node in expected.items()
+        if alive.get((address, node["start"]), -1.0) < node["gpus"]
+    )
+
+
+def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_state`: whether Ray's daemons run here, on which `ports`, and what they `said` last if they have ended."""
+    folder = folder_of(request["node"])
+    known = read_json(folder / "node.json")
+    runs = running(folder)
+    said = None if runs or not known else last_words(folder)
+    frames.write(output, {"t": "state", "running": runs, "ports": known.get("ports", {}), "said": said})
+
+
+def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`ray_stop`: end what was started here, and remove what it left. Answers whether there was anything."""
+    folder, known = folder_of(request["node"]), {}  # type: Path, Dict[str, Any]
+    if folder.is_dir():
+        with open(str(folder / "lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = read_json(folder / "node.json")
+            _end(folder, known)
+            shutil.rmtree(str(folder))
+    frames.write(output, {"t": "stopped", "was_there": bool(known)})
+
+
+def _end(folder: Path, known: Dict[str, Any]) -> None:
+    """End the daemons, also where their runner was killed, and remove their folders. Raises OSError if some stay."""
+    if not known:
+        return
+    run_dir = Path(known["run_dir"])
+    if run_dir.is_dir():
+        supervisor.tell_to_stop(run_dir)
+        supervisor.wait_for_end(run_dir, STOP_DEADLINE_S)
+    limit = time.monotonic() + STOP_DEADLINE_S
+    while True:
+        left = process.with_variable(MARK, str(run_dir))
+        if not left:
+            break
+        if time.monotonic() > limit:
+            raise OSError("processes of Ray's did not end: {}".format(", ".join(map(str, left))))
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    shutil.rmtree(known["temp_dir"], ignore_errors=True)
+    shutil.rmtree(str(run_dir), ignore_errors=True)
+    (folder / "node.json").unlink()

@@ -1,0 +1,232 @@
+"""A node's part in a run on Ray: what Ray's workers here need to become its ranks, and a record of how each ended.
+
+    python3 -I <folder> ray_ranks RUN_DIR CWD FIRST_RANK NPROC NAMES [COMMAND …]
+
+Ray starts the ranks, not this process. They find `place.json` in the run's folder, and tell this process by files
+there: `ranks/rank-N.began` with their pid, `ranks/rank-N.ended` with their exit status. On the first node COMMAND
+is the driver, run in CWD, which has them started; its end is this process's. NAMES: the variables that the ranks are
+given, separated by commas.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from remote.node.ray import daemons
+from remote.node.runs import nccl_log, process, supervisor
+from remote.node.runs.rank_wrapper import nccl_debug
+from remote.node.storage.files import read_json, write_json
+
+LOOK_S = 0.1
+BEGIN_DEADLINE_S = 300.0
+"""Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
+LEAVE_DEADLINE_S = 30.0
+"""For all ranks of a job to end, once those of this node have."""
+STOP_GRACE_S = 2.0
+"""For a stop to arrive, where ranks were killed: the first node's was, and Ray ended these with its driver."""
+FOLLOW_S = 0.5
+"""For Ray to end, where it has taken its ranks along."""
+WORDS_DEADLINE_S = 3.0
+"""For what keeps Ray's daemons to say how they ended, once they have."""
+LATE = "Ray did not start rank {} here within {:.0f} s: others may use what it has (gpuctl ray stop ends them, too)"
+
+
+def main(arguments: List[str]) -> int:
+    """Leave the place, watch the ranks, write `ranks/rank-N.json`; returns the exit status of the node's part."""
+    run_dir, cwd, names = Path(arguments[0]), arguments[1], arguments[4].split(",")
+    first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
+    nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
+    ray = Ray(run_dir.name)
+    try:
+        signal.signal(signal.SIGTERM, _raise_stopped)
+        write_json(run_dir / supervisor.PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
+        try:
+            driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
+        except OSError as error:
+            return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
+        status = watch(ranks, driver, ray, run_dir)
+        why = reason(ray, ranks) if status else None
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Stopped:
+        status = 128 + signal.SIGTERM  # the driver and the ranks are ended by who sent it
+        # Another node's ranks may tell that they lost this one's before Ray's end is seen here.
+        why = reason(ray, ranks)
+    finally:
+        supervisor.forget_place(run_dir)
+    return _fail(run_dir, why, status) if why else status
+
+
+class Stopped(Exception):
+    """This process was told to end."""
+
+
+def _raise_stopped(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+class Ray:
+    """The node's Ray, as it is when the run begins."""
+
+    def __init__(self, node: str) -> None:
+        self._folder = daemons.folder_of(node)
+        self._vital = daemons.vital_processes(self._folder)
+
+    def ended(self) -> bool:
+        """Whether it is gone. Its keeper takes seconds to follow, and is asked where the daemons are not known."""
+        if self._vital:
+            return not all(process.alive(pid, born) for pid, born in self._vital.items())
+        return not daemons.running(self._folder)
+
+    def why(self) -> str:
+        """The sentence for its end, once its keeper has said what it knows, or after a moment."""
+        limit = time.monotonic() + WORDS_DEADLINE_S
+        while daemons.running(self._folder) and time.monotonic() < limit:
+            time.sleep(LOOK_S)
+        return "{}: {}".format(supervisor.RAY_ENDED, daemons.last_words(self._folder))
+
+
+def nccl_file(run_dir: Path, pid: str) -> str:
+    """Where NCCL writes of a process what it chose; `%p` stands for its pid."""
+    return str(run_dir / "logs" / "nccl-{}.log".format(pid))
+
+
+class Rank:
+    """One of the node's ranks, as its files tell."""
+
+    def __init__(self, run_dir: Path, rank: int, local_rank: int) -> None:
+        self.rank = rank
+        self._run_dir = run_dir
+        self._record = {"rank": rank, "local_rank": local_rank}  # type: Dict[str, Any]
+        self._birth = None  # type: Optional[str]
+        self.began = False
+        self.ended = False
+        self.late = False
+        """Whether it had not begun when it should have."""
+        self.exit_code = None  # type: Optional[int]
+        """None: not known."""
+
+    @property
+    def pid(self) -> Optional[int]:
+        """Its process, once it has begun."""
+        return self._record.get("pid")
+
+    def look(self) -> None:
+        """Keep the record up to date."""
+        if not self.began:
+            told = read_json(self._path("began"))
+            if not told:
+                return
+            pid = told["pid"]
+            self.began, self._birth = True, process.birth(pid)
+            # Its process leads a group of its own, so that it can be ended with all that it started.
+            self._record.update(pid=pid, started_at=told["at"], group=pid, birth=self._birth)
+            self._write()
+        if not self.ended:
+            alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
+            told = read_json(
+                self._path("ended")
+            )  # after the look at its process: its last word is then there
+            if told or not alive:
+                self._end(told)
+
+    def wait_until_gone(self, deadline_s: float) -> None:
+        """Return when its process has ended, or after the deadline."""
+        limit = time.monotonic() + deadline_s
+        while self._birth is not None and process.alive(self._record["pid"], self._birth):
+            if time.monotonic() > limit:
+                return
+            process.wait_for_end([self._record["pid"]], LOOK_S)
+
+    def _end(self, told: Dict[str, Any]) -> None:
+        exit_code = told.get("exit_code")
+        transports = nccl_log.read(nccl_file(self._run_dir, str(self._record["pid"])))
+        self._record.update(ended_at=told.get("at", time.time()), exit_code=exit_code, transports=transports)
+        self._write()
+        self.ended, self.exit_code = True, exit_code
+
+    def _path(self, kind: str) -> Path:
+        return self._run_dir / "ranks" / "rank-{}.{}".format(self.rank, kind)
+
+    def _write(self) -> None:
+        write_json(self._path("json"), self._record)
+
+
+def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: Ray, run_dir: Path) -> int:
+    """Follow the ranks until the driver has ended, or where it is another node's until they have; or Ray itself."""
+    limit = time.monotonic() + BEGIN_DEADLINE_S
+    while True:
+        over = driver is not None and driver.poll() is not None
+        for rank in ranks:
+            rank.look()
+        if driver is not None and over:
+            return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
+        if driver is None and all(rank.ended for rank in ranks):
+            # Ray still has to take note of the end, and with this process's end they would be killed.
+            for rank in ranks:
+                rank.wait_until_gone(LEAVE_DEADLINE_S)
+            if any(rank.exit_code is None for rank in ranks):
+                time.sleep(STOP_GRACE_S)
+            return _judge(ranks)
+        if ray.ended():
+            # The driver would wait for another head for a minute, and the other nodes' ranks with it.
+            gone_by = time.monotonic() + STOP_GRACE_S
+            for rank in ranks:
+                rank.wait_until_gone(gone_by - time.monotonic())
+                rank.look()
+            if driver is None:
+                return _judge(ranks)
+            driver.terminate()
+            return 1
+        if all(rank.began for rank in ranks):
+            supervisor.forget_place(run_dir)
+        elif time.monotonic() > limit:
+            for rank in ranks:
+                rank.late = not rank.began
+            if driver is not None:
+                driver.terminate()
+            return 1
+        # At once, not at the next look: who ended first is told by when.
+        at_work = [rank.pid for rank in ranks if rank.pid is not None and not rank.ended]
+        process.wait_for_end(at_work if driver is None else [driver.pid, *at_work], LOOK_S)
+
+
+def _judge(ranks: List[Rank]) -> int:
+    """0 where all ranks ended well."""
+    return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
+
+
+def reason(ray: Ray, ranks: List[Rank]) -> Optional[str]:
+    """Why the node's part failed, or was stopped, where that is neither a rank's affair nor the driver's."""
+    if ended_with_ray(ray, ranks):
+        return ray.why()
+    for rank in ranks:
+        if rank.late:
+            return LATE.format(rank.rank, BEGIN_DEADLINE_S)
+    return None
+
+
+def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
+    """Whether Ray has ended here. Where ranks went without a word it is given a moment, as it takes them along."""
+    limit = time.monotonic() + FOLLOW_S
+    while not ray.ended():
+        for rank in ranks:
+            rank.look()
+        if time.monotonic() > limit or not any(rank.ended and rank.exit_code is None for rank in ranks):
+            return False
+        time.sleep(LOOK_S)
+    for rank in ranks:
+        rank.look()
+    return True
+
+
+def _fail(run_dir: Path, sentence: str, status: int = 1) -> int:
+    sys.stderr.write("error: {}\n".format(sentence))
+    supervisor.explain(run_dir, sentence)
+    return status

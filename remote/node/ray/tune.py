@@ -1,0 +1,216 @@
+"""A search with Ray Tune, driven from the first node; its trials run wherever there is room.
+
+    python3 -I <folder> ray_tune SEARCH
+
+SEARCH is a JSON document: function (`module:name` in the folder of the code), code (that folder's name), params (name
+to kind and values), fixed (what every trial is given besides), env (names of variables that trials get), trials,
+metric, mode, scheduler, cpus, gpus, most_at_once, seed. What is known of the trials is at any time in the run's
+`artifacts/trials.json`. Runs on the Python that has Ray.
+"""
+
+import importlib
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+from remote.node.storage.files import write_json
+
+WRONG_OPTIONS = 2
+SAVE_S = 1.0
+"""At most this often what is known is written, while trials go on."""
+
+
+def main(arguments: List[str]) -> int:
+    """Run the search; 0 where at least one trial ended well."""
+    import ray
+    from ray import cloudpickle, tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search import BasicVariantGenerator
+
+    search = json.loads(arguments[0])
+    run_dir = Path(os.environ["GPUCTL_RUN_DIR"])
+    # Its tables of what is said here anyway, and its traceback about a metric, of which `Trials` says what is wrong.
+    os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers have not got this module
+    ray.init(log_to_driver=False)
+    trials = Trials(search, run_dir / "artifacts" / "trials.json")
+    tuner = tune.Tuner(
+        tune.with_resources(trainable(search), {"cpu": search["cpus"], "gpu": search["gpus"]}),
+        param_space={name: domain(tune, param) for name, param in search["params"].items()},
+        tune_config=tune.TuneConfig(
+            metric=search["metric"],
+            mode=search["mode"],
+            num_samples=search["trials"],
+            scheduler=ASHAScheduler() if search["scheduler"] == "asha" else None,
+            search_alg=BasicVariantGenerator(random_state=search["seed"]),
+            max_concurrent_trials=search["most_at_once"] or None,
+        ),
+        run_config=tune.RunConfig(
+            name="tune", storage_path=str(run_dir / "ray"), verbose=0, callbacks=[callback(tune, trials)]
+        ),
+    )
+    try:
+        tuner.fit()
+    except Exception:
+        if not trials.wrong_metric:
+            raise
+        trials.stopped()
+        print(trials.wrong_metric, file=sys.stderr)
+        return WRONG_OPTIONS
+    trials.save()
+    ray.shutdown()
+    return 0 if any(trial["status"] == "done" for trial in trials.known.values()) else 1
+
+
+def trainable(search: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
+    """What a trial runs, in a worker on any node: the function, in the folder of the code there."""
+    function, code, fixed = search["function"], search["code"], search["fixed"]
+    given = {name: os.environ[name] for name in search["env"]}  # not in Ray's own description of a trial
+
+    def run_trial(config: Dict[str, Any]) -> None:
+        folder = os.path.join(os.environ["GPUCTL_NODE_HOME"], "code", code)
+        os.environ.update(given)
+        sys.path.insert(0, folder)
+        os.chdir(folder)
+        module, _, name = function.partition(":")
+        getattr(importlib.import_module(module), name)(dict(fixed, **config))
+
+    return run_trial
+
+
+def domain(tune: Any, param: Dict[str, Any]) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here
+    """Ray's own for where a param's values are drawn from."""
+    values = param["values"]
+    return tune.choice(values) if param["kind"] == "choice" else getattr(tune, param["kind"])(*values)
+
+
+class Trials:
+    """What is known of the trials."""
+
+    def __init__(self, search: Dict[str, Any], path: Path) -> None:
+        self._search = search
+        self._path = path
+        self._saved_at = 0.0
+        self.known = {}  # type: Dict[str, Dict[str, Any]]
+        self.wrong_metric = ""
+        """The sentence where a report has not got what is judged by."""
+
+    def told(self, trial: Any, result: Optional[Dict[str, Any]], status: str) -> None:  # noqa: ANN401 - Ray's Trial
+        """A trial began, reported or ended."""
+        number = list(self.known).index(trial.trial_id) if trial.trial_id in self.known else len(self.known)
+        new = {"trial": number, "params": trial.config, "metrics": {}, "reports": 0, "error": None}
+        entry = self.known.setdefault(trial.trial_id, dict(new, began_at=time.time()))
+        result = flat(result or {})
+        if result:
+            entry["metrics"] = {name: value for name, value in result.items() if name in self._names(result)}
+            entry["reports"] = result.get("training_iteration", 0)
+            entry["node"] = result.get("node_ip")
+        metric = self._search["metric"]
+        if result and metric not in result:
+            names = ", ".join(sorted(entry["metrics"])) or "nothing that is a number"
+            self.wrong_metric = "error: --metric {}: no such thing is reported, but {}".format(metric, names)
+            raise KeyError(metric)
+        value = entry["metrics"].get(metric)
+        changed = entry.get("status") != status
+        entry.update(value=value, status=status, seconds=round(time.time() - entry["began_at"], 3))
+        if changed:
+            self._say(entry)
+        if changed or time.time() - self._saved_at > SAVE_S:
+            self.save()
+
+    def failed(self, trial: Any) -> None:  # noqa: ANN401 - Ray's Trial
+        """A trial raised."""
+        self.told(trial, None, "failed")
+        path = getattr(trial, "error_file", None)
+        if path and os.path.exists(path):
+            lines = [line for line in Path(path).read_text(errors="replace").splitlines() if line.strip()]
+            self.known[trial.trial_id]["error"] = lines[-1] if lines else None
+        self.save()
+
+    def stopped(self) -> None:
+        """The search has ended, and with it the trials that were going on."""
+        for entry in self.known.values():
+            if entry["status"] == "running":
+                entry["status"] = "stopped"
+        self.save()
+
+    def _names(self, result: Dict[str, Any]) -> List[str]:
+        """Those of a report that are the function's own: Ray adds many, of its clock and its names."""
+        own = [name for name in result if name.split("/")[0] not in RAYS_OWN]
+        return [
+            name
+            for name in own
+            if isinstance(result[name], (int, float)) and not isinstance(result[name], bool)
+        ]
+
+    def _say(self, entry: Dict[str, Any]) -> None:
+        metric, value, status = self._search["metric"], entry["value"], entry["status"]
+        params = "  ".join("{} {}".format(name, _short(value)) for name, value in entry["params"].items())
+        if status == "running":
+            came_to = "begins"
+        else:
+            shown = "no {}".format(metric) if value is None else "{} {:.4g}".format(metric, value)
+            ended = sum(one["status"] != "running" for one in self.known.values())
+            came_to = "{}  ({}; {} of {} over)".format(shown, status, ended, self._search["trials"])
+        print("trial {}: {}  {}".format(entry["trial"], params, came_to))
+        sys.stdout.flush()
+
+    def save(self) -> None:
+        """Write what is known."""
+        self._saved_at = time.time()
+        rows = [
+            {key: _plain(value) for key, value in entry.items() if key != "began_at"}
+            for entry in self.known.values()
+        ]
+        write_json(
+            self._path, {"metric": self._search["metric"], "mode": self._search["mode"], "trials": rows}
+        )
+
+
+RAYS_OWN = {
+    "done", "training_iteration", "trial_id", "date", "timestamp", "time_this_iter_s", "time_total_s", "pid",
+    "hostname", "node_ip", "config", "time_since_restore", "iterations_since_restore", "checkpoint_dir_name",
+    "should_checkpoint", "experiment_tag",
+}  # fmt: skip
+
+
+def flat(result: Dict[str, Any], before: str = "") -> Dict[str, Any]:
+    """A report with the names of what is nested in it as Ray Tune knows them: `eval/accuracy`."""
+    named = {}  # type: Dict[str, Any]
+    for name, value in result.items():
+        named.update(flat(value, before + name + "/") if isinstance(value, dict) else {before + name: value})
+    return named
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of a JSON document
+    """Without what JSON has no word for."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - a number or a word
+    return "{:.4g}".format(value) if isinstance(value, float) else str(value)
+
+
+def callback(tune: Any, trials: Trials) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here
+    """Tells `trials` of what Ray Tune tells."""
+
+    class Told(tune.Callback):  # type: ignore[misc,unused-ignore]
+        def on_trial_start(self, **info: Any) -> None:  # noqa: ANN401
+            trials.told(info["trial"], None, "running")
+
+        def on_trial_result(self, **info: Any) -> None:  # noqa: ANN401
+            trials.told(info["trial"], info["result"], "running")
+
+        def on_trial_complete(self, **info: Any) -> None:  # noqa: ANN401
+            trials.told(info["trial"], None, "done")
+
+        def on_trial_error(self, **info: Any) -> None:  # noqa: ANN401
+            trials.failed(info["trial"])
+
+    return Told()

@@ -1,0 +1,113 @@
+"""The files of a run, sent as they grow: logs, metrics, usage, rank records, and at the end its artifacts."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict
+
+from remote.node import frames
+from remote.node.runs import process, supervisor, usage_log
+from remote.node.storage import checkpoints
+from remote.node.storage.files import is_regular
+from remote.node.storage.sending import send_tree
+
+POLL_S = 0.2
+"""How often growing files are looked at; the end of the run is noticed at once."""
+BEAT_S = 5.0
+"""At least this often something is sent, so that the other side can tell a quiet run from a dead node."""
+
+
+def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
+
+    Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
+    sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints`: whole, max_bytes of
+    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on. A
+    `launch` in it is started first, so that a run begins and is followed in one round trip.
+    """
+    launch = request.get("launch")
+    if launch:
+        supervisor.launch(launch)
+        interface = launch["env"].get("GLOO_SOCKET_IFNAME")
+        usage_log.begin(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
+        frames.write(output, {"t": "started"})
+    run_dir = Path(request["run_dir"])
+    offsets: Dict[str, int] = dict(request["offsets"])
+    records: Dict[str, int] = dict.fromkeys(request["records"], 0)
+    wanted = request["checkpoints"]
+    news = (
+        checkpoints.News(run_dir / supervisor.CHECKPOINTS, wanted["whole"])
+        if wanted and wanted["mirror"]
+        else None
+    )
+    beat = time.monotonic()
+    while True:
+        state = supervisor.state(run_dir)
+        sent = _send_growth(run_dir, offsets, output) + _send_records(run_dir, records, output)
+        if not state["running"] or not request["wait"]:
+            break
+        found = news.look() if news else None
+        if found:
+            frames.write(output, dict(found, t="checkpoint"))
+        now = time.monotonic()
+        if sent:
+            beat = now
+            continue  # there may be more already
+        if now - beat > BEAT_S:
+            frames.write(output, {"t": "beat"})
+            beat = now
+        process.wait_for_end([state["pid"]], POLL_S)
+    if not state["running"]:
+        supervisor.clean_up(run_dir)
+    sizes = {path: _size(run_dir / path) for path in offsets}
+    while any(offsets[path] < size for path, size in sizes.items()):
+        _send_growth(run_dir, offsets, output)
+    frames.write(output, {"t": "end", "state": state})
+    if not state["running"]:
+        send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
+        if wanted:
+            failed = state.get("exit_code") != 0
+            checkpoints.send_if_small(
+                run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
+            )
+    frames.write(output, {"t": "done"})
+
+
+def _size(path: Path) -> int:
+    """A file's size; 0 where there is none, or something that is no plain file."""
+    try:
+        status = os.lstat(str(path))
+    except FileNotFoundError:
+        return 0
+    return status.st_size if is_regular(status) else 0
+
+
+def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> int:
+    """Send one chunk of each file that has grown; returns the number of frames."""
+    sent = 0
+    for path, offset in offsets.items():
+        if _size(run_dir / path) <= offset:
+            continue
+        with open(str(run_dir / path), "rb") as file:
+            file.seek(offset)
+            body = file.read(frames.CHUNK_BYTES)
+        if body:
+            frames.write(output, {"t": "file", "path": path, "offset": offset}, body)
+            offsets[path] = offset + len(body)
+            sent += 1
+    return sent
+
+
+def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int:
+    """Send each rank record that is new or was replaced; returns the number of frames."""
+    sent = 0
+    for path, seen in known.items():
+        try:
+            status = os.lstat(str(run_dir / path))
+        except FileNotFoundError:
+            continue
+        if is_regular(status) and status.st_mtime_ns != seen:
+            known[path] = status.st_mtime_ns
+            frames.write(output, {"t": "record", "path": path}, (run_dir / path).read_bytes())
+            sent += 1
+    return sent

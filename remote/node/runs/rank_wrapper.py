@@ -1,0 +1,135 @@
+"""Around one rank: its log, its metrics file, and a record of how it ended.
+
+    python3 -I <folder> rank RUN_DIR CWD -- COMMAND …
+
+torchrun starts this in the rank's place, in a session of its own, with RANK and LOCAL_RANK set. A script that drives
+a Ray cluster has neither, and is the only one.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
+
+from remote.node.runs import nccl_log, process
+from remote.node.storage.files import write_json
+
+LOOK_S = 2.0
+"""How often NCCL's log is looked at while nothing is in it; it says all within the first step."""
+METRICS_LOOK_S = 0.1
+"""How often the metrics file is looked at while it tells of no samples."""
+METRICS_BYTES = 65536
+"""Of the metrics file's end: no line of metrics is longer."""
+
+Samples = Tuple[Optional[float], Optional[float]]
+"""When they were written, Unix seconds, and how many; both None where there are none."""
+NO_SAMPLES = (None, None)  # type: Samples
+
+
+def main(arguments: List[str]) -> int:
+    """Run the command as a child, write `ranks/rank-N.json` before and after, end the way it ended."""
+    run_dir, cwd = Path(arguments[0]), arguments[1]
+    command = arguments[3:]
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
+    # The launcher has made this process the leader of a session, and so of a group.
+    group = {"group": os.getpgrp(), "birth": process.birth(os.getpgrp())}
+    path = run_dir / "ranks" / "rank-{}.json".format(rank)
+    metrics = run_dir / "metrics" / "rank-{}.jsonl".format(rank)
+    log_path = str(run_dir / "logs" / "rank-{}.log".format(rank))
+    debug = nccl_debug(os.environ, str(run_dir / "logs" / "nccl-{}.log".format(rank)))
+    environment = dict(os.environ, GPUCTL_METRICS=str(metrics), **debug)
+    # The whole group gets the signal; this process outlives the child to tell how it ended.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: None)
+    with open(log_path, "ab", buffering=0) as log:
+        try:
+            child = subprocess.Popen(
+                command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        except OSError as error:
+            log.write("gpuctl: {} could not be started: {}\n".format(command[0], error).encode())
+            write_json(path, dict(record, ended_at=time.time(), exit_code=127))
+            return 127
+        write_json(path, dict(record, pid=child.pid, **group))
+        # Where the user asked NCCL to speak, it speaks in the rank's own log.
+        nccl = (debug["NCCL_DEBUG_FILE"], log) if debug else (log_path, None)
+        chosen, (began_at, samples) = _wait(child, metrics, *nccl)
+        code = child.returncode
+        ended = {"ended_at": time.time(), "exit_code": code, "transports": chosen}
+        ended.update(metrics_began_at=began_at, metrics_began_samples=samples)
+        ended.update(metrics_ended_at=_written_at(metrics))
+        write_json(path, dict(record, pid=child.pid, **group, **ended))
+    if code < 0:
+        # Die of the same signal, so that the launcher reports what really happened.
+        if -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:
+    """Variables that make NCCL write into a file what it chose; none where the user asked NCCL to speak."""
+    if "NCCL_DEBUG" in environment:
+        return {}
+    return dict(nccl_log.DEBUG, NCCL_DEBUG_FILE=path)
+
+
+def _wait(
+    child: "subprocess.Popen[bytes]", metrics: Path, nccl: str, log: Optional[BinaryIO]
+) -> Tuple[List[str], Samples]:
+    """Wait for the child's end.
+
+    Returns what NCCL chose by its log `nccl`, and tells `log` once, meanwhile; and the first samples in `metrics`.
+    """
+    first = NO_SAMPLES
+    look_at = time.monotonic() + LOOK_S
+    over = False
+    while not over:
+        process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
+        over = child.poll() is not None
+        if first == NO_SAMPLES:
+            first = samples_at_end(metrics)
+        if log and (over or time.monotonic() >= look_at):
+            look_at = time.monotonic() + LOOK_S
+            chosen = nccl_log.read(nccl)
+            if chosen:
+                log.write("gpuctl: NCCL goes over {}\n".format(", ".join(chosen)).encode())
+                log = None
+    return nccl_log.read(nccl), first
+
+
+def samples_at_end(path: Path) -> Samples:
+    """When the file was last written, and the samples that its last whole line tells of.
+
+    Many lines may come with one write, from a script that does not flush each: those that came before count as
+    seen by then. NO_SAMPLES where that line tells of none, and while the file grows.
+    """
+    try:
+        if not path.stat().st_size:  # a pipe's, too, which must not be opened
+            return NO_SAMPLES
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            file.seek(max(0, before.st_size - METRICS_BYTES))
+            lines = file.read(METRICS_BYTES).rsplit(b"\n", 2)
+            after = os.fstat(file.fileno())
+        told = json.loads(lines[-2].decode()) if len(lines) > 1 else None
+        samples = told.get("samples") if isinstance(told, dict) else None
+        if isinstance(samples, bool) or not isinstance(samples, (int, float)) or not math.isfinite(samples):
+            return NO_SAMPLES
+    except (OSError, ValueError, OverflowError, RecursionError):
+        return NO_SAMPLES
+    still = (before.st_size, before.st_mtime) == (after.st_size, after.st_mtime)
+    return (after.st_mtime, float(samples)) if still else NO_SAMPLES
+
+
+def _written_at(path: Path) -> Optional[float]:
+    """When the file was last written, Unix seconds; None where there is none, or the rank made it unreadable."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

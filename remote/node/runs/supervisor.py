@@ -1,0 +1,306 @@
+"""A run on a node: started so that it outlives the connection, and ended without a trace.
+
+The runner is the parent of the launcher (torchrun, …). It lives in a session of its own, writes
+`runner.json` (its pid and birth) when it starts and `exit.json` when the launcher has ended and nothing
+that descends from it is left.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional
+
+from remote.node import frames
+from remote.node.runs import process
+from remote.node.storage.files import NODE_HOME, read_json, write_json
+
+RESERVE_BYTES = 64 * 1024
+"""Kept aside so that the exit status can be written on a full disk."""
+LOW_DISK_BYTES = 1024 * 1024
+REBOOTED = "the machine was rebooted during the run"
+RAY_ENDED = "Ray ended here during the run"
+"""How the sentence begins."""
+NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
+
+
+FAILURE = "failure"
+"""In the run's folder: why its launcher failed, where that knows it."""
+PLACE = "place.json"
+"""What a launcher leaves for ranks that others start; it may hold what is secret."""
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's folder in which it finds what an earlier run has left, and leaves its own."""
+
+
+class Stopped(Exception):
+    """The runner was told to stop."""
+
+
+def placed_for(run_dir: Path) -> Path:
+    """Where the checkpoints lie that a run is to find, until its launch makes the run's folder and moves them in."""
+    return run_dir.with_name("{}.{}".format(run_dir.name, CHECKPOINTS))
+
+
+def launch(spec: Dict[str, Any]) -> None:
+    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix.
+
+    Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
+    for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
+    Checkpoints that were placed for it, and that it did not move in, are removed.
+    Raises OSError with a sentence where it could not be started.
+    """
+    run_dir = Path(spec["run_dir"])
+    NODE_HOME.mkdir(mode=0o700, exist_ok=True)
+    with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            others = [run for run in active_runs() if run != run_dir.parent.name]
+            if others:
+                raise OSError("the run {} is going on here".format(others[0]))
+            try:
+                run_dir.mkdir(mode=0o700)
+            except FileExistsError:
+                return
+            for name in ("metrics", "ranks", "artifacts"):
+                (run_dir / name).mkdir(mode=0o700)
+            placed = placed_for(run_dir)
+            if placed.is_dir():
+                placed.rename(run_dir / CHECKPOINTS)
+            else:
+                (run_dir / CHECKPOINTS).mkdir(mode=0o700)
+            start(spec, run_dir)
+        finally:
+            shutil.rmtree(str(placed_for(run_dir)), ignore_errors=True)
+
+
+def start(spec: Dict[str, Any], run_dir: Path) -> None:
+    """Fork the runner and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
+    (run_dir / "logs").mkdir(mode=0o700)
+    (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        # Above all the lock: a copy of it would be held for as long as the run goes on.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, 256)
+        os.setsid()
+        if os.fork() == 0:
+            status = 1
+            try:
+                _supervise(spec, run_dir, writer)
+                status = 0
+            finally:
+                os._exit(status)
+        os._exit(0)
+    os.close(writer)
+    os.wait()
+    with os.fdopen(reader, "rb") as answers:
+        answer = answers.read().decode()
+    if answer != "ok":
+        raise OSError(answer or "the runner died before it could start {}".format(spec["argv"][0]))
+
+
+def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
+    """The runner itself: start the launcher, wait, clean up, write the exit status."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Kept in mind until it is said that the run is under way: who stops it sooner has not made its start fail.
+    early: List[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: early.append(number))
+    exit_code, stopped, not_ours = None, False, False
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    environment = dict(os.environ, **spec["env"])
+    if spec.get("path_prefix"):
+        environment["PATH"] = spec["path_prefix"] + os.pathsep + environment.get("PATH", os.defpath)
+    log = os.open(
+        str(run_dir / "logs" / "{}.log".format(spec["node"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
+    process.adopt_orphans()
+    try:
+        launcher = subprocess.Popen(
+            spec["argv"], cwd=str(run_dir), env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    except OSError as error:
+        os.write(answers, "{} could not be started: {}".format(spec["argv"][0], error).encode())
+        return
+    try:
+        identity = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
+        launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
+        try:
+            write_json(run_dir / "runner.json", dict(identity, **launched))
+        except OSError as error:
+            # Nobody could find the run again, so it must not go on.
+            process.signal_group(launcher.pid, signal.SIGKILL)
+            os.write(answers, str(error).encode())
+            return
+        os.write(answers, b"ok")
+        os.close(answers)
+        signal.signal(signal.SIGTERM, _raise_stopped)
+        if early or (run_dir / "stop").exists():
+            raise Stopped
+        exit_code = launcher.wait()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except Stopped:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # Told apart at once: the nodes' failures lead to each other's stop.
+        stopped, not_ours = True, not (run_dir / "stop").exists()
+    if stopped:
+        exit_code = _terminate(launcher, run_dir, float(spec.get("grace_s", 10)))
+    _end_ranks(run_dir, signal.SIGKILL)
+    process.kill_descendants(deadline_s=10)
+    told = (run_dir / "stop").exists() and not not_ours
+    _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else _failure(run_dir))
+
+
+def forget_place(run_dir: Path) -> None:
+    """Remove the place: it may hold secrets of the user's, and is of no use once the ranks have begun."""
+    if (run_dir / PLACE).exists():
+        (run_dir / PLACE).unlink()
+
+
+def explain(run_dir: Path, sentence: str) -> None:
+    """For a launcher that fails and knows why."""
+    (run_dir / FAILURE).write_text(sentence)
+
+
+def _told_at(run_dir: Path) -> Optional[float]:
+    """When the run was told to stop."""
+    stop = run_dir / "stop"
+    return stop.stat().st_mtime if stop.exists() else None
+
+
+def _failure(run_dir: Path) -> Optional[str]:
+    path = run_dir / FAILURE
+    return path.read_text() if path.exists() else None
+
+
+def _raise_stopped(_number: int, _frame: object) -> None:
+    raise Stopped
+
+
+def _end_ranks(run_dir: Path, number: int) -> None:
+    """Signal the process groups of the run's ranks, as their records name them.
+
+    A group's id is not given to another process while any of the group lives; where its leader is not the one
+    that was recorded, the whole group is gone and the id is somebody else's.
+    """
+    for path in sorted((run_dir / "ranks").glob("rank-*.json")):
+        record = read_json(path)
+        if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
+            process.signal_group(record["group"], number)
+
+
+def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: float) -> int:
+    """Ask the launcher to end, which asks its ranks; after the grace all are killed. Returns its exit status."""
+    process.signal_group(launcher.pid, signal.SIGTERM)
+    try:
+        return launcher.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        _end_ranks(run_dir, signal.SIGKILL)
+        process.signal_group(launcher.pid, signal.SIGKILL)
+        return launcher.wait()
+
+
+def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool, failure: Optional[str]) -> None:
+    """The last act: `exit.json`, on a full disk too; that is the failure where there is no other."""
+    disk = os.statvfs(str(run_dir))
+    full = disk.f_bavail * disk.f_frsize < LOW_DISK_BYTES
+    reserve = run_dir / ".reserve"
+    if reserve.exists():
+        reserve.unlink()
+    if full and not failure:
+        failure = "the disk is full ({} kB free)".format(disk.f_bavail * disk.f_frsize // 1024)
+    write_json(
+        run_dir / "exit.json",
+        {
+            "exit_code": exit_code,
+            "ended_at": time.time(),
+            "boot_id": process.boot_id(),
+            "stopped": stopped,
+            "stopped_at": _told_at(run_dir) if stopped else None,
+            "failure": failure if exit_code else None,
+        },
+    )
+
+
+def state(run_dir: Path) -> Dict[str, Any]:
+    """`running` with the runner's `pid`; else what `exit.json` says, or why there is none."""
+    runner = read_json(run_dir / "runner.json")
+    ended = read_json(run_dir / "exit.json")
+    if ended:
+        return dict(ended, running=False)
+    if not runner and (run_dir / "stop").exists():
+        return {"running": False, "exit_code": None, "stopped": True}
+    if not runner:
+        gone = "the run was never started here, or its folder {} is gone".format(run_dir)
+        return {"running": False, "exit_code": None, "failure": gone}
+    if runner["boot_id"] != process.boot_id():
+        return {"running": False, "exit_code": None, "failure": REBOOTED}
+    if process.alive(runner["pid"], runner["birth"]):
+        return {"running": True, "pid": runner["pid"]}
+    # It may have ended between the two looks.
+    ended = read_json(run_dir / "exit.json")
+    if ended:
+        return dict(ended, running=False)
+    return {"running": False, "exit_code": None, "failure": "the runner was killed from outside"}
+
+
+def tell_to_stop(run_dir: Path) -> None:
+    """Tell the run to end, also one that is just being started. Returns at once."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (run_dir / "stop").exists():  # its time is that of the first call
+        (run_dir / "stop").touch()
+    if state(run_dir)["running"]:
+        try:
+            os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
+        except ProcessLookupError:
+            return  # it ended between the two looks
+
+
+def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
+    """Wait until the run has ended, and end what a killed runner left. Returns the final state."""
+    now = state(run_dir)
+    limit = time.monotonic() + deadline_s
+    while now["running"] and time.monotonic() < limit:
+        process.wait_for_end([now["pid"]], 0.1)
+        now = state(run_dir)
+    if not now["running"]:
+        clean_up(run_dir)
+    return now
+
+
+def clean_up(run_dir: Path) -> None:
+    """Do what a killed runner could not: end what is left of its run. Nothing where the runner ended by itself."""
+    runner = read_json(run_dir / "runner.json")
+    if not runner or (run_dir / "exit.json").exists() or runner["boot_id"] != process.boot_id():
+        return
+    _end_ranks(run_dir, signal.SIGKILL)
+    forget_place(run_dir)
+    if process.birth(runner["launcher"]) in (None, runner["launcher_birth"]):
+        process.signal_group(runner["launcher"], signal.SIGKILL)
+
+
+def active_runs() -> List[str]:
+    """Ids of the runs that are going on on this node."""
+    found = sorted((NODE_HOME / "runs").glob("*/*/runner.json"))
+    return [path.parent.parent.name for path in found if state(path.parent)["running"]]
+
+
+def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`stop`: tell the run to end and say so, then say how it ended."""
+    run_dir = Path(request["run_dir"])
+    tell_to_stop(run_dir)
+    frames.write(output, {"t": "told"})
+    frames.write(output, {"t": "stopped", "state": wait_for_end(run_dir, float(request["deadline_s"]))})
+
+
+def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`run_state`: whether the run is `running` here; None where nothing is known of it, as before its launch."""
+    run_dir = Path(request["run_dir"])
+    known = any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop"))
+    frames.write(output, {"t": "state", "running": state(run_dir)["running"] if known else None})

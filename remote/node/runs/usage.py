@@ -1,0 +1,163 @@
+"""How busy the node is: CPUs, memory, network, disk, GPUs. What can't be known here is None."""
+
+import os
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from remote.node import frames
+from remote.node.gpu.gpu_usage import Feed
+
+PROC = Path("/proc")
+NET = Path("/sys/class/net")
+FIRST_S = 0.5
+"""The time that the first sample's rates are of."""
+FIRST_GPUS_S = 10.0
+"""nvidia-smi is waited for that long at the start: it may have to wake the driver."""
+
+Counters = Dict[str, Tuple[int, int]]
+"""Interface → bytes received and sent since it came up."""
+
+
+def parse_stat(text: str) -> Optional[Tuple[int, int]]:
+    """/proc/stat: ticks in which the CPUs worked, and all ticks. None: it does not say."""
+    for line in text.splitlines():
+        name, *words = line.split()
+        if name == "cpu" and len(words) >= 4 and all(word.isdecimal() for word in words):
+            # Guests' time, behind the first eight, is in the users' already.
+            ticks = [int(word) for word in words[:8]]
+            return sum(ticks) - sum(ticks[3:5]), sum(ticks)
+    return None
+
+
+def busy(before: Optional[Tuple[int, int]], after: Optional[Tuple[int, int]]) -> Optional[float]:
+    """The fraction of the time between two looks in which the CPUs worked, 0 .. 1."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    # The kernel's count of idle ticks may go back a little.
+    return min(max((after[0] - before[0]) / (after[1] - before[1]), 0.0), 1.0)
+
+
+def parse_meminfo(text: str) -> Optional[Tuple[int, int]]:
+    """/proc/meminfo: bytes that programs can't have any more, and bytes in all. None: it does not say."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if name in ("MemTotal", "MemAvailable") and words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    if len(found) != 2:
+        return None
+    return found["MemTotal"] - found["MemAvailable"], found["MemTotal"]
+
+
+def parse_net(text: str) -> Counters:
+    """/proc/net/dev: each interface's counters."""
+    found = {}
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if colon and len(words) >= 9 and words[0].isdecimal() and words[8].isdecimal():
+            found[name.strip()] = (int(words[0]), int(words[8]))
+    return found
+
+
+def rates(
+    before: Counters, after: Counters, interfaces: Sequence[str], seconds: float
+) -> Tuple[Optional[float], Optional[float]]:
+    """Bytes a second received and sent on the interfaces together; None where any of them began anew."""
+    both = [(before[name], after[name]) for name in interfaces if name in before and name in after]
+    if not both or seconds <= 0 or any(new[i] < old[i] for old, new in both for i in (0, 1)):
+        return None, None
+    received, sent = (sum(new[i] - old[i] for old, new in both) / seconds for i in (0, 1))
+    return received, sent
+
+
+def physical(net: Path) -> List[str]:
+    """The interfaces with hardware of their own; where none has (in a container), all but loopback."""
+    try:
+        names = sorted(path.name for path in net.iterdir())
+    except OSError:
+        return []
+    return [name for name in names if (net / name / "device").exists()] or [n for n in names if n != "lo"]
+
+
+def _read(path: Path) -> str:
+    """A file of the kernel's; empty where there is none (macOS)."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+class Sampler:
+    """Takes samples; rates are of the time since the sample before. To be closed.
+
+    `interfaces`: those whose bytes are counted; none: all physical ones. Makes nvidia-smi tell every `every_s`.
+    """
+
+    def __init__(self, every_s: float, interfaces: Sequence[str] = ()) -> None:
+        self.gpus = Feed(every_s)
+        self._interfaces = list(interfaces) or physical(NET)
+        self._home = os.path.expanduser("~")
+        self._before = self._look()
+
+    def close(self) -> None:
+        """End nvidia-smi."""
+        self.gpus.close()
+
+    @staticmethod
+    def _look() -> Tuple[float, Optional[Tuple[int, int]], Counters]:
+        return time.monotonic(), parse_stat(_read(PROC / "stat")), parse_net(_read(PROC / "net" / "dev"))
+
+    def sample(self) -> Dict[str, Any]:
+        """How busy the node is. `seconds`: the time that the rates are of; fractions are 0 .. 1."""
+        before, self._before = self._before, self._look()
+        seconds = self._before[0] - before[0]
+        received, sent = rates(before[2], self._before[2], self._interfaces, seconds)
+        used, total = parse_meminfo(_read(PROC / "meminfo")) or (None, None)
+        disk = os.statvfs(self._home)
+        return {
+            "time": time.time(),
+            "seconds": round(seconds, 3),
+            "cpus": os.cpu_count(),
+            "cpu_utilization": _rounded(busy(before[1], self._before[1]), 4),
+            "load_1m": round(os.getloadavg()[0], 2),
+            "memory_used_bytes": used,
+            "memory_total_bytes": total,
+            "interfaces": self._interfaces if sys.platform == "linux" else [],
+            "received_bytes_per_s": _rounded(received),
+            "sent_bytes_per_s": _rounded(sent),
+            "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+            "gpus": self.gpus.read(),
+        }
+
+
+def _rounded(value: Optional[float], digits: int = 0) -> Optional[float]:
+    return None if value is None else round(value, digits)
+
+
+def routes(peers: Sequence[str]) -> List[str]:
+    """The interfaces on the routes to the peers."""
+    from remote.node.checks.facts import route_interface
+
+    return sorted({name for name in map(route_interface, peers) if name})
+
+
+def command_usage(request: Mapping[str, Any], output: BinaryIO) -> None:
+    """`usage`: one sample after the other, every `every_s`; `samples` of them, or (None) until nobody reads.
+
+    Network bytes are those of the interfaces on the routes to `peers` (addresses), or of all physical ones.
+    """
+    every_s, left = float(request["every_s"]), request["samples"]
+    with closing(Sampler(every_s, routes(request["peers"]))) as sampler:
+        began = time.monotonic()
+        sampler.gpus.wait(FIRST_GPUS_S)
+        due = max(began + FIRST_S, time.monotonic())
+        while left is None or left > 0:
+            time.sleep(max(0.0, due - time.monotonic()))
+            frames.write(output, {"t": "usage", "usage": sampler.sample()})
+            due = max(due + every_s, time.monotonic())
+            left = None if left is None else left - 1

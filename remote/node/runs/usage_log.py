@@ -1,0 +1,132 @@
+"""A run's `usage/NODE.jsonl`: how busy the node was, a line a stretch of time, written while the run goes on."""
+
+import json
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from remote.node.runs import process
+from remote.node.runs.usage import Sampler
+from remote.node.storage.files import read_json
+
+FIRST_LINE_S = 1.0
+LINES_A_STEP = 256
+"""After so many lines a line is of twice the time: 2,048 lines last for 18 hours, 4,096 for half a year."""
+TICK_S = 5.0
+"""Samples are at most this far apart; a line is made of all that were taken in its time."""
+GPU_TICK_S = 2.0
+POLL_S = 0.5
+NICENESS = 10
+
+MEANS = ("cpu_utilization", "load_1m", "received_bytes_per_s", "sent_bytes_per_s")
+GPU_MEANS = ("utilization", "power_w")
+
+
+def line_s(written: int) -> float:
+    """How much time the next line is of, when so many have been written."""
+    return float(FIRST_LINE_S * 2 ** (written // LINES_A_STEP))
+
+
+def merge(samples: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """One line of several samples: means over their time, the most memory that was used, else the last."""
+    weights = [float(sample["seconds"]) for sample in samples]
+    gpus = []
+    for gpu in samples[-1]["gpus"] or []:
+        same = [_same_gpu(sample["gpus"], gpu["index"]) for sample in samples]
+        gpus.append(_merged(gpu, same, weights, GPU_MEANS))
+    merged = _merged(samples[-1], samples, weights, MEANS)
+    return dict(merged, seconds=round(sum(weights), 3), gpus=None if samples[-1]["gpus"] is None else gpus)
+
+
+def _merged(
+    last: Mapping[str, Any],
+    all_of_them: Sequence[Mapping[str, Any]],
+    weights: List[float],
+    means: Sequence[str],
+) -> Dict[str, Any]:
+    pairs = list(zip(all_of_them, weights))
+    merged = dict(last)
+    for key in means:
+        merged[key] = mean([(part.get(key), weight) for part, weight in pairs])
+    used = [part["memory_used_bytes"] for part in all_of_them if part.get("memory_used_bytes") is not None]
+    merged["memory_used_bytes"] = max(used) if used else None
+    return merged
+
+
+def _same_gpu(gpus: Optional[Sequence[Mapping[str, Any]]], index: int) -> Mapping[str, Any]:
+    return next((gpu for gpu in gpus or [] if gpu["index"] == index), {})
+
+
+def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:
+    """The mean of (value, weight); of the known ones, None where there are none."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    total = sum(weight for _, weight in known)
+    return round(sum(value * weight for value, weight in known) / total, 4) if total > 0 else None
+
+
+def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
+    """Keep the log from a process of its own until the run's runner has ended. Returns at once.
+
+    A second call for the same run does nothing. A run is worth more than its log: where that can't be kept (no
+    space, no process) there is none, and nothing else happens.
+    """
+    runner = read_json(run_dir / "runner.json")
+    if not runner:
+        return
+    try:
+        (run_dir / "usage").mkdir(mode=0o700)
+        _detach(lambda: _keep(runner, run_dir / "usage" / "{}.jsonl".format(node), interfaces))
+    except OSError:
+        return
+
+
+def _detach(work: Callable[[], None]) -> None:
+    """Do it in a process that has nothing to do with this one any more."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+            os.closerange(3, 256)
+            work()
+    finally:
+        os._exit(0)
+
+
+def _keep(runner: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
+    """Write the log until the runner has ended, or there is no space for it."""
+    os.nice(NICENESS)
+    samples: List[Dict[str, Any]] = []
+    written, running = 0, True
+    handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    with closing(Sampler(GPU_TICK_S, interfaces)) as sampler:
+        while running:
+            running = _lives_on(runner, min(line_s(written), TICK_S))
+            samples.append(sampler.sample())
+            if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
+                os.write(handle, json.dumps(merge(samples)).encode() + b"\n")
+                written += 1
+                samples.clear()
+
+
+def _lives_on(runner: Mapping[str, Any], seconds: float) -> bool:
+    """Wait that long; False, and at once, where the runner ends before."""
+    pid, born = runner["pid"], runner["birth"]
+    limit = time.monotonic() + seconds
+    while process.alive(pid, born):
+        left_s = limit - time.monotonic()
+        if left_s <= 0:
+            return True
+        began = time.monotonic()
+        process.wait_for_end([pid], left_s)
+        if time.monotonic() - began < left_s and process.alive(pid, born):
+            # Where the system can't wait for a process, looking costs one of its own (macOS).
+            time.sleep(min(POLL_S, max(0.0, limit - time.monotonic())))
+    return False

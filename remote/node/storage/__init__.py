@@ -1,0 +1,1 @@
+"""Files on a node: written, sent, synced, removed."""

@@ -1,0 +1,245 @@
+"""Checkpoints of runs on a node: found, sent, and placed where the next run looks for them.
+
+A run keeps them in `checkpoints/` of its folder. Of the built-in job one counts once its `step-N.json` is there,
+which is written last and tells the size of its file. Of a user's script every file of the folder counts;
+a link within the folder is the file that it leads to.
+
+What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
+launch moves it in. Nothing here ever changes what an earlier run has left.
+
+While a run goes on, the computer from which it was started may be told what there is by now, and ask for it.
+"""
+
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
+
+from remote.node import frames
+from remote.node.runs.supervisor import CHECKPOINTS, placed_for
+from remote.node.storage.files import NODE_HOME, is_regular, read_json, walk_files
+from remote.node.storage.sending import send_files
+
+BEAT_S = 5.0
+"""At least this often something is sent, so that the other side can tell work from a dead node."""
+LOOK_S = 5.0
+"""How often the folder of a run that goes on is looked at; and a script's files count as written after as long."""
+TELL_S = 120.0
+"""Between two times that the other side is told of it: what is told may be brought, which may be paid by size."""
+COPY_BYTES = 1024 * 1024
+
+
+def of_run(run: str, node: str) -> Path:
+    """The folder of a run's checkpoints on this machine; `node`: the name under which it took part."""
+    return NODE_HOME / "runs" / run / node / CHECKPOINTS
+
+
+def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
+    """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
+
+    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
+    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these the two of the newest one; of
+    a script's all, as nobody else knows which belong together.
+    """
+    if not whole:
+        plain = [
+            (status, name)
+            for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
+            if is_regular(status)
+        ]
+        return [
+            (name, status.st_size)
+            for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
+        ]
+    steps = []
+    for path in folder.glob("*.json"):
+        document = read_json(path)
+        name, step = document.get("file"), document.get("step")
+        if not (isinstance(name, str) and isinstance(step, int) and name and os.path.basename(name) == name):
+            continue
+        size = _size(folder / name)
+        if size >= 0 and size == document.get("bytes"):
+            steps.append((step, [(name, size), (path.name, _size(path))]))
+    counting = sorted(steps)
+    return [file for _, files in (counting[-1:] if newest else counting) for file in files]
+
+
+def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
+    """The status of the file that a link leads to, where that is in the folder, too; else the link's own."""
+    if not stat.S_ISLNK(status.st_mode):
+        return status
+    target = os.path.realpath(str(folder / name))
+    inside = target.startswith(os.path.realpath(str(folder)) + os.sep)
+    return os.stat(target) if inside and os.path.isfile(target) else status
+
+
+def _size(path: Path) -> int:
+    """Bytes of a plain file; -1 where there is none."""
+    status = _status(path)
+    return status.st_size if status is not None and is_regular(status) else -1
+
+
+def _status(path: Path) -> "Optional[os.stat_result]":
+    """A file's; None where it is gone, as a run that is going on may remove what is old."""
+    try:
+        return os.lstat(str(path))
+    except FileNotFoundError:
+        return None
+
+
+def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
+    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none."""
+    files = files_in(folder, whole, newest)
+    if not files:
+        return None
+    name, _ = files[-2] if whole else files[-1]
+    status = _status(folder / name)
+    return {
+        "files": len(files),
+        "bytes": sum(size for _, size in files),
+        "newest": name,
+        "written_ns": 0 if status is None else status.st_mtime_ns,
+    }
+
+
+def is_to_be_told(
+    found: Optional[Dict[str, Any]],
+    told: Optional[Dict[str, Any]],
+    *,
+    whole: bool,
+    told_s_ago: float,
+    written_s_ago: float,
+) -> bool:
+    """Whether what is there now is told: the first at once, then news, not too often.
+
+    A script's files only when none was written just now, as they may be half of a set. `written_s_ago` is negative
+    for a time that a script has set to the future.
+    """
+    if found is None or found == told:
+        return False
+    at_rest = whole or abs(written_s_ago) >= LOOK_S
+    return at_rest and (told is None or told_s_ago >= TELL_S)
+
+
+class News:
+    """What there is to go on from of a run that is going on, to be told now and then."""
+
+    def __init__(self, folder: Path, whole: bool) -> None:
+        self._folder = folder
+        self._whole = whole
+        self._told: Optional[Dict[str, Any]] = None
+        self._told_s = self._looked_s = time.monotonic() - TELL_S
+
+    def look(self) -> Optional[Dict[str, Any]]:
+        """What is to be told now, as `describe` says it of what is needed to go on. Never raises, and is cheap."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_S:
+            return None
+        self._looked_s = now
+        try:
+            found = describe(self._folder, self._whole, newest=True)
+        except (OSError, ValueError):
+            return None  # the run is at work there: what was listed may be gone by now
+        written_s_ago = time.time() - found["written_ns"] / 1e9 if found else 0.0
+        if not is_to_be_told(
+            found,
+            self._told,
+            whole=self._whole,
+            told_s_ago=now - self._told_s,
+            written_s_ago=written_s_ago,
+        ):
+            return None
+        self._told, self._told_s = found, now
+        return found
+
+
+def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it."""
+    found = [describe(of_run(run, node), whole) for run, node, whole in request["runs"]]
+    frames.write(output, {"t": "checkpoints", "found": found})
+
+
+def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`place`: those of a run (`source`: [id, node, whole]) for the one that is to be launched in `run_dir`.
+
+    The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
+    and gets copies. Sends a beat now and then while it copies. Half a set is never left, nor one of which nobody
+    hears.
+    """
+    run, node, whole = request["source"]
+    source, target = of_run(run, node), placed_for(Path(request["run_dir"]))
+    heartbeat = Heartbeat(output)
+    try:
+        for name, _ in files_in(source, whole):
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not (whole and _link(source / name, path)):
+                _copy(source / name, path, heartbeat)
+        frames.write(output, {"t": "placed"})
+    except BaseException:
+        # Also where the other side went away: it may have taken back by now what was there then.
+        shutil.rmtree(str(target), ignore_errors=True)
+        raise
+
+
+class Heartbeat:
+    """Tells the other side, at most every few seconds, that work goes on."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Work goes on."""
+        now = time.monotonic()
+        if now - self._last > BEAT_S:
+            self._last = now
+            frames.write(self._output, {"t": "beat"})
+
+
+def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
+    """Copy a file with its times: the newest of a folder stays that."""
+    with open(str(source), "rb") as reader, open(str(target), "wb") as writer:
+        for body in iter(lambda: reader.read(COPY_BYTES), b""):
+            writer.write(body)
+            heartbeat()
+    shutil.copystat(str(source), str(target))
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Whether a hard link could be made; some disks have none."""
+    try:
+        os.link(str(source), str(target))
+    except OSError:
+        return False
+    return True
+
+
+def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole]), or what is needed of them (`newest`)."""
+    run, node, whole = request["source"]
+    folder = of_run(run, node)
+    send_files(folder, [name for name, _ in files_in(folder, whole, request["newest"])], "", output)
+    frames.write(output, {"t": "done"})
+
+
+def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`discard`: take back what was placed, or had begun to be, for a run in `run_dir` that was not launched."""
+    shutil.rmtree(str(placed_for(Path(request["run_dir"]))), ignore_errors=True)
+    frames.write(output, {"t": "discarded"})
+
+
+def send_if_small(run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool) -> None:
+    """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large."""
+    folder = run_dir / CHECKPOINTS
+    files = files_in(folder, whole)
+    size = sum(size for _, size in files)
+    if size <= max_bytes:
+        send_files(folder, [name for name, _ in files], CHECKPOINTS, output)
+    elif failed:
+        reason = "{:.0f} MB, more than {:.0f} MB; they stay on the node until it is removed".format(
+            size / 1e6, max_bytes / 1e6
+        )
+        frames.write(output, {"t": "skipped", "path": CHECKPOINTS, "reason": reason})

@@ -1,0 +1,357 @@
+"""What gpuctl has left on a node's disk: environments, wheels, uv, code, runs; how large, how old, in use or not.
+
+Only what lies in folders of ours within `~/.gpuctl-node` is looked at. Links are never followed: neither what a link
+in the place of one of our folders leads to, nor anything that runs have linked to.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+from remote.node import frames
+from remote.node.checks import listening
+from remote.node.runs import process, supervisor
+from remote.node.storage import checkpoints
+from remote.node.storage.files import NODE_HOME, read_json, write_json
+
+FOLDERS = {"environment": "envs", "uv": "uv", "code": "code", "run": "runs", "program": "bin"}
+"""Kind → the folder that has one folder for each of that kind."""
+REMOVED = ".removed-"
+"""How names of folders begin that were about to be removed."""
+HERE_TOO = ("logs", "metrics", "ranks", "usage")
+"""Folders of a run that are brought to the computer which started it, all of them."""
+OWN = ("torchrun", "runner.json", "exit.json", "stop", "failure", "place.json", ".reserve")
+"""What the launcher and our own part keep beside them, of no use once the run is over."""
+MOST_FILES = 500
+"""Of a run that are told by name."""
+UV_CACHES = ("UV_CACHE_DIR", "XDG_CACHE_HOME")
+
+Item = Dict[str, Any]
+
+
+def command_leftovers(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`leftovers`: a frame an `item`, then `end` with the node's `home`, its free bytes and the size of uv's cache.
+
+    Request: `built_in`, ids of runs whose checkpoints are the built-in job's; `deadline_s`, how long sizes may take.
+    """
+    survey = Survey(set(request["built_in"]), float(request["deadline_s"]))
+    for item in survey.items():
+        frames.write(output, dict(item, t="item"))
+    disk = os.statvfs(str(NODE_HOME if NODE_HOME.is_dir() else NODE_HOME.parent))
+    end = {"home": home_id(), "free_bytes": disk.f_bavail * disk.f_frsize, "uv_cache": survey.uv_cache()}
+    frames.write(output, dict(end, t="end"))
+
+
+def home_id() -> Optional[str]:
+    """Random, the same on all nodes that share this home; None where it is not known, as on a full disk."""
+    path = NODE_HOME / "home.json"
+    if NODE_HOME.is_dir() and not read_json(path):
+        with contextlib.suppress(OSError):
+            write_json(path, {"id": os.urandom(8).hex()})
+    found = read_json(path).get("id")
+    return found if isinstance(found, str) else None
+
+
+def folders_in(folder: Path) -> List[str]:
+    """Names of the folders in a folder of ours; none where that is a link, or not there. Links are left out."""
+    if not is_folder(folder):
+        return []
+    with os.scandir(str(folder)) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(str(path)).st_mode)
+    except OSError:
+        return False
+
+
+class Sizes:
+    """Sizes on the disk, taken until a deadline. What has several names is counted once."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._limit = time.monotonic() + deadline_s
+        self._counted: Set[Tuple[int, int]] = set()
+
+    def of(self, path: Path) -> Item:
+        """`bytes` of a folder or file, of them those `shared` under other names; `whole`: it is all of it."""
+        total, shared, whole = 0, 0, True
+        pending = [str(path)]
+        device: Optional[int] = None
+        while pending:
+            if time.monotonic() > self._limit:
+                return {"bytes": total, "shared": shared, "whole": False}
+            here = pending.pop()
+            try:
+                status = os.lstat(here)
+                device = status.st_dev if device is None else device
+                if status.st_dev != device:
+                    continue  # another disk, which somebody has put there
+                if stat.S_ISDIR(status.st_mode):
+                    pending += [os.path.join(here, name) for name in os.listdir(here)]
+            except FileNotFoundError:
+                continue
+            except OSError:
+                whole = False
+                continue
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                key = (status.st_dev, status.st_ino)
+                if key in self._counted:
+                    continue
+                self._counted.add(key)
+                shared += status.st_blocks * 512
+            total += status.st_blocks * 512
+        return {"bytes": total, "shared": shared, "whole": whole}
+
+
+class Survey:
+    """One look at all that there is."""
+
+    def __init__(self, built_in: Set[str], deadline_s: float) -> None:
+        self._built_in = built_in
+        self._sizes = Sizes(deadline_s)
+        self._used = names_in_use()
+
+    def items(self) -> Iterator[Item]:
+        """What there is, a few facts of each."""
+        for name in folders_in(NODE_HOME):
+            if name.startswith(REMOVED):
+                yield self._item("removed", name, NODE_HOME / name)
+        for kind, folder in FOLDERS.items():
+            for name in folders_in(NODE_HOME / folder):
+                path = NODE_HOME / folder / name
+                if kind == "code":
+                    yield from self._code(name, path)
+                elif kind == "run":
+                    yield dict(self._item(kind, name, path), **self._run(name, path))
+                elif kind == "environment":
+                    yield dict(self._item(kind, name, path), used=environment_used(path))
+                elif kind != "program" or path != own_folder():
+                    yield self._item(kind, name, path)
+        if is_folder(NODE_HOME / "wheels"):
+            yield self._item("wheels", "wheels", NODE_HOME / "wheels")
+
+    def _item(self, kind: str, name: str, path: Path) -> Item:
+        in_use = (FOLDERS.get(kind), name) in self._used
+        return dict(self._sizes.of(path), kind=kind, name=name, used=modified(path), in_use=in_use)
+
+    def _code(self, name: str, path: Path) -> Iterator[Item]:
+        """A project's folder: what was sent, and what runs have written there, each as an item of its own."""
+        manifest = path.with_name(name + ".manifest.json")
+        sent: List[Path] = []
+        written: List[Path] = []
+        for file, was_sent in files_of_code(path):
+            (sent if was_sent else written).append(file)
+        used = modified(manifest) or modified(path)
+        in_use = ("code", name) in self._used
+        for kind, files in (("code", sent), ("written", written)):
+            sizes = [self._sizes.of(file) for file in files]
+            if files or kind == "code":
+                yield {
+                    "kind": kind,
+                    "name": name,
+                    "used": used,
+                    "in_use": in_use,
+                    "bytes": sum(size["bytes"] for size in sizes),
+                    "shared": sum(size["shared"] for size in sizes),
+                    "whole": all(size["whole"] for size in sizes),
+                }
+
+    def _run(self, run: str, path: Path) -> Item:
+        """Whether it is `over`, its `checkpoints` (their bytes; None: none), `files` that are of it alone."""
+        parts = parts_of(path)
+        sizes = [size for size in (self._checkpoints(run, part) for part in parts) if size is not None]
+        return {
+            "over": all(is_over(part) for part in parts),
+            "checkpoints": sum(sizes) if sizes else None,
+            "files": files_of_run(parts),
+        }
+
+    def _checkpoints(self, run: str, part: Path) -> Optional[int]:
+        """Bytes of a run's checkpoints on a node; None: there are none."""
+        try:
+            found = checkpoints.describe(part / supervisor.CHECKPOINTS, run in self._built_in)
+        except (OSError, RecursionError):
+            return 0  # there may be some
+        return None if found is None else int(found["bytes"])
+
+    def uv_cache(self) -> Optional[Item]:
+        """uv's own cache, which is everybody's on this node and never removed: its `path` and size."""
+        own, usual = (os.environ.get(name) for name in UV_CACHES)
+        path = Path(own or os.path.join(usual or os.path.expanduser("~/.cache"), "uv"))
+        return dict(self._sizes.of(path), path=str(path)) if is_folder(path) else None
+
+
+def own_folder() -> Path:
+    """The folder from which this is run."""
+    return Path(__file__).resolve().parents[3]
+
+
+def modified(path: Path) -> float:
+    """When something was last modified, Unix time; 0 where it is not there."""
+    try:
+        return os.lstat(str(path)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def environment_used(path: Path) -> float:
+    """When a run asked for an environment last; 0 where it was never finished."""
+    built = modified(path / "ready.json")
+    return max(built, modified(path / "used")) if built else 0.0
+
+
+def is_being_built(path: Path) -> bool:
+    """Whether somebody, on this node or one that shares the home, holds the lock of an environment's build."""
+    try:
+        with open(str(path.with_suffix(".lock")), "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def files_of_code(path: Path) -> Iterator[Tuple[Path, bool]]:
+    """Every file and link of a project's folder, and whether it is as it was sent."""
+    sent = read_json(path.with_name(path.name + ".manifest.json"))
+    for name in walk(path):
+        entry = sent.get(name)
+        yield path / name, isinstance(entry, list) and unchanged(path / name, entry)
+
+
+def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
+    """Paths, relative to a folder, of all in it that is no folder, however deep; links are not followed.
+
+    `leave_out`: names in the folder itself. Other disks that are mounted within are left out.
+    """
+    pending, device, mounts = [""], device_of(str(root)), mount_points()
+    top = os.path.realpath(str(root))
+    while pending:
+        inner = pending.pop()
+        try:
+            with os.scandir(os.path.join(top, inner)) as entries:
+                for entry in entries:
+                    if not inner and entry.name in leave_out:
+                        continue
+                    path = os.path.join(inner, entry.name)
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield path
+                    elif device_of(entry.path) == device and entry.path not in mounts:
+                        pending.append(path)
+        except OSError:
+            continue  # removed meanwhile, or nobody may look into it
+
+
+def folders_below(root: Path) -> Tuple[List[str], List[str]]:
+    """A folder and all within it, each before those that it holds, and where other disks are mounted within.
+
+    What links lead to is left out.
+    """
+    found, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
+    mounted: List[str] = []
+    for folder in found:  # it grows
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    inside = device_of(entry.path) == device and entry.path not in mounts
+                    (found if inside else mounted).append(entry.path)
+    return found, mounted
+
+
+def mount_points() -> Set[str]:
+    """Where something is mounted, also a folder of the same disk; empty where the system does not tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return set()
+    places = [line.split(b" ")[4] for line in lines]
+    return {
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), place))
+        for place in places
+    }
+
+
+def device_of(path: str) -> Optional[int]:
+    """Which disk something is on; None where it is not there."""
+    try:
+        return os.lstat(path).st_dev
+    except OSError:
+        return None
+
+
+def unchanged(file: Path, entry: List[Any]) -> bool:
+    """Whether a file is as the manifest has it."""
+    try:
+        status = os.lstat(str(file))
+        if len(entry) == 1:
+            return stat.S_ISLNK(status.st_mode) and os.readlink(str(file)) == entry[0]
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and [status.st_size, status.st_mtime_ns] == entry[:2]
+
+
+def parts_of(run: Path) -> List[Path]:
+    """The folders of a run's nodes that have this home."""
+    waiting = "." + supervisor.CHECKPOINTS
+    return [run / name for name in folders_in(run) if not name.endswith(waiting)]
+
+
+def is_over(part: Path) -> bool:
+    """Whether a run has ended here. False also where that is not known, as of another machine with this home."""
+    if supervisor.state(part)["running"]:
+        return False
+    known = read_json(part / "runner.json")
+    return (part / "exit.json").exists() or not known or known["boot_id"] == process.boot_id()
+
+
+def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
+    """Node, path and size of what a run has left that is not brought to where it was started in any case.
+
+    None: there are too many to tell.
+    """
+    found = []
+    for part in parts:
+        for path in walk(part, HERE_TOO + OWN):
+            try:
+                size = os.lstat(str(part / path)).st_size
+            except OSError:
+                continue
+            found.append({"node": part.name, "path": path, "bytes": size})
+            if len(found) > MOST_FILES:
+                return None
+    return found
+
+
+def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
+    """Folder and name of what a process of this user runs from, works in, has mapped, or has in a variable."""
+    homes = {os.fsencode(str(NODE_HOME)), os.fsencode(os.path.realpath(str(NODE_HOME)))}
+    folders = "|".join([*FOLDERS.values()]).encode()
+    pattern = b"(?:" + b"|".join(map(re.escape, homes)) + rb")/(" + folders + rb")/([^/\0\n:;\"' ]+)"
+    found: Set[Tuple[Optional[str], str]] = set()
+    for pid in listening.pids(proc):
+        if pid != os.getpid():
+            for folder, name in re.findall(pattern, _told_of(proc / str(pid))):
+                found.add((os.fsdecode(folder), os.fsdecode(name)))
+    return found
+
+
+def _told_of(process_folder: Path) -> bytes:
+    """The texts in which a process names files; empty for another user's."""
+    texts = []
+    for name in ("cmdline", "environ", "maps"):
+        try:
+            texts.append((process_folder / name).read_bytes())
+        except OSError:
+            continue
+    with contextlib.suppress(OSError):  # it is gone, or another user's
+        texts.append(os.fsencode(os.readlink(str(process_folder / "cwd"))))
+    return b"\n".join(texts)

@@ -1,0 +1,233 @@
+"""Removal of what gpuctl has left on a node: what was asked for by name, looked at again, and nothing else.
+
+What is removed is first given a hidden name, so that nobody takes a half for the whole; no link is followed.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+
+from remote.node import frames
+from remote.node.runs import supervisor
+from remote.node.storage import leftovers
+from remote.node.storage.checkpoints import Heartbeat
+from remote.node.storage.files import NODE_HOME
+
+LOCK_DEADLINE_S = 20.0
+LOCK_POLL_S = 0.1
+
+
+class Kept(Exception):
+    """Something is not removed, and why."""
+
+
+def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`clean`: remove `items` ([kind, name]); answers `cleaned` with the bytes `freed`, what was `removed`, and what
+    was `kept` ([kind, name, why]).
+
+    Says `beat` now and then. Raises OSError, before anything is removed, where a run is going on.
+    """
+    heartbeat, freed = Heartbeat(output), 0
+    removed: List[List[str]] = []
+    kept: List[List[str]] = []
+    doomed: List[Tuple[str, str, Path]] = []
+    with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
+        _take(lock, heartbeat)
+        others = supervisor.active_runs()
+        if others:
+            raise OSError("the run {} is going on here, and nothing was removed".format(others[0]))
+        in_use = leftovers.names_in_use()
+        for kind, name in request["items"]:
+            try:
+                folder = leftovers.FOLDERS.get("code" if kind == "written" else kind)
+                if (folder, name) in in_use:
+                    raise Kept("a process uses it")
+                if kind in ("code", "written"):
+                    bytes_freed, problem = _remove_files(name, sent=kind == "code", heartbeat=heartbeat)
+                    freed += bytes_freed
+                    if problem is None:
+                        removed.append([kind, name])
+                    else:
+                        kept.append([kind, name, problem])
+                else:
+                    doomed.append((kind, name, _set_aside(kind, name)))
+            except (Kept, OSError) as error:
+                kept.append([kind, name, _why(error)])
+    for kind, name, path in doomed:
+        bytes_freed, problem = remove_tree(path, heartbeat)
+        freed += bytes_freed
+        if problem is None:
+            removed.append([kind, name])
+        else:
+            kept.append([kind, name, problem])
+    frames.write(output, {"t": "cleaned", "freed": freed, "removed": removed, "kept": kept})
+
+
+def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
+    """Hold the lock under which runs are launched. Raises OSError where another holds it for long."""
+    limit = time.monotonic() + LOCK_DEADLINE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if time.monotonic() > limit:
+                raise OSError("a run is being started here, and nothing was removed") from error
+        heartbeat()
+        time.sleep(LOCK_POLL_S)
+
+
+def _set_aside(kind: str, name: str) -> Path:
+    """Give a folder of ours a hidden name, and return that. Raises Kept, OSError."""
+    path = _path_of(kind, name)
+    if kind == "environment" and leftovers.is_being_built(path):
+        raise Kept("it is being built")
+    if kind == "wheels" and any(
+        leftovers.is_being_built(NODE_HOME / "envs" / one) for one in leftovers.folders_in(NODE_HOME / "envs")
+    ):
+        raise Kept("an environment is being built from them")
+    if kind == "run" and not all(leftovers.is_over(part) for part in leftovers.parts_of(path)):
+        raise Kept("it is not known to be over")
+    if kind == "program" and path == leftovers.own_folder():
+        raise Kept("it is in use")
+    if kind == "removed":
+        return path
+    aside = NODE_HOME / (leftovers.REMOVED + os.urandom(8).hex())
+    path.rename(aside)
+    return aside
+
+
+def _path_of(kind: str, name: str) -> Path:
+    """Where an item lies: a folder of its own, of which nothing on the way is a link. Raises Kept."""
+    if kind == "wheels":
+        path = NODE_HOME / "wheels"
+    elif kind == "removed" and name.startswith(leftovers.REMOVED):
+        path = NODE_HOME / name
+    elif kind in leftovers.FOLDERS:
+        path = NODE_HOME / leftovers.FOLDERS[kind] / name
+    else:
+        raise Kept("nothing of gpuctl's is called so")
+    if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
+        raise Kept("nothing of gpuctl's is called so")
+    if not leftovers.is_folder(path.parent) and path.parent != NODE_HOME:
+        raise Kept("{} is a link".format(path.parent))
+    if not leftovers.is_folder(path):
+        raise Kept("it is no folder any more")
+    return path
+
+
+def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, Optional[str]]:
+    """Remove of a project's folder what was sent, or what runs have written, and folders that are then empty.
+
+    Returns the bytes that are free, and why something is left: one file that stays does not keep the others.
+    """
+    path, freed = _path_of("code", name), 0
+    folders, mounted = leftovers.folders_below(path)
+    problem = _is_mounted(mounted[0]) if mounted else None
+    for file, was_sent in list(leftovers.files_of_code(path)):
+        if was_sent == sent:
+            try:
+                freed += _unlink(str(file))
+            except FileNotFoundError:
+                continue  # a node that shares this home was faster
+            except OSError as error:
+                problem = problem or _why(error)
+            heartbeat()
+    for folder in sorted(folders, key=len, reverse=True):
+        with contextlib.suppress(OSError):  # what is not empty stays
+            os.rmdir(folder)
+    if sent:
+        # What stays was written by runs: the next sync sends all again, and leaves that alone.
+        manifest = path.with_name(name + ".manifest.json")
+        if manifest.exists():
+            manifest.unlink()
+    return freed, problem
+
+
+def _unlink(path: str) -> int:
+    """Remove a name; the bytes that are free by that."""
+    status = os.lstat(path)
+    os.unlink(path)
+    return status.st_blocks * 512 if status.st_nlink == 1 else 0
+
+
+def _rmdir(path: str) -> int:
+    """Remove an empty folder; the bytes that are free by that."""
+    size = os.lstat(path).st_blocks * 512
+    os.rmdir(path)
+    return size
+
+
+def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int, Optional[str]]:
+    """Remove a folder with all that is in it, however deep; the bytes that are free, and why something is left.
+
+    Folders are moved up to `root` before they are emptied, so that no path grows too long. Where something is mounted
+    within, that stays with all that is in it, and so does all where `root` is a link.
+    """
+    freed = 0
+    problem: Optional[str] = None
+    if root.is_symlink():
+        return 0, "{}: it is a link".format(root.name)
+    device = leftovers.device_of(str(root))
+    prefix, count, pending = os.urandom(8).hex(), 0, [str(root)]
+    while pending:
+        folder = pending.pop()
+        try:
+            os.chmod(folder, 0o700)
+            for entry in _entries(folder):
+                if heartbeat is not None:
+                    heartbeat()
+                try:
+                    if not entry.is_dir(follow_symlinks=False):
+                        freed += _unlink(entry.path)
+                    elif leftovers.device_of(entry.path) not in (device, None):
+                        problem = problem or _is_mounted(entry.path)
+                    else:
+                        count += 1
+                        moved = os.path.join(str(root), "{}-{}".format(prefix, count))
+                        _move(entry.path, moved)
+                        pending.append(moved)
+                except FileNotFoundError:
+                    continue  # a node that shares this home was faster
+                except OSError as error:
+                    problem = problem or _why(error)
+            if folder != str(root):
+                freed += _rmdir(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = problem or _why(error)
+    try:
+        freed += _rmdir(str(root))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        problem = problem or _why(error)
+    return freed, problem
+
+
+def _move(folder: str, to: str) -> None:
+    """Give a folder another name. Raises OSError where something is mounted on it, also from the same disk."""
+    try:
+        os.rename(folder, to)
+    except PermissionError:  # a folder that is closed can't be moved to another
+        os.chmod(folder, 0o700)
+        os.rename(folder, to)
+
+
+def _is_mounted(path: str) -> str:
+    return "{}: something else is mounted there".format(os.path.basename(path))
+
+
+def _entries(folder: str) -> "Iterator[os.DirEntry[str]]":
+    with os.scandir(folder) as entries:
+        yield from list(entries)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return "{}: {}".format(os.path.basename(str(error.filename)), error.strerror)
+    return str(error)

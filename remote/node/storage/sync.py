@@ -1,0 +1,236 @@
+"""The node's side of sync: takes a manifest, asks for what has changed, removes what has gone.
+
+A file is unchanged when its size, modification time and mode are those of the manifest, much as rsync decides
+it. Files, and links to files, are replaced by those of the same name; a folder with something in it never is.
+
+    {"root", "follow_deletions"}, {"t": "manifest"} + zlib(JSON)   →
+                                  ← {"t": "need", "paths", "removed", "root", "rsync"}
+    {"t": "chunk", "path", "last"} + bytes, …                      →
+    or, once rsync has brought what it could: {"t": "look"}        →    ← {"t": "need", …} of what is missing still
+    {"t": "sent"}                                                  →    ← {"t": "synced", "root"}
+"""
+
+import errno
+import json
+import os
+import shutil
+import stat
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
+
+from remote.node import frames
+from remote.node.storage.files import read_json, walk_files, write_json
+from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
+
+# An entry of a manifest: [size, modification time in ns, mode], or [link target] for a symbolic link.
+Manifest = Dict[str, List[Any]]
+
+
+def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
+    """`sync`: root, follow_deletions, then the manifest. Answers `need` with the paths, then takes their chunks.
+
+    With follow_deletions the folder is ours: what an earlier sync brought goes when it has gone there, and makes
+    room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
+    anything is sent, where something is in the way of a file.
+    """
+    shown: str = request["root"]
+    root = os.path.abspath(os.path.expanduser(shown))
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise NotADirectoryError("{} is a file there, and what is sent goes into a folder".format(shown))
+    os.makedirs(root, 0o700, exist_ok=True)
+    remove_left_behind(root)
+    manifest = _take_manifest(more)
+    ours: bool = request["follow_deletions"]
+    index = Path(root + ".manifest.json")
+    before: Manifest = read_json(index) if ours else {}
+    stale = _stale(root, manifest)
+    folders = _folders_of(stale)
+    found = _in_the_way(root, folders, stale, before if ours else None)
+    if found:
+        raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
+    removed = _remove_gone(Path(root), before, manifest)
+    if ours and before != manifest:
+        # Before the files come: what an interrupted sync has brought is known to the next one.
+        write_json(index, manifest)
+    need = {"t": "need", "paths": list(stale), "removed": removed, "root": root, "rsync": None}
+    with Staging(root) as staging:
+        if stale:
+            staging.make()
+            _make_room(root, folders, stale, follow_links=not ours)
+            if shutil.which("rsync") and staging.reaches(folders):
+                need["rsync"] = {"temporary": staging.name, "partial": os.path.join(root, PARTIAL)}
+        frames.write(output, need)
+        _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
+    shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
+    frames.write(output, {"t": "synced", "root": root})
+
+
+def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:
+    header, body = next(more, ({"t": "nothing"}, b""))
+    if header["t"] != "manifest":
+        raise EOFError("the connection ended before the list of files had come; run the command again")
+    manifest: Manifest = json.loads(zlib.decompress(body).decode())
+    return manifest
+
+
+def _stale(root: str, manifest: Manifest) -> "Dict[str, Optional[os.stat_result]]":
+    """The paths that are not as the manifest has them, sorted, each with what is there; None for nothing."""
+    stale = {}
+    for path, entry in manifest.items():
+        there = _lstat(root + "/" + path)
+        if there is None or not _unchanged(root + "/" + path, there, entry):
+            stale[path] = there
+    return {path: stale[path] for path in sorted(stale)}
+
+
+def _lstat(path: str) -> "Optional[os.stat_result]":
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _unchanged(path: str, there: "os.stat_result", entry: List[Any]) -> bool:
+    if len(entry) == 1:
+        return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry[0]
+    return stat.S_ISREG(there.st_mode) and [there.st_size, there.st_mtime_ns, there.st_mode & 0o777] == entry
+
+
+def _folders_of(paths: Iterable[str]) -> List[str]:
+    """The folders that paths are in, and those around them but for the root; each after the one that it is in."""
+    folders: Set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(folders)
+
+
+def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:
+    """Remove what an earlier sync brought and this one has not; what runs wrote themselves stays."""
+    removed = 0
+    for path in sorted(set(before) - set(now), reverse=True):
+        target = root / path
+        folders = [folder for folder in target.parents if root in folder.parents]
+        if any(folder.is_symlink() for folder in folders):
+            continue  # the folder was replaced by a link: what it leads to was not brought
+        if not (target.is_symlink() or target.is_file()):
+            continue
+        try:
+            target.unlink()
+            removed += 1
+            folder = target.parent
+            while folder != root and not os.listdir(str(folder)):
+                folder.rmdir()
+                folder = folder.parent
+        except FileNotFoundError:
+            continue  # a node that shares this home was faster
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    return removed
+
+
+def _in_the_way(
+    root: str,
+    folders: List[str],
+    stale: "Dict[str, Optional[os.stat_result]]",
+    before: Optional[Manifest],
+) -> str:
+    """What can't make room for the paths, as the end of a sentence; empty where there is room.
+
+    `before` is what an earlier sync brought, which may go; None: nothing may go, and linked folders are followed.
+    """
+    sentence = "{} is {} there, and {} here; nothing was changed: rename one of them"
+    fresh: Set[str] = set()
+    for name in folders:
+        there = None if name.rpartition("/")[0] in fresh else _lstat(os.path.join(root, name))
+        if there is None or (before is not None and not stat.S_ISDIR(there.st_mode) and name in before):
+            fresh.add(name)
+        elif not (
+            stat.S_ISDIR(there.st_mode) or (before is None and os.path.isdir(os.path.join(root, name)))
+        ):
+            return sentence.format(name, "a link" if stat.S_ISLNK(there.st_mode) else "a file", "a folder")
+    for path, there in stale.items():
+        full = os.path.join(root, path)
+        if there is None or path.rpartition("/")[0] in fresh or not os.path.isdir(full):
+            continue
+        link = stat.S_ISLNK(there.st_mode)
+        if before is None or not (path in before if link else _holds_only(before, root, path)):
+            return sentence.format(path, "a link to a folder" if link else "a folder", "a file")
+    return ""
+
+
+def _holds_only(before: Manifest, root: str, folder: str) -> bool:
+    """Everything in the folder was brought by an earlier sync; true of an empty one."""
+    held = walk_files(Path(root, folder))
+    return all("{}/{}".format(folder, name) in before for name, _ in held)
+
+
+def _make_room(
+    root: str, folders: List[str], stale: "Dict[str, Optional[os.stat_result]]", *, follow_links: bool
+) -> None:
+    """Make the folders of paths. What stands in the way of them was looked at by `_in_the_way`, and may go."""
+    for name in folders:
+        folder = os.path.join(root, name)
+        if os.path.isdir(folder) and (follow_links or not os.path.islink(folder)):
+            continue
+        if os.path.lexists(folder):
+            os.unlink(folder)
+        os.makedirs(folder, exist_ok=True)
+    for path, there in stale.items():
+        if there is not None and stat.S_ISDIR(there.st_mode):
+            for empty, _, _ in os.walk(os.path.join(root, path), topdown=False):
+                os.rmdir(empty)
+
+
+def _receive(
+    root: str,
+    need: Manifest,
+    more: Iterator[frames.Frame],
+    output: BinaryIO,
+    staging: Staging,
+) -> None:
+    """Take `chunk` frames until `sent`; every file grows in the staging folder and is renamed when whole."""
+    for path, entry in need.items():
+        if len(entry) == 1:
+            temporary = staging.fresh()
+            os.symlink(entry[0], temporary)
+            put(temporary, root + "/" + path)
+    coming, temporary, handle = "", "", -1
+    try:
+        for header, body in more:
+            if header["t"] == "sent":
+                return
+            if header["t"] == "look":
+                need = {path: need[path] for path in _stale(root, need)}
+                frames.write(output, {"t": "need", "paths": list(need)})
+                continue
+            path = header["path"]
+            if len(need.get(path, ())) != 3:
+                raise ValueError("a file that nobody asked for was sent: {}".format(path))
+            if path != coming:
+                if coming:
+                    raise ValueError("{} was sent before {} was whole".format(path, coming))
+                coming, temporary = path, staging.fresh()
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            _write(handle, body)
+            if header.get("last"):
+                _, mtime_ns, mode = need[path]
+                os.fchmod(handle, mode)
+                os.utime(handle, ns=(mtime_ns, mtime_ns))
+                os.close(handle)
+                coming, handle = "", -1
+                put(temporary, root + "/" + path)
+        raise EOFError("the connection ended before all files had come; the next sync goes on from here")
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _write(handle: int, body: bytes) -> None:
+    written = os.write(handle, body)
+    while written < len(body):
+        written += os.write(handle, memoryview(body)[written:])

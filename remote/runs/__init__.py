@@ -1,0 +1,1 @@
+"""Runs under way: followed, their files brought here, their end."""

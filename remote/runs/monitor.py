@@ -1,0 +1,410 @@
+"""A run under way: every node followed at once, the first failure stops the gang, a lost node is named.
+
+The nodes' files are the truth; connections come and go. Whoever attaches to a run later (`logs -f`,
+`results`, `stop`) does the same as the command that launched it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Literal
+
+from inventories.machine import Machine
+from inventories.run import NodeRecord, RankRecord, Run
+from inventories.store import ClusterFolder, RunFolder
+from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
+from remote.files import checkpoints
+from remote.files.mirror import Mirror
+from remote.runs.observer import Lines, Observer
+from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
+from remote.runs.state import record_of_end, stop_on_node
+from remote.sessions.bounds import Bounds, of_files
+from remote.sessions.connect import connect, reconnect
+from remote.sessions.session import Node
+
+SILENCE_S = 15.0
+"""The node sends something at least every 5 s."""
+RECONNECT_S = 25.0
+"""Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
+STOP_RETRY_S = 2.0
+MAX_LOGS_BYTES = 64 * 1000**3
+"""Of a run's logs and metrics, what is brought from a node at once."""
+LAST_WORDS = Bounds(total_s=600.0, max_bytes=MAX_LOGS_BYTES, grows=True)
+"""A node that was told to stop has said by then how the run ended; what it wrote until then takes its time beside."""
+OWN_END_S = 15.0
+"""A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "give way"]
+    """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
+    node: str = ""
+    rank: RankRecord | None = None
+    record: NodeRecord | None = None
+    error: Exception | None = None
+
+
+class Watch:
+    """Follows one run on all its nodes.
+
+    With `gang` the nodes stand and fall together: a failure or a lost node stops the rest. Without it nothing is
+    ever stopped: that is for commands that only look. With `mirror` the newest checkpoints are brought here now and
+    then while the run goes on.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: RunFolder,
+        machines: Mapping[str, Machine],
+        cluster: ClusterFolder,
+        observer: Observer,
+        *,
+        gang: bool,
+        mirror: bool = False,
+        nodes: Mapping[str, Node] | None = None,
+    ) -> None:
+        self._run = run
+        self._folder = folder
+        self._machines = machines
+        self._cluster = cluster
+        self._observer = observer
+        self._gang = gang
+        self._given = set(nodes or {})
+        self._nodes = dict(nodes or {})
+        self._parts = {part.name: part for part in run.nodes}
+        self._replicas = {part.name: Replica(folder, part) for part in run.nodes}
+        self._mirrors = {
+            part.name: Mirror(run, folder, observer) for part in run.nodes if mirror and part.rank == 0
+        }
+        """The first node's, where checkpoints are brought while the run goes on."""
+        # A SimpleQueue, as signal handlers put into it.
+        self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._open = set(self._parts)
+        """Nodes that still have something to say."""
+        self._failing: dict[str, float] = {}
+        """Nodes with a failed rank → when that was seen (monotonic)."""
+        self._to_stop: set[str] = set()
+        self._told: set[str] = set()
+        """Nodes that know that they are to stop."""
+        self._asking: dict[str, tuple[Thread, float]] = {}
+        """Nodes that are being told to stop → who does it, since when (monotonic)."""
+        self._locks = {name: Lock() for name in self._parts}
+        self._heard_s: dict[str, float] = {}
+        """Nodes that are followed → when they last said something, or else when that began (monotonic)."""
+        self.records: dict[str, NodeRecord] = {}
+        self.started_s: dict[str, float] = {}
+        """Nodes whose launcher is under way → monotonic time of it."""
+        self.ended_s: float | None = None
+        """Monotonic time at which the last node's launcher had ended."""
+        self.gave_way = False
+        """Whether `give_way` is what ended it."""
+        self.interrupts = 0
+        """How often a person pressed Ctrl-C, also after the run had ended."""
+        self._interrupts_handled = 0
+
+    def go(
+        self,
+        *,
+        launches: Mapping[str, dict[str, Any]] | None = None,
+        wait: bool = True,
+        on_started: Callable[[], None] | None = None,
+    ) -> None:
+        """Follow all nodes until the run is over (`wait`), or bring what there is now.
+
+        With `launches`, each node's launcher is started first. Raises what broke in a follower's thread.
+        """
+        for name in self._parts:
+            launch = (launches or {}).get(name)
+            Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
+        try:
+            self._wait(on_started)
+        finally:
+            for mirror in self._mirrors.values():
+                mirror.close()
+        self.ended_s = self.ended_s or time.monotonic()
+
+    def _wait(self, on_started: Callable[[], None] | None) -> None:
+        while self._open or any(thread.is_alive() for thread, _ in self._asking.values()):
+            try:
+                event = self._events.get(timeout=0.2)
+            except Empty:
+                self._stop_overdue()
+                continue
+            self._handle(event)
+            if event.kind == "started" and len(self.started_s) == len(self._parts) and on_started:
+                on_started()
+
+    def close(self) -> None:
+        """Close the connections that were opened here."""
+        for name in set(self._nodes) - self._given:
+            self._nodes[name].close()
+
+    def interrupt(self) -> None:
+        """Ctrl-C, from a signal handler: the first stops the run; a later one leaves, once all nodes were told."""
+        self.interrupts += 1
+        self._events.put(_Event(kind="interrupted"))
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Names of the nodes that could not be asked how they ended."""
+        return frozenset(name for name, record in self.records.items() if record.lost)
+
+    def give_way(self) -> None:
+        """Stop the run on every node, unless it is about to end already. From any thread."""
+        self._events.put(_Event(kind="give way"))
+
+    def _handle(self, event: _Event) -> None:
+        match event.kind:
+            case "crashed":
+                assert event.error is not None
+                raise event.error
+            case "interrupted":
+                self._interrupted()
+            case "give way" if not (self.records or self._to_stop):
+                self.gave_way = True
+                self._stop_all()
+            case "started":
+                self.started_s[event.node] = time.monotonic()
+                self._observer.node(event.node, "ranks are starting")
+            case "rank" if event.rank is not None and event.rank.exit_code not in (None, 0):
+                self._failing.setdefault(event.node, time.monotonic())
+                self._stop_others(event.node)
+            case "ended" if event.record is not None:
+                self._ended(event.node, event.record)
+            case "lost" if event.record is not None and event.node in self.records:
+                self._observer.note(f"{event.node}: not everything was brought back: {event.record.failure}")
+            case "lost" if event.record is not None:
+                if not self._gang:
+                    self._observer.note(f"{event.node} could not be asked: {event.record.failure}")
+                self._ended(event.node, event.record)
+                if not event.record.lost:
+                    save_node_record(self._folder, event.record)
+            case "done":
+                # The node's word is kept once everything has come with it: until then a later command asks again.
+                save_node_record(self._folder, self.records[event.node])
+        if event.kind in ("done", "lost", "left"):
+            self._open.discard(event.node)
+
+    def _ended(self, name: str, record: NodeRecord) -> None:
+        self.records[name] = record
+        if len(self.records) == len(self._parts):
+            self.ended_s = time.monotonic()
+        failed = record.exit_code != 0
+        self._observer.node(
+            name, record.failure or ("stopped" if record.stopped else "failed" if failed else "done")
+        )
+        if failed:
+            self._stop_others(name)
+
+    def _interrupted(self) -> None:
+        self._interrupts_handled += 1
+        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._told))
+        if self._interrupts_handled == 1:
+            self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
+            self._stop_all()
+        elif waiting and self._interrupts_handled == 2:
+            self._observer.note(f"telling {waiting} to stop, one moment; Ctrl-C again: without that")
+        else:
+            told = (
+                f"not told to stop, so the run may go on there: {waiting}"
+                if waiting
+                else "every node was told to stop"
+            )
+            self._observer.note(f"{told}; not waiting for the end")
+            self._open.clear()
+            self._asking.clear()
+
+    def _stop_all(self) -> None:
+        for name in self._parts:
+            self._stop(name)
+
+    def _stop_others(self, failed: str) -> None:
+        if self._gang:
+            for name in self._parts:
+                if name != failed:
+                    self._stop(name)
+
+    def _stop_overdue(self) -> None:
+        """Stop nodes that do not end by themselves, and try again where telling them has failed."""
+        now = time.monotonic()
+        for name, since in self._failing.items():
+            if self._gang and now - since > OWN_END_S:
+                self._stop(name)
+        for name in self._to_stop - self._told:
+            thread, since = self._asking.get(name, (None, 0.0))
+            if (
+                thread is not None
+                and not thread.is_alive()
+                and now - since > STOP_RETRY_S
+                and name in self._open
+            ):
+                self._ask(name)
+
+    def _stop(self, name: str) -> None:
+        said = self.records.get(name)
+        if name not in self._to_stop and (said is None or said.lost):
+            self._to_stop.add(name)
+            self._observer.node(name, "stopping")
+            self._ask(name)
+
+    def _ask(self, name: str) -> None:
+        thread = Thread(target=self._ask_to_stop, args=(name,), daemon=True, name=f"stop {name}")
+        self._asking[name] = (thread, time.monotonic())
+        thread.start()
+
+    def _ask_to_stop(self, name: str) -> None:
+        try:
+            stop_on_node(self._node(name), self._parts[name], on_told=lambda: self._told.add(name))
+        except NodeFailed as error:
+            self._observer.note(str(error))
+        except RemoteError as error:
+            if name not in self._told:
+                self._observer.note(f"{name} could not be told to stop: {error}")
+
+    def _node(self, name: str) -> Node:
+        with self._locks[name]:
+            if name not in self._nodes:
+                self._nodes[name] = connect(self._machines[name], self._cluster)
+            return self._nodes[name]
+
+    def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
+        """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
+        self._heard_s[name] = time.monotonic()
+        try:
+            while True:
+                try:
+                    self._follow_once(name, launch if name not in self.started_s else None, wait)
+                    return
+                except ConnectionLost as error:
+                    self._give_up_if_silent(name, error)
+                    self._observer.node(name, "connection lost, reconnecting")
+                    self._reconnect(name, error)
+        except NodeFailed as error:
+            # The node's own word: it could not start the run.
+            self._lose(name, str(error), lost=False)
+        except BadAnswer as error:
+            self._stop_unwatched(name)
+            self._lose(name, str(error), lost=True)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            self._stop_unwatched(name)
+            self._lose(name, f"the node sent something that can't be understood: {error!r}", lost=True)
+        except RemoteError as error:
+            self._lose(name, str(error), lost=True)
+        except Exception as error:  # noqa: BLE001 - raised again by `go`, in the caller's thread
+            self._events.put(_Event(kind="crashed", node=name, error=error))
+
+    def _lose(self, name: str, failure: str, *, lost: bool) -> None:
+        record = NodeRecord(node=name, launcher=self._run.mode, failure=failure, lost=lost)
+        self._events.put(_Event(kind="lost", node=name, record=record))
+
+    def _stop_unwatched(self, name: str) -> None:
+        """What can't be followed must not go on by itself."""
+        if self._gang:
+            self._ask_to_stop(name)
+
+    def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
+        """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
+        silent_s = time.monotonic() - self._heard_s[name]
+        if silent_s > SILENCE_S + RECONNECT_S:
+            raise ConnectionLost(
+                f"the node was lost: it can be logged in to, but has said nothing for {silent_s:.0f} s. Its disk may "
+                "hang, its memory be used up, or large packets be lost on the way."
+            ) from why
+
+    def _reconnect(self, name: str, why: ConnectionLost) -> None:
+        with self._locks[name]:
+            broken = self._nodes.pop(name, None)
+            self._given.discard(name)
+            if broken is not None:
+                broken.close()
+            try:
+                self._nodes[name] = reconnect(self._machines[name], self._cluster, deadline_s=RECONNECT_S)
+            except RemoteError as error:
+                raise ConnectionLost(
+                    f"the node was lost ({_said(name, why)}) and could not be reached again within "
+                    f"{RECONNECT_S:.0f} s: {error}"
+                ) from error
+
+    def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
+        replica, mirror, node = self._replicas[name], self._mirrors.get(name), self._node(name)
+        replica.intake.begin_again()
+        request = {
+            "run_dir": self._parts[name].run_dir,
+            "offsets": replica.offsets(),
+            "records": replica.records(),
+            "wait": wait,
+            "max_artifact_bytes": MAX_ARTIFACT_BYTES,
+            # A later run looks for them where this one's first node left them.
+            "checkpoints": {
+                "whole": self._run.built_in,
+                "max_bytes": MAX_CHECKPOINT_BYTES,
+                "mirror": mirror is not None,
+            }
+            if self._parts[name].rank == 0
+            else None,
+            "launch": launch,
+        }
+        lines = Lines(self._observer, name)
+        done = ended = ending = False
+        # A run goes on for as long as it likes; a look at one, and what follows upon its end, does not.
+        bounds = Bounds(max_bytes=None) if wait else of_files(MAX_LOGS_BYTES)
+        with node.converse("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
+            for header, body in talk.frames():
+                self._heard_s[name] = time.monotonic()
+                if name in self._told and not ending:
+                    ending = True
+                    talk.bound(LAST_WORDS)
+                kind = header.get("t")
+                if kind == "started":
+                    self._events.put(_Event(kind="started", node=name))
+                elif kind == "file":
+                    replica.append(header["path"], int(header["offset"]), body)
+                    lines.feed(header["path"], body)
+                elif kind == "record":
+                    self._events.put(
+                        _Event(kind="rank", node=name, rank=replica.record(header["path"], body))
+                    )
+                elif kind == "checkpoint" and mirror is not None:
+                    mirror.told(node, checkpoints.told(header))
+                elif kind == "end":
+                    ending = True
+                    talk.bound(of_files(MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES))
+                    if mirror is not None:
+                        mirror.close()  # the end brings its own
+                    lines.flush()
+                    ended = self._end(name, header["state"])
+                elif kind == "chunk":
+                    replica.intake.chunk(header["path"], int(header["offset"]), body)
+                elif kind == "complete":
+                    size, digest = int(header["bytes"]), str(header["sha256"])
+                    replica.intake.complete(header["path"], size, digest, int(header["mode"]))
+                elif kind == "skipped":
+                    self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
+                elif kind == "done":
+                    done = True
+                elif kind != "beat":
+                    raise BadAnswer(f"{name}: sent {kind!r}, which is not part of a run.")
+        replica.intake.discard()
+        for path, why in replica.intake.refused.items():
+            self._observer.note(f"{name}: the file {path!r} was refused: {why}.")
+        if not done:
+            raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
+        replica.keep_checkpoints()
+        self._events.put(_Event(kind="done" if ended else "left", node=name))
+
+    def _end(self, name: str, state: Mapping[str, Any]) -> bool:
+        """What the node says of the run's end; False where it goes on."""
+        if state["running"]:
+            return False
+        record = record_of_end(name, self._run.mode, state)
+        self._events.put(_Event(kind="ended", node=name, record=record))
+        return True
+
+
+def _said(name: str, error: RemoteError) -> str:
+    """An error's sentence as a part of another that names the node."""
+    return str(error).removeprefix(f"{name}: ").removesuffix(".")

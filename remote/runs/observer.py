@@ -1,0 +1,69 @@
+"""Who watches a run, and how a node's chunks of bytes become the lines that are shown."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from remote.runs.run_files import metrics_line
+
+OVERWRITTEN_S = 1.0
+
+
+class Observer(Protocol):
+    """Who wants to see what happens. Called from several threads."""
+
+    def node(self, name: str, text: str) -> None:
+        """What a node is doing now."""
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """One metrics line of a rank."""
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """One line of a rank's log, or of the launcher's (rank None)."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+
+class Lines:
+    """Cuts the chunks of a node's files into lines for the observer.
+
+    A progress bar that writes over itself (`\\r`) is told of about once a second, as it then stands.
+    """
+
+    def __init__(self, observer: Observer, node: str) -> None:
+        self._observer = observer
+        self._node = node
+        self._rest: dict[str, bytes] = {}
+        self._told_s: dict[str, float] = {}
+
+    def feed(self, path: str, body: bytes) -> None:
+        """Take the next bytes of a file; tell of the lines that are complete."""
+        *lines, rest = (self._rest.pop(path, b"") + body).split(b"\n")
+        for line in lines:
+            self._tell(path, line)
+        *_, shown, rest = rest.rsplit(b"\r", 2) if rest.count(b"\r") > 1 else (b"", b"", rest)
+        now = time.monotonic()
+        if shown and now - self._told_s.get(path, 0.0) >= OVERWRITTEN_S:
+            self._told_s[path] = now
+            self._tell(path, shown)
+        self._rest[path] = rest[-65_536:]
+
+    def flush(self) -> None:
+        """The files have ended: tell of what came without a line's end."""
+        for path, rest in self._rest.items():
+            if rest:
+                self._tell(path, rest)
+        self._rest.clear()
+
+    def _tell(self, path: str, line: bytes) -> None:
+        folder, _, name = path.partition("/")
+        number = name[5:].partition(".")[0] if name.startswith("rank-") else ""
+        rank = int(number) if number.isdecimal() else None
+        if folder == "logs":
+            # What a terminal would show of it: the last state.
+            self._observer.log(
+                rank, self._node, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+            )
+        elif folder == "metrics" and rank is not None and (parsed := metrics_line(line)) is not None:
+            self._observer.metric(rank, parsed)

@@ -1,0 +1,229 @@
+"""The run's files as they arrive here: logs and metrics that grow, records, artifacts."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from inventories import lock
+from inventories.codec import dump, from_json, load
+from inventories.errors import CorruptFile
+from inventories.files import write_atomic
+from inventories.run import NodeRecord, RankRecord, Run, RunNode
+from inventories.store import RunFolder
+from remote.errors import BadAnswer
+from remote.files.receive import Intake
+
+MAX_ARTIFACT_BYTES = 4 * 1000**3
+"""Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
+MAX_CHECKPOINT_BYTES = 64 * 1000**2
+"""Checkpoints that are brought back with a run's end, which is to take seconds; larger ones stay on the node."""
+
+MAX_METRICS_LINE_BYTES = 65_536
+
+Record = TypeVar("Record", RankRecord, NodeRecord)
+
+
+def incoming(folder: RunFolder) -> Path:
+    """Where this process takes in artifacts, a folder a node: two commands may bring the same run's at once."""
+    return folder.path / f"incoming-{os.getpid()}"
+
+
+def mirrored_path(folder: RunFolder) -> Path:
+    """A file that is there while the checkpoints here are known to be those of a run that was going on.
+
+    The run's first node may have newer ones then.
+    """
+    return folder.path / "mirrored"
+
+
+def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
+    """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
+
+    Two commands may do so at once: the later one's stay. Raises InventoryError where the folder can't be locked.
+    """
+    old, mark = brought.with_name(".replaced"), mirrored_path(folder)
+    shutil.rmtree(old, ignore_errors=True)
+    with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
+        if not final:
+            mark.touch(mode=0o600)
+        if folder.checkpoints_path.exists():
+            folder.checkpoints_path.rename(old)
+        brought.rename(folder.checkpoints_path)
+        if final:
+            mark.unlink(missing_ok=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class Replica:
+    """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
+
+    def __init__(self, folder: RunFolder, node: RunNode) -> None:
+        self._folder = folder
+        self._node = node
+        ranks = range(node.first_rank, node.first_rank + node.nproc)
+        self._growing = {f"logs/{node.name}.log"}
+        self._growing |= {f"logs/rank-{rank}.log" for rank in ranks}
+        self._growing |= {f"metrics/rank-{rank}.jsonl" for rank in ranks}
+        self._growing.add(f"usage/{node.name}.jsonl")
+        self._records = {f"ranks/rank-{rank}.json": rank for rank in ranks}
+        self.intake = Intake(
+            incoming(folder) / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES
+        )
+
+    def offsets(self) -> dict[str, int]:
+        """The node's growing files, each with the number of its bytes that are here already."""
+        return {name: self._size(name) for name in sorted(self._growing)}
+
+    def records(self) -> list[str]:
+        """The paths of the node's rank records."""
+        return sorted(self._records)
+
+    def keep_checkpoints(self) -> None:
+        """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
+
+        Where one was refused, what is there stays: half a set is no set.
+        """
+        brought = self.intake.root / "checkpoints"
+        whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
+        if whole and brought.is_dir():
+            keep_checkpoints(self._folder, brought, final=True)
+
+    def _size(self, path: str) -> int:
+        target = self._folder.path / path
+        return target.stat().st_size if target.exists() else 0
+
+    def append(self, path: str, offset: int, body: bytes) -> None:
+        """Append to a log or a metrics file of one of the node's own ranks, or to the node's usage."""
+        if path not in self._growing:
+            raise BadAnswer(f"{self._node.name} sent {path!r}, which is none of its files; it was refused.")
+        if not 0 <= offset <= self._size(path):
+            raise BadAnswer(f"{self._node.name} sent byte {offset} of {path}, out of order; it was refused.")
+        target = self._folder.path / path
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
+            file.seek(offset)
+            file.write(body)
+
+    def record(self, path: str, body: bytes) -> RankRecord:
+        """Keep a rank's record."""
+        if path not in self._records:
+            raise BadAnswer(f"{self._node.name} sent {path!r}, which is none of its records; it was refused.")
+        try:
+            document = json.loads(body)
+            known = {key: document[key] for key in RankRecord.__dataclass_fields__ if key in document}
+            record = from_json(RankRecord, known, path)
+        except (ValueError, TypeError, CorruptFile) as error:
+            raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {error}") from error
+        if record.rank != self._records[path]:
+            raise BadAnswer(f"{self._node.name}: {path} is the record of rank {record.rank}; it was refused.")
+        write_atomic(self._folder.path / path, dump(record))
+        return record
+
+
+def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
+    """Move what the nodes brought into `artifacts/`.
+
+    A name that two nodes brought with different content is kept from the node of lower rank; the other's is
+    put under `artifacts/<node's name>/`.
+    """
+    for node in sorted(nodes, key=lambda node: node.rank):
+        brought = incoming(folder) / node.name / "artifacts"
+        for file in sorted(path for path in brought.rglob("*") if path.is_file()):
+            name = file.relative_to(brought)
+            target = folder.artifacts_path / name
+            if target.exists() and not _same(target, file):
+                target = folder.artifacts_path / node.name / name
+            try:
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file.replace(target)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                # One node's file has the name of another node's folder.
+                target = folder.artifacts_path / node.name / name
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file.replace(target)
+    for left in folder.path.glob("incoming-*"):
+        pid = int(left.name.partition("-")[2])
+        if pid == os.getpid() or not psutil.pid_exists(pid):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    def digest(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+    return one.stat().st_size == other.stat().st_size and digest(one) == digest(other)
+
+
+def read_rank_records(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, list[RankRecord]]:
+    """The records that have arrived, by node."""
+    return {
+        node.name: _records(RankRecord, [_rank_path(folder, node.first_rank + n) for n in range(node.nproc)])
+        for node in nodes
+    }
+
+
+def save_node_record(folder: RunFolder, record: NodeRecord) -> None:
+    """Keep a node's record here, as `nodes/NAME.json`."""
+    write_atomic(folder.nodes_path / f"{record.node}.json", dump(record))
+
+
+def read_node_records(folder: RunFolder, nodes: Sequence[RunNode]) -> list[NodeRecord]:
+    """The records that are here."""
+    return _records(NodeRecord, [folder.nodes_path / f"{node.name}.json" for node in nodes])
+
+
+def _rank_path(folder: RunFolder, rank: int) -> Path:
+    return folder.ranks_path / f"rank-{rank}.json"
+
+
+def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:
+    again = "Remove the file; `gpuctl results` brings it again while the machines are there."
+    return [load(cls, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]
+
+
+def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]:
+    """Metrics lines by rank; a line that is no JSON object (a torn last one) is left out."""
+    return {
+        rank: list(_lines(folder.path / "metrics" / f"rank-{rank}.jsonl")) for rank in range(run.world_size)
+    }
+
+
+def read_usage(folder: RunFolder, run: Run) -> dict[str, list[dict[str, Any]]]:
+    """How busy each node was: its lines, as the node wrote them."""
+    return {node.name: list(_lines(folder.path / "usage" / f"{node.name}.jsonl")) for node in run.nodes}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            parsed = metrics_line(line)
+            if parsed is not None:
+                yield parsed
+
+
+def metrics_line(line: bytes) -> dict[str, Any] | None:
+    """One line of a metrics file; None where it is no JSON object, or longer than a line of metrics can be."""
+    try:
+        parsed = json.loads(line) if len(line) <= MAX_METRICS_LINE_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def tail(folder: RunFolder, rank: int, *, max_bytes: int = 16_384) -> str:
+    """The end of a rank's log; empty where there is none."""
+    path = folder.path / "logs" / f"rank-{rank}.log"
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - max_bytes))
+        return file.read().decode(errors="replace")

@@ -1,0 +1,81 @@
+"""A run on one of its nodes: whether it goes on there, what the node says of its end, and how it is ended."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from inventories.codec import from_json
+from inventories.errors import CorruptFile
+from inventories.machine import Machine
+from inventories.run import NodeRecord, Run, RunNode
+from inventories.store import ClusterFolder
+from remote.errors import BadAnswer, NodeFailed, RemoteError
+from remote.sessions.bounds import Bounds
+from remote.sessions.connect import connect
+from remote.sessions.fanout import fan_out
+from remote.sessions.session import Node
+
+TOLD_S = 15.0
+"""A node that does its work says within this time that it knows of it."""
+STOP_DEADLINE_S = 25.0
+LATEST_CLOCK_S = 2.0**33
+"""No node's clock is later, unix time: in the year 2242."""
+
+
+def is_running(node: Node, part: RunNode) -> bool | None:
+    """Whether the node says that its part of the run goes on; None where it knows nothing of it. One round trip."""
+    running = node.ask("run_state", {"run_dir": part.run_dir}).get("running")
+    if running is not None and not isinstance(running, bool):
+        raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
+    return running
+
+
+def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
+    """What the node says of the run's end, as it is kept. Raises BadAnswer."""
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "failure")
+    said = {key: state[key] for key in keys if key in state}
+    try:
+        record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
+    except CorruptFile as error:
+        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
+    for when in (record.ended_at, record.stopped_at):
+        if when is not None and not 0 <= when <= LATEST_CLOCK_S:
+            raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
+    return record
+
+
+def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:
+    """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
+
+    Raises NodeFailed where it goes on all the same.
+    """
+    request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}, False
+    bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
+    with node.converse("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
+        for header, _ in talk.frames():
+            if header.get("t") == "told":
+                on_told()
+                talk.wait_up_to(STOP_DEADLINE_S + TOLD_S)
+            elif header.get("t") == "stopped":
+                over = header["state"]["running"] is False
+    if not over:
+        raise NodeFailed(
+            f"{node.name}: the run was told to stop and goes on, {STOP_DEADLINE_S:.0f} s later. Its processes may "
+            "hang in the driver or on a disk; where they can't be killed, the machine has to be booted again."
+        )
+
+
+def stop_everywhere(
+    run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder
+) -> dict[str, RemoteError | None]:
+    """End a run on all its nodes at once; every node's error, or None."""
+
+    def one(part: RunNode) -> bool:
+        node = connect(machines[part.name], cluster)
+        try:
+            stop_on_node(node, part)
+        finally:
+            node.close()
+        return True
+
+    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
+    return {outcome.node: outcome.error for outcome in outcomes}

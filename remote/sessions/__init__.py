@@ -1,0 +1,1 @@
+"""Open connections to nodes, and what is asked of the node's part over them."""

@@ -1,0 +1,35 @@
+"""Connecting to a machine, whatever its transport."""
+
+import time
+
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.errors import Unreachable
+from remote.sessions.session import Node
+from remote.transport import open_transport
+
+CONNECT_TIMEOUT_S = 15.0
+
+
+def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Node:
+    """Open the connection to a machine of the cluster.
+
+    Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent, AuthenticationFailed.
+    """
+    return Node(machine, open_transport(machine, cluster, timeout_s))
+
+
+def reconnect(machine: Machine, cluster: ClusterFolder, *, deadline_s: float) -> Node:
+    """Connect again to a machine that was reachable a moment ago, with a growing pause between attempts.
+
+    A wrong host key or a refused login ends it at once. Raises the last Unreachable after the deadline.
+    """
+    limit, pause_s = time.monotonic() + deadline_s, 0.5
+    while True:
+        try:
+            return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - time.monotonic())))
+        except Unreachable:
+            if time.monotonic() + pause_s > limit:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 5.0)

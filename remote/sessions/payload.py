@@ -1,0 +1,75 @@
+"""How the node's part (`remote/node`) gets to a node and is asked to do something there."""
+
+import hashlib
+import io
+import shlex
+import zipfile
+import zlib
+from functools import cache
+from pathlib import Path
+
+ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
+
+BOOT = """\
+import os, sys
+digest, size = sys.argv[1], int(sys.argv[2])
+data = sys.stdin.buffer.read(size)
+root = os.path.expanduser("~/.gpuctl-node")
+home = os.path.join(root, "bin", digest)
+temporary = "%s.%s" % (home, os.urandom(8).hex())
+try:
+    if not os.path.isdir(home):
+        import io, shutil, zipfile, zlib
+        os.makedirs(root, 0o700, exist_ok=True)
+        try:
+            zipfile.ZipFile(io.BytesIO(zlib.decompress(data))).extractall(temporary)
+            try:
+                os.rename(temporary, home)
+            except OSError:
+                if not os.path.isdir(home):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+except OSError as error:
+    sys.stderr.write("%s\\n" % error)
+    sys.exit(91 if error.errno in (28, 122) else 90)
+sys.argv = [home] + sys.argv[3:]
+import runpy
+runpy.run_path(home, run_name="__main__")
+"""
+"""Takes the packed payload from standard input, unpacks it once, and goes on as what was in it."""
+
+
+@cache
+def packed() -> tuple[str, bytes]:
+    """`remote/node` as a compressed archive, with its digest. The same sources give the same bytes.
+
+    It is compressed as a whole, as its modules are much alike: a quarter less than each by itself.
+    """
+    root = Path(__file__).parents[1]
+    sources = [root / "__init__.py", *sorted((root / "node").rglob("*.py"))]
+    files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
+    files["__main__.py"] = ENTRY.encode()
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_STORED)
+    return digest, zlib.compress(buffer.getvalue())
+
+
+def first_command(python: str, command: str) -> tuple[str, bytes]:
+    """The shell command of a connection's first request, and the bytes to send ahead of it."""
+    digest, data = packed()
+    return shlex.join([python, "-I", "-c", BOOT, digest, str(len(data)), command]), data
+
+
+def next_command(python: str, command: str) -> str:
+    """The shell command of every later request."""
+    # The shell expands ~: home folders may have names that are not ours to guess.
+    return f'{shlex.quote(python)} -I "$HOME"/.gpuctl-node/bin/{packed()[0]} {shlex.quote(command)}'
+
+
+def argv_on_node(python: str, home: str, *arguments: str) -> list[str]:
+    """The argv of the node's part, for a process started on the node itself, whose home folder is known."""
+    return [python, "-I", f"{home}/.gpuctl-node/bin/{packed()[0]}", *arguments]

@@ -1,0 +1,339 @@
+"""An open connection to a node: shell commands, and conversations with our part there."""
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event, Lock, Thread, Timer
+from typing import Any, Self
+
+from inventories.machine import Machine
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
+from remote.node import frames
+from remote.node.__main__ import DISK_FULL, FAILED
+from remote.sessions import payload
+from remote.sessions.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
+from remote.transport import NO_STATUS, Process, Transport
+
+STATUS_TIMEOUT_S = 10.0
+"""After the end of a command's output its exit status follows at once; a broken link never sends one."""
+SEND_BYTES = 32 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Of a longer line the listener gets parts."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of what somebody listens to, so much is kept beside; they have had it all."""
+NEVER_HEARD = (
+    " Logging in worked, and the first larger amount of data brought no answer. If that is so each time, large "
+    "packets are lost on the way, as over some VPNs: lower this computer's MTU (sudo ip link set dev IFACE mtu 1400)."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A command that ended."""
+
+    exit_code: int
+    """Negative: the connection or the process died of a signal."""
+    stdout: bytes
+    stderr: bytes
+
+
+class Node:
+    """An open connection to a machine."""
+
+    def __init__(self, machine: Machine, transport: Transport) -> None:
+        self.machine = machine
+        self.python = machine.python or "python3"
+        self.transport = transport
+        self._booted = False
+        self._heard = False
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """The machine's name."""
+        return self.machine.name
+
+    def close(self) -> None:
+        """Close the connection; what runs detached on the node goes on."""
+        self.transport.close()
+
+    def run(
+        self,
+        command: str,
+        on_line: Callable[[str, bytes], None] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        """Run a shell command to its end, without input. Raises ConnectionLost where the link breaks or time is over.
+
+        `on_line` gets `stdout` or `stderr` and each line as it comes, without its end, from two threads. What it
+        raises is raised here, and nothing more of the command is heard. `timeout_s`: where it has
+        not ended by then, what it says is heard no longer; None: a person waits for it.
+        """
+        process = self.transport.start(command)
+        timed_out = Event()
+
+        def give_up() -> None:
+            timed_out.set()
+            process.close()
+
+        late = Timer(timeout_s or 0.0, give_up)
+        late.daemon = True
+        if timeout_s is not None:
+            late.start()
+        listener = _Listener(on_line, process.close) if on_line else None
+        stderr: list[bytes] = []
+        # What a person reads is not kept without end; what nobody waits for for long says little.
+        most = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
+        reading = (process.recv_stderr, stderr, "stderr", listener, most)
+        errors = Thread(target=_read, args=reading, daemon=True)
+        errors.start()
+        stdout: list[bytes] = []
+        try:
+            process.end_input()
+            _read(process.recv, stdout, "stdout", listener, most)
+            errors.join()
+            code = process.exit_status(STATUS_TIMEOUT_S)
+            broken = code is None or (code == NO_STATUS and not self.transport.is_open())
+            # By its time alone nothing is known of its end; a status that came all the same is its own.
+            overdue = timed_out.is_set() and code in (None, NO_STATUS)
+        except OSError as error:
+            # To close it is how a listener's error and the end of the time are heard of.
+            if not (timed_out.is_set() or (listener and listener.error)):
+                raise ConnectionLost(
+                    f"{self.name}: the connection broke during `{command}`: {error}."
+                ) from error
+            code, broken, overdue = None, True, timed_out.is_set()
+        finally:
+            late.cancel()
+            process.close()
+        if listener and listener.error:
+            raise listener.error
+        if overdue:
+            raise ConnectionLost(f"{self.name}: `{command}` did not end within {timeout_s:.0f} s.")
+        if broken or code is None:
+            raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
+        return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
+
+    def ask(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
+        """One request to the node's part, one frame as the answer, all of it within `timeout_s`."""
+        bounds = Bounds(total_s=timeout_s, max_bytes=ANSWER_BYTES)
+        with self.converse(command, request, timeout_s=timeout_s, bounds=bounds) as talk:
+            answer: dict[str, Any] | None = None
+            for header, _ in talk.frames():
+                if answer is not None:
+                    raise BadAnswer(f"{self.name}: expected one answer to {command}, got more.")
+                answer = header
+        if answer is None:
+            raise BadAnswer(f"{self.name}: expected one answer to {command}, got none.")
+        return answer
+
+    def converse(
+        self,
+        command: str,
+        request: dict[str, Any],
+        *,
+        timeout_s: float | None = 60,
+        bounds: Bounds,
+        window_bytes: int | None = None,
+    ) -> "Conversation":
+        """Start a command of the node's part; the conversation must be closed (it is a context manager).
+
+        `timeout_s`: how long the node may say nothing. `bounds`: how much it may say, and until when.
+        `window_bytes`: at most so much of what the node sends is on its way at a time, so that what else is said on
+        the connection gets through a slow link, too. None: as much as is usual, 2 MB by SSH.
+        """
+        document = frames.encode(request)
+        with self._lock:
+            if self._booted:
+                line, ahead = payload.next_command(self.python, command), b""
+            else:
+                line, ahead = payload.first_command(self.python, command)
+            process = self.transport.start(line, window_bytes=window_bytes)
+            self._booted = True
+        talk = Conversation(self, command, process, timeout_s, bounds)
+        talk.send_bytes(ahead + document)
+        return talk
+
+    def heard(self) -> None:
+        """The node's part has answered."""
+        self._heard = True
+
+    def lost(self, what: str) -> ConnectionLost:
+        """The error of a conversation that broke off."""
+        return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
+
+
+class Conversation:
+    """A running command of the node's part: frames both ways."""
+
+    def __init__(
+        self, node: Node, command: str, process: Process, timeout_s: float | None, bounds: Bounds
+    ) -> None:
+        self._node = node
+        self._command = command
+        self._process = process
+        self._stream = BoundedStream(process, bounds, silence_s=timeout_s)
+        self._reader = buffered(self._stream)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.close()
+
+    def wait_up_to(self, timeout_s: float) -> None:
+        """From now on the command may be silent for so long."""
+        self._stream.silence_s = timeout_s
+
+    def bound(self, bounds: Bounds) -> None:
+        """From now on these hold for what comes."""
+        self._stream.bound(bounds)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes to the command's standard input."""
+        try:
+            self._send(data)
+        except OSError as error:
+            self._fail_if_it_ended()
+            raise self._node.lost(f"the connection broke during {self._command}") from error
+
+    def _send(self, data: bytes) -> None:
+        """As a socket's `sendall`, in a time that depends on how much it is."""
+        silence_s = self._stream.silence_s
+        began, sent = time.monotonic(), 0
+        while sent < len(data):
+            if silence_s is not None:
+                left_s = began + silence_s + sent / SLOWEST_BYTES_PER_S - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError(f"it takes {sent / (time.monotonic() - began):.0f} bytes a second")
+                self._process.settimeout(min(silence_s, left_s))
+            taken = self._process.send(data[sent : sent + SEND_BYTES])
+            if not taken:
+                raise OSError("the other side has closed it")
+            sent += taken
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Send one frame."""
+        self.send_bytes(frames.encode(header, body))
+
+    def frames(self) -> Iterator[frames.Frame]:
+        """The command's frames to their end.
+
+        Raises ConnectionLost (link broken, or silent for longer than the timeout), NodeFailed with the
+        command's own sentence, BadAnswer where something else speaks, or more than the bounds allow.
+        """
+        try:
+            for frame in frames.decode(self._reader.readline, self._reader.read):
+                self._node.heard()
+                yield frame
+                self._stream.next_frame()
+        except TimeoutError as error:
+            raise self._node.lost(str(error)) from error
+        except Endless as error:
+            raise BadAnswer(
+                f"{self._node.name}: its answer to {self._command} does not end: {error}. Something else than gpuctl "
+                "may answer there, or it is out of order."
+            ) from error
+        except OSError as error:
+            raise self._node.lost(f"the connection broke: {error}") from error
+        except frames.CutFrame as error:
+            self._fail_if_it_ended(wait=True)
+            raise self._node.lost(str(error)) from error
+        except frames.BadFrame as error:
+            self._fail_if_it_ended()
+            raise BadAnswer(f"{self._node.name}: {error}.") from error
+        self._fail_if_it_ended(wait=True)
+
+    def _fail_if_it_ended(self, *, wait: bool = False) -> None:
+        """Raise what the command said if it ended badly."""
+        process, name = self._process, self._node.name
+        code = process.exit_status(STATUS_TIMEOUT_S if wait else 0.0)
+        if code is None and not wait:
+            return
+        if code is None:
+            raise self._node.lost(f"the connection broke during {self._command}")
+        said = _last_words(process).decode(errors="replace").strip()
+        last = said.splitlines()[-1] if said else f"exit status {code}"
+        if code == 0:
+            return
+        if code < 0:
+            raise self._node.lost(f"the connection broke during {self._command}")
+        if code == DISK_FULL:
+            raise DiskFull(
+                f"{name}: the disk is full: {last}. Free some space there "
+                "(`gpuctl exec -- df -h`), or choose a larger --disk-gb."
+            )
+        if code == 127 or ("No such file or directory" in said and self._node.python in said):
+            raise NodeFailed(
+                f"{name}: Python ({self._node.python}) is not there. Install python3, or name an interpreter "
+                "with --python PATH or ansible_python_interpreter."
+            )
+        said_why = code == FAILED
+        raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
+
+
+def _last_words(process: Process) -> bytes:
+    """What is on a command's standard error, as far as it comes within the time and the size that an error has."""
+    said, limit = b"", time.monotonic() + STATUS_TIMEOUT_S
+    try:
+        while len(said) < MAX_ERROR_BYTES and (left_s := limit - time.monotonic()) > 0:
+            process.settimeout(left_s)
+            if not (data := process.recv_stderr(frames.CHUNK_BYTES)):
+                break
+            said += data
+    except TimeoutError:
+        return said  # the command has ended, and somebody else holds its standard error open
+    return said
+
+
+class _Listener:
+    """Passes lines on. At the first that can't be, `end` is called, and those that still come are dropped."""
+
+    def __init__(self, on_line: Callable[[str, bytes], None], end: Callable[[], None]) -> None:
+        self._on_line = on_line
+        self._end = end
+        self.error: Exception | None = None
+
+    def __call__(self, stream: str, line: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._on_line(stream, line)
+        except Exception as error:  # noqa: BLE001 - raised again by `Node.run`, in the caller's thread
+            self.error = error
+            self._end()
+
+
+def _read(
+    receive: Callable[[int], bytes],
+    into: list[bytes],
+    stream: str,
+    on_line: Callable[[str, bytes], None] | None,
+    most_bytes: int | None,
+) -> None:
+    """Read one of a command's streams to its end, cutting it into lines on the way where somebody listens.
+
+    What comes after `most_bytes` is read, and not kept.
+    """
+    rest, kept = b"", 0
+    while data := receive(frames.CHUNK_BYTES):
+        if most_bytes is None or kept < most_bytes:
+            into.append(data)
+            kept += len(data)
+        if on_line is not None:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                on_line(stream, line)
+            if len(rest) > MAX_LINE_BYTES:
+                on_line(stream, rest)
+                rest = b""
+    if rest and on_line is not None:
+        on_line(stream, rest)
+
+
+def shell_command(words: tuple[str, ...]) -> str:
+    """What a person typed after `--`: one word is a shell command line, several are an argv."""
+    return words[0] if len(words) == 1 else shlex.join(words)

@@ -1,0 +1,153 @@
+"""Results as files."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.run_results import export
+from inventories.run import FirstError, RankResult, Result, Run, Seconds, Share, StepMs, TrainSummary
+from inventories.store import RunFolder
+
+RESULT = Result(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="built-in",
+    status="succeeded",
+    exit_code=0,
+    nnodes=2,
+    nproc_per_node=1,
+    world_size=2,
+    started_at="2026-11-21T05:46:25+00:00",
+    ended_at=None,
+    seconds=Seconds(total=16.0),
+    train=TrainSummary(
+        loss=(0.9, float("nan"), 0.3),
+        samples_per_s=8412.0,
+        step_ms=StepMs(p50=3.1),
+        share=Share(compute=0.6, communication=0.3, data=0.1),
+    ),
+    ranks=(RankResult(rank=0, local_rank=0, node="node-0"),),
+    first_error=None,
+    cost_usd=None,
+    dir="/here",
+)
+FAILED = replace(
+    RESULT,
+    run="20261121-054625-aaaa",
+    train=TrainSummary(),
+    first_error=FirstError(rank=1, node="node-1", message='exit status 3: "boom", he said\nand left'),
+)
+
+
+def test_write_csv_writes_one_row_per_run(tmp_path: Path) -> None:
+    export.write_csv([RESULT, FAILED], tmp_path / "runs.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text())))
+    assert [row["run"] for row in rows] == [RESULT.run, FAILED.run]
+    first, second = rows
+    assert (first["seconds.total"], first["train.step_ms.p50"], first["train.share.data"]) == (
+        "16.0",
+        "3.1",
+        "0.1",
+    )
+    assert (first["ended_at"], first["cost_usd"], first["first_error.message"]) == ("", "", "")
+    assert (first["first_error.reason"], second["first_error.reason"]) == ("", "")
+    assert first["train.loss"] == "0.9 nan 0.3"
+    assert second["first_error.message"] == 'exit status 3: "boom", he said\nand left'
+    assert "ranks" not in first
+
+
+def test_csv_text_has_a_column_per_metric() -> None:
+    judged = replace(RESULT, train=replace(RESULT.train, metrics={"f1": 0.875, "a,b": 1.0}, judged_on="test"))
+    first, second = csv.DictReader(io.StringIO(export.csv_text([RESULT, judged])))
+    names = ("train.metrics.f1", "train.metrics.a,b", "train.judged_on")
+    assert [first[name] for name in names] == ["", "", ""]
+    assert [second[name] for name in names] == ["0.875", "1.0", "test"]
+
+
+def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:
+    train = replace(RESULT.train, loss=(1 / 3, 1234567.8, 2e-9))
+    assert ",0.333333 1.23457e+06 2e-09," in export.csv_text([replace(RESULT, train=train)])
+
+
+def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
+    run = Run(
+        run="r",
+        cluster="default",
+        mode="torchrun",
+        script="train.py",
+        args=("--lr", "0.1", "--name", "a b"),
+        nodes=(),
+        master_addr="127.0.0.1",
+        master_port=1,
+        started_at=RESULT.started_at,
+    )
+    (tmp_path / "r").mkdir()
+    RunFolder(tmp_path / "r").save_run(run)
+    text = export.csv_text([replace(RESULT, dir=str(tmp_path / "r")), FAILED])
+    assert [row["args"] for row in csv.DictReader(io.StringIO(text))] == ["--lr 0.1 --name 'a b'", ""]
+
+
+def test_write_csv_and_write_plot_report_written_file(tmp_path: Path) -> None:
+    assert export.write_csv([RESULT], tmp_path / "a.csv") == f"wrote {tmp_path}/a.csv: 1 run"
+    pytest.importorskip("matplotlib")
+    told = export.write_plot([RESULT, FAILED], tmp_path / "a.png")
+    assert told == f"wrote {tmp_path}/a.png: a plot of 2 runs"
+
+
+def test_write_csv_refuses_dash_as_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Usage, match=r"--csv runs\.csv"):
+        export.write_csv([RESULT], Path("-"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_plot_refuses_runs_without_timings(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="No run has timings to draw"):
+        export.write_plot([FAILED], tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    more = replace(RESULT, world_size=4)
+    other = replace(RESULT, script="$other$.py", world_size=2)
+    alone = replace(RESULT, world_size=1)
+    export.write_plot([alone, other, more], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- $other$.py -->" in drawn
+    assert "<!-- built-in -->" in drawn
+    assert "<!-- measured -->" not in drawn
+    assert "<!-- 1 rank, 3fa9 -->" in drawn
+
+
+def test_write_csv_reports_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="No such file or directory"):
+        export.write_csv([RESULT], tmp_path / "missing" / "runs.csv")
+
+
+def test_write_plot_refuses_unknown_file_type(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match=r"\.png.*runs\.xls"):
+        export.write_plot([RESULT], tmp_path / "runs.xls")
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_plot_without_matplotlib_advises_pip_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(Failed, match="pip install matplotlib"):
+        export.write_plot([RESULT], tmp_path / "runs.png")
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF"), ("a.svg", b"<?xml")])
+def test_write_plot_writes_png_pdf_and_svg(tmp_path: Path, name: str, begins: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    faster = replace(RESULT, world_size=4, train=replace(RESULT.train, samples_per_s=15_000.0))
+    for results in ([RESULT], [RESULT, faster, FAILED]):
+        export.write_plot(results, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begins)

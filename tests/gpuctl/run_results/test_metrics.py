@@ -1,0 +1,318 @@
+"""What is made of metrics lines, good ones and bad ones."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuctl.run_results import metrics
+from gpuctl.run_results.progress import Progress
+from inventories.run import Share, StepMs
+
+START = {
+    "event": "start",
+    "device": "cuda:0",
+    "model": "cnn",
+    "dataset": "digits",
+    "strategy": "ddp",
+    "epochs": 2,
+    "steps_per_epoch": 10,
+}
+END = {
+    "event": "end",
+    "accuracy": 0.97,
+    "loss": 0.1,
+    "samples_per_s": 640.0,
+    "step_ms": {"p50": 3.0, "p95": 4.0},
+    "share": {"compute": 0.5, "communication": 0.3, "data": 0.2},
+}
+
+
+def steps(count: int, *, every_s: float = 0.1, samples: int = 32, **more: object) -> list[dict[str, object]]:
+    return [
+        {"step": n, "loss": 1 / n, "samples": n * samples, "time": 100 + n * every_s} | more
+        for n in range(1, count + 1)
+    ]
+
+
+def epoch(number: int, **more: object) -> dict[str, object]:
+    return {"event": "epoch", "epoch": number, "epoch_s": 2.0, "loss": 1 / number, "accuracy": 0.9} | more
+
+
+def summary(
+    lines: dict[int, list[dict[str, object]]], world_size: int = 1, written: metrics.Written | None = None
+):
+    files = {} if written is None else dict.fromkeys(range(world_size), written)
+    return metrics.summary(lines, world_size=world_size, started={}, written=files)
+
+
+def grew(seconds: float, samples: float = 64) -> metrics.Written:
+    return metrics.Written(samples=samples, seconds=seconds)
+
+
+def test_summary_first_step_s_is_that_of_slowest_rank() -> None:
+    def first_step_s(started: dict[int, float]) -> float | None:
+        told: dict[int, list[dict[str, object]]] = {
+            0: [START, *steps(3)],
+            1: steps(9)[4:],
+            2: [{"step": 1}],
+            3: [],
+        }
+        return metrics.summary(told, world_size=4, started=started, written={}).first_step_s
+
+    assert first_step_s({0: 96.1, 1: 96.0, 2: 0.0, 3: 0.0}) == 4.5
+    assert first_step_s({0: 96.1}) == 4.0
+    assert first_step_s({2: 96.0, 3: 96.0}) is None
+    assert first_step_s({0: 96.1, 1: 200.0}) is None, "clocks that were set meanwhile tell nothing"
+
+
+def test_summary_takes_values_of_complete_job() -> None:
+    train = summary({0: [START, *steps(20), epoch(1), epoch(2), END]})
+    assert (train.model, train.dataset, train.strategy, train.device) == ("cnn", "digits", "ddp", "cuda")
+    assert (train.epochs, train.epoch_s, train.loss) == (2, (2.0, 2.0), (1.0, 0.5))
+    assert (train.accuracy, train.samples_per_s) == (0.97, 640.0)
+    assert train.step_ms == StepMs(p50=3.0, p95=4.0)
+    assert train.share == Share(compute=0.5, communication=0.3, data=0.2)
+
+
+def test_summary_derives_values_of_job_without_end_line() -> None:
+    parts = {"step_ms": 10.0, "compute_ms": 6.0, "communication_ms": 3.0, "data_ms": 1.0}
+    lines = [
+        START,
+        *steps(10, **parts),
+        epoch(1, samples_per_s=300),
+        epoch(2, samples_per_s=500, epoch_s=6.0),
+    ]
+    train = summary({0: lines})
+    assert train.accuracy == 0.9
+    assert train.samples_per_s == (300 * 2 + 500 * 6) / 8
+    assert train.step_ms == StepMs(p50=10.0, p95=10.0)
+    assert train.share == Share(compute=0.6, communication=0.3, data=0.1)
+
+
+def test_summary_of_sparse_script_has_loss_and_speed_only() -> None:
+    lines = [{"step": 1, "loss": 0.9, "samples": 64}, {"step": 2, "loss": 0.4, "samples": 128}]
+    train = summary({0: lines, 1: lines}, world_size=2, written=grew(2.0))
+    assert train.samples_per_s == 64
+    assert train.loss == (0.4,)
+    assert (train.model, train.device, train.epochs, train.epoch_s, train.accuracy) == (
+        None,
+        None,
+        None,
+        (),
+        None,
+    )
+    assert (train.step_ms, train.share) == (StepMs(), Share())
+
+
+def test_summary_takes_last_valid_accuracy_without_epochs() -> None:
+    lines = [{"step": n, "accuracy": accuracy} for n, accuracy in enumerate((0.1, 0.8, 97.0, "high", None))]
+    assert summary({0: lines, 1: [{"step": 1, "accuracy": 0.9}]}).accuracy == 0.8
+    assert summary({0: lines[2:]}).accuracy is None
+    assert summary({0: [epoch(1), *lines]}).accuracy == 0.9
+
+
+def test_summary_averages_step_loss_per_epoch() -> None:
+    lines = [{"step": n, "loss": float(n), "epoch": 1 + n // 4} for n in range(1, 7)]
+    assert summary({0: lines}).loss == (2.0, 5.0)
+    assert summary({0: [*lines, epoch(1)]}).loss == (1.0,)
+    broken = summary({0: [*lines, {"step": 7, "loss": None, "epoch": 2}]}).loss
+    assert broken[0] == 2.0
+    assert math.isnan(broken[1])
+
+
+def test_summary_has_no_speed_when_a_rank_reports_none() -> None:
+    assert summary({0: steps(5)}, world_size=2, written=grew(1.0)).samples_per_s is None
+
+
+def test_summary_prefers_line_times_to_file_times() -> None:
+    assert summary({0: steps(11)}, written=grew(1000.0)).samples_per_s == pytest.approx(320)
+
+
+def counts(*samples: object) -> list[dict[str, object]]:
+    """Steps with their samples and no times; None: a line that says something else."""
+    return [
+        {"accuracy": 0.9} if seen is None else {"step": step, "samples": seen}
+        for step, seen in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "written", "speed"),
+    [
+        (counts(64, 128, 256), grew(2.0), 96.0),
+        (counts(64, None, 256), grew(2.0), 96.0),
+        (counts(64, 128, 256), grew(2.0, samples=128), 64.0),
+        (counts(64, 128, 256), None, None),
+        (counts(64, 128, 256), grew(0.09), None),
+        (counts(64), grew(2.0), None),
+        (counts(64, 64), grew(2.0), None),
+        (counts(256, 64), grew(2.0), None),
+        (counts(None, 64, 256), grew(2.0), 96.0),
+        (counts(64, 128, None), grew(2.0), None),
+        (counts(64, "many", 256), grew(2.0), 96.0),
+        (counts(64, 128, "many"), grew(2.0), None),
+        ([{"event": "start", "samples": 0}, *counts(None, 64, 128)], grew(2.0, samples=0), 64.0),
+        ([], grew(2.0), None),
+    ],
+)
+def test_samples_per_s_of_uses_file_times_without_line_times(
+    lines: list[dict[str, object]], written: metrics.Written | None, speed: float | None
+) -> None:
+    assert metrics.samples_per_s_of(lines, written) == speed
+
+
+JUDGED = {"loss": 0.2, "accuracy": 0.9, "f1": 0.8, "top5": 1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "judged", "judged_on"),
+    [
+        (
+            [epoch(1, validation=JUDGED), END | {"test": {"loss": 0.1, "f1": 0.7}}],
+            {"f1": 0.7},
+            "test",
+        ),
+        (
+            [epoch(1, validation={"f1": 0.1}), epoch(2, validation=JUDGED), END | {"test": None}],
+            {"accuracy": 0.9, "f1": 0.8, "top5": 1.0},
+            "validation",
+        ),
+        (
+            [epoch(1, validation=JUDGED), END | {"test": ["f1"]}],
+            {"accuracy": 0.9, "f1": 0.8, "top5": 1.0},
+            "validation",
+        ),
+        ([END | {"test": {"f1": None, "top5": True, "auc": math.nan, "x": "0.5", "y": 10**400}}], {}, None),
+        (
+            [END | {"test": {"": 1, "\x1b[2J": 1, "a\nb": 1, "m" * 65: 1, "\ud800": 1, "m" * 64: 1}}],
+            {"m" * 64: 1.0},
+            "test",
+        ),
+        ([END | {"test": {"loss": 0.1}}], {}, None),
+        ([epoch(1), END], {}, None),
+    ],
+)
+def test_summary_takes_metrics_from_test_or_last_validation(
+    lines: list[dict[str, object]], judged: dict[str, float], judged_on: str | None
+) -> None:
+    train = summary({0: lines, 1: [END | {"test": {"other": 1.0}}]}, world_size=2)
+    assert (train.metrics, train.judged_on) == (judged, judged_on)
+
+
+def test_summary_keeps_first_32_metrics() -> None:
+    many = {f"m{n}": n for n in range(1000)}
+    assert list(summary({0: [END | {"test": {"bad": None} | many}]}).metrics) == [f"m{n}" for n in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (steps(5), 5),
+        ([{"step": 500}, {"step": 510}, {"step": "x"}, {"event": "epoch", "step": 900}], 11),
+        ([{"step": 7.5}], None),
+        ([START, END], None),
+    ],
+)
+def test_steps_of_counts_steps_by_their_numbers(lines: list[dict[str, object]], told: int | None) -> None:
+    assert metrics.steps_of(lines) == told
+
+
+def test_summary_averages_step_shares_over_ranks() -> None:
+    """While one computes, the other waits for it."""
+    slow = END | {"share": {"compute": 0.9, "communication": 0.0, "data": 0.1}}
+    waits = END | {"share": {"compute": 0.1, "communication": 0.8, "data": 0.1}}
+    told = {0: [slow], 1: [waits], 2: [END | {"share": {"compute": 0.5}}]}
+    assert summary(told, world_size=3).share == metrics.Share(
+        compute=pytest.approx(0.5), communication=pytest.approx(0.4), data=pytest.approx(0.1)
+    )
+    assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == metrics.Share(compute=0.5)
+
+
+def test_summary_of_no_lines_is_empty() -> None:
+    assert summary({}) == metrics.TrainSummary()
+    assert summary({0: []}) == metrics.TrainSummary()
+
+
+def test_summary_reports_missing_or_nan_loss_as_nan() -> None:
+    for bad in (math.nan, None):
+        losses = summary({0: [epoch(1), epoch(2, loss=bad)]}).loss
+        assert losses[0] == 1.0
+        assert math.isnan(losses[1])
+
+
+def test_summary_joins_device_kinds_of_ranks() -> None:
+    assert summary({0: [START], 1: [START | {"device": "cpu"}]}, world_size=2).device == "cpu+cuda"
+
+
+@pytest.mark.parametrize(
+    ("lines", "p50", "p95"),
+    [
+        ([END], 3.0, 4.0),
+        (steps(5, step_ms=7.0), 7.0, 7.0),
+        (steps(5, every_s=0.2), 200.0, 200.0),
+        (steps(2), None, None),
+        ([{"step": n, "time": n * 1.0} for n in (10, 20, 30)], 1000.0, None),
+        ([{"step": n, "time": 5.0 - n} for n in (1, 2, 3)], None, None),
+        ([END | {"step_ms": {"p50": "fast"}}, *steps(3, every_s=0.5)], 500.0, 500.0),
+    ],
+)
+def test_step_ms_of_takes_reported_or_derived_step_times(
+    lines: list[dict[str, object]], p50: float | None, p95: float | None
+) -> None:
+    found = metrics.step_ms_of(lines)
+    assert (found.p50, found.p95) == (pytest.approx(p50), pytest.approx(p95))
+
+
+def test_percentile_interpolates_between_values() -> None:
+    assert [metrics.percentile([4, 1, 3, 2], percent) for percent in (0, 50, 95, 100)] == pytest.approx(
+        [1, 2.5, 3.85, 4]
+    )
+
+
+KEYS = ("event", "step", "loss", "samples", "time", "epoch", "epochs", "steps_per_epoch", "epoch_s", "share")
+MORE = (
+    "accuracy",
+    "samples_per_s",
+    "step_ms",
+    "device",
+    "model",
+    "compute_ms",
+    "data_ms",
+    "communication_ms",
+    "test",
+    "validation",
+)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([10**400, -(10**400), 1e308, -1e308, 5e-324])
+    | st.sampled_from(["start", "epoch", "end", "", "x", "\x1b[2J"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["p50", "compute", "accuracy"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+anything = st.lists(st.dictionaries(st.sampled_from(KEYS + MORE), values, max_size=8), max_size=8)
+
+
+@given(anything, anything)
+@settings(max_examples=300, deadline=None)
+def test_metrics_and_progress_accept_any_line(
+    lines: list[dict[str, object]], others: list[dict[str, object]]
+) -> None:
+    train = summary({0: lines, 1: others}, world_size=2, written=grew(1.0))
+    assert all(math.isfinite(value) for value in train.metrics.values())
+    metrics.step_ms_of(lines)
+    metrics.steps_of(lines)
+    progress = Progress()
+    for line in lines:
+        progress.update(0, line, 1.0)
+        progress.update(1, line, 2.0)
+        state = progress.state()
+        assert all(isinstance(part, str) for part in state.where() + state.how())
+        assert state.fraction is None or state.fraction <= 1

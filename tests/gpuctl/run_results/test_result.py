@@ -1,0 +1,193 @@
+"""A run's result, put together from its records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuctl.run_results.result import nothing_was_left, summarise
+from inventories import codec
+from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
+
+NODES = (
+    RunNode(name="node-0", rank=0, nproc=2, first_rank=0, run_dir="/r"),
+    RunNode(name="node-1", rank=1, nproc=1, first_rank=2, run_dir="/r", clock_offset_s=50.0),
+)
+RUN = Run(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="train.py",
+    args=("--lr", "0.1"),
+    nodes=NODES,
+    master_addr="127.0.0.1",
+    master_port=1,
+    started_at="2026-11-21T05:46:25+00:00",
+    seconds={"connect": 0.5, "prepare": 1.0},
+    hourly_usd=36.0,
+)
+ENDED_AT = "2026-11-21T05:48:05+00:00"
+
+
+def ranks(*codes: int | None) -> dict[str, list[RankRecord]]:
+    places = (("node-0", 0, 0.0), ("node-0", 1, 0.0), ("node-1", 0, 50.0))
+    records: dict[str, list[RankRecord]] = {}
+    for rank, (code, (node, local_rank, offset)) in enumerate(zip(codes, places, strict=True)):
+        ended_at = None if code is None else 100.0 + rank + offset
+        records.setdefault(node, []).append(
+            RankRecord(
+                rank=rank,
+                local_rank=local_rank,
+                pid=1,
+                started_at=10.0 + offset,
+                ended_at=ended_at,
+                exit_code=code,
+            )
+        )
+    return records
+
+
+def nodes(*codes: int | None, stopped: tuple[bool, ...] = (False, False)) -> list[NodeRecord]:
+    return [
+        NodeRecord(node=f"node-{n}", launcher="torchrun", exit_code=code, ended_at=200.0, stopped=stop)
+        for n, (code, stop) in enumerate(zip(codes, stopped, strict=False))
+    ]
+
+
+def result(
+    rank_records: dict[str, list[RankRecord]],
+    node_records: list[NodeRecord],
+    *,
+    metrics: dict[int, list[dict[str, Any]]] | None = None,
+    seconds: Seconds | None = None,
+    run: Run = RUN,
+) -> Result:
+    return summarise(
+        run, rank_records, node_records, metrics or {}, {}, seconds or Seconds(), ENDED_AT, Path("/here")
+    )
+
+
+def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
+    start = {"event": "start", "device": "cuda:1", "model": "cnn"}
+    found = result(
+        ranks(0, 0, 0),
+        nodes(0, 0),
+        metrics={rank: [start, {"event": "end", "step_ms": {"p50": rank + 1.0}}] for rank in range(3)},
+    )
+    assert (found.status, found.exit_code, found.first_error) == ("succeeded", 0, None)
+    assert (found.nnodes, found.nproc_per_node, found.world_size) == (2, 2, 3)
+    assert [r.steps for r in found.ranks] == [None] * 3
+    assert [(r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in found.ranks] == [
+        (0, 0, "node-0", "cuda:1", 0, 1.0),
+        (1, 1, "node-0", "cuda:1", 0, 2.0),
+        (2, 0, "node-1", "cuda:1", 0, 3.0),
+    ]
+    assert found.ended_at == ENDED_AT
+    assert found.dir == "/here"
+
+
+def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:
+    lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
+    metrics = dict.fromkeys(range(3), lines)
+    told = {
+        node: [
+            replace(record, metrics_began_at=20.0, metrics_began_samples=64.0, metrics_ended_at=22.0)
+            for record in records
+        ]
+        for node, records in ranks(0, 0, 0).items()
+    }
+    found = result(told, nodes(0, 0), metrics=metrics)
+    assert found.train.samples_per_s == 300.0
+    assert [rank.steps for rank in found.ranks] == [2, 2, 2]
+    assert result(ranks(0, 0, 0), nodes(0, 0), metrics=metrics).train.samples_per_s is None, (
+        "an older gpuctl's"
+    )
+    told["node-1"] = ranks(0, 0, None)["node-1"]
+    assert result(told, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "train", "left"),
+    [
+        ({}, {}, False),
+        ({"script": "train.py"}, {}, True),
+        ({"status": "stopped"}, {}, True),
+        ({"resumed_from": None}, {}, True),
+        ({}, {"epochs": None}, True),
+        ({}, {"epoch_s": (1.0,)}, True),
+        ({}, {"loss": (0.5,)}, True),
+    ],
+)
+def test_nothing_was_left_needs_resumed_job_without_new_epochs(
+    changes: dict[str, Any], train: dict[str, Any], *, left: bool
+) -> None:
+    ended = replace(result(ranks(0, 0, 0), nodes(0, 0)), script="built-in", resumed_from="earlier")
+    ended = replace(ended, train=replace(ended.train, **({"epochs": 3} | train)))
+    assert nothing_was_left(replace(ended, **changes)) is not left
+
+
+def test_summarise_completes_seconds_from_records() -> None:
+    found = result(ranks(0, 0, 0), nodes(0, 0))
+    assert found.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=92.0)
+    given = Seconds(total=1.0, connect=2.0, train=3.0)
+    assert result(ranks(0, 0, 0), nodes(0, 0), seconds=given).seconds == replace(given, prepare=1.0)
+
+
+@pytest.mark.parametrize(("hourly", "cost"), [(36.0, 1.0), (0.0, 0.0), (None, None)])
+def test_summarise_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
+    found = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
+    assert found.cost_usd == pytest.approx(cost)
+
+
+def test_summarise_has_no_cost_for_unknown_time() -> None:
+    found = result(ranks(None, None, None), [])
+    assert (found.cost_usd, found.seconds.total) == (None, None)
+
+
+def test_summarise_reports_running_while_a_node_has_not_ended() -> None:
+    for records in ([], nodes(0)):
+        found = result(ranks(0, 0, None), records)
+        assert (found.status, found.exit_code, found.ended_at, found.first_error) == (
+            "running",
+            None,
+            None,
+            None,
+        )
+
+
+def test_summarise_reports_run_without_records_as_failed() -> None:
+    empty = replace(RUN, nodes=())
+    assert result({}, [], run=empty).status == "failed"
+
+
+def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
+    found = result(ranks(None, 3, None), [])
+    assert (found.status, found.exit_code) == ("failed", 3)
+    assert found.first_error == FirstError(rank=1, node="node-0", message="exit status 3")
+
+
+def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:
+    assert result(ranks(0, 0, 0), nodes(0, None)).status == "failed"
+    assert result(ranks(0, 0, None), nodes(0, 0)).status == "succeeded"
+    assert result(ranks(0, 0, 1), nodes(0, 0)).status == "failed"
+
+
+def test_summarise_reports_stopped_run() -> None:
+    found = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
+    assert (found.status, found.exit_code, found.first_error) == ("stopped", None, None)
+
+
+def test_summarise_reports_failed_for_run_stopped_after_failure() -> None:
+    found = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
+    assert (found.status, found.exit_code) == ("failed", 3)
+
+
+def test_result_survives_json_round_trip() -> None:
+    lines = [{"event": "epoch", "loss": float("nan"), "epoch_s": 1.0}, {"step": 1, "samples": 3}]
+    found = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
+    text = codec.dump(found)
+    again = codec.load(Result, text, "result.json")
+    assert codec.dump(again) == text
+    assert json.loads(text)["train"]["loss"] == [None]

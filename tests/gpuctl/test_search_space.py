@@ -1,0 +1,70 @@
+"""What a search is written as, what is refused, and which trial is the best."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.search_space import Param, parse_param, parse_params
+from gpuctl.workflow.benchmarks.tune import ranked, read_trials
+
+
+@pytest.mark.parametrize(
+    ("word", "param"),
+    [
+        ("lr=loguniform(1e-4,1e-1)", Param(name="lr", kind="loguniform", values=(1e-4, 1e-1))),
+        ("lr=uniform(0, 0.5)", Param(name="lr", kind="uniform", values=(0, 0.5))),
+        ("batch-size=randint(8,65)", Param(name="batch-size", kind="randint", values=(8, 65))),
+        ("opt=choice(sgd, adam,3,0.5)", Param(name="opt", kind="choice", values=("sgd", "adam", 3, 0.5))),
+    ],
+)
+def test_parse_param_reads_each_distribution(word: str, param: Param) -> None:
+    assert parse_param(word) == param
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("lr", "--param 'lr' is not understood. Write it like lr=loguniform(1e-4,1e-1), in quotes."),
+        ("lr=0.1", "--param 'lr=0.1' is not understood."),
+        ("lr=uniform(0.1", "--param 'lr=uniform(0.1' is not understood."),
+        (
+            "lr=logunifrom(1,2)",
+            "--param lr: there is no 'logunifrom'; did you mean 'loguniform'? There are uniform(0.1,0.9),",
+        ),
+        ("lr=uniform(1)", "--param lr: uniform takes two numbers. Write it like lr=uniform(0.1,0.9)."),
+        ("lr=uniform(a,b)", "--param lr: uniform takes two numbers."),
+        ("lr=uniform(2,1)", "--param lr: 2 is not below 1."),
+        ("lr=uniform(nan,1)", "--param lr: nan is not below 1."),
+        ("lr=loguniform(0,1)", "--param lr: loguniform begins above 0; uniform may begin at 0."),
+        ("n=randint(1,2.5)", "--param n: randint takes whole numbers. For others there is uniform(1,2.5)."),
+        ("n=choice()", "--param n: there is nothing to choose from. Write it like n=choice(sgd,adam)."),
+    ],
+)
+def test_parse_param_refuses_malformed_params_with_example(word: str, sentence: str) -> None:
+    with pytest.raises(Usage) as raised:
+        parse_param(word)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_parse_params_refuses_duplicate_name() -> None:
+    with pytest.raises(Usage, match="--param a is given twice"):
+        parse_params(["a=uniform(0,1)", "b=uniform(0,1)", "a=choice(1)"])
+
+
+def test_ranked_puts_best_first_and_trials_without_value_last() -> None:
+    trials = [{"trial": number, "value": value} for number, value in enumerate([0.5, None, 0.9, 0.1])]
+    assert [trial["trial"] for trial in ranked(trials, "max")] == [2, 0, 3, 1]
+    assert [trial["trial"] for trial in ranked(trials, "min")] == [3, 0, 2, 1]
+
+
+def test_read_trials_reads_file_and_refuses_damaged_one(tmp_path: Path) -> None:
+    assert read_trials(tmp_path) == []
+    path = tmp_path / "artifacts" / "trials.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"trials": [{"trial": 0}]}))
+    assert read_trials(tmp_path) == [{"trial": 0}]
+    path.write_text('{"trials": [')
+    with pytest.raises(Failed, match="can't be read"):
+        read_trials(tmp_path)

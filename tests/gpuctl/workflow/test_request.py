@@ -1,0 +1,98 @@
+"""What the words after `gpuctl train` stand for."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from gpuctl.errors import Usage
+from gpuctl.workflow.training.prepare import expected_gpus
+from gpuctl.workflow.training.request import TrainRequest, check_device, home_note
+from inventories.machine import Inventory, Machine
+
+
+@pytest.mark.parametrize("provider", ["local", "hosts", "aws"])
+@pytest.mark.parametrize("form", [("--data-dir", "{}"), ("--data-dir={}",)])
+def test_home_note_warns_of_home_expanded_by_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, form: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ("--epochs", "1", *(word.format(tmp_path / "sets" / "flowers") for word in form))
+    note = (
+        f"note: --data-dir {tmp_path}/sets/flowers is in the home of this computer. For a folder in the nodes' "
+        "homes, put it in quotes, which keep the shell from replacing it: --data-dir '~/sets/flowers'"
+    )
+    assert home_note(words, provider) == note
+    (tmp_path / "sets" / "flowers").mkdir(parents=True)
+    assert home_note(words, provider) == (None if provider == "local" else note), (
+        "local hosts see this one, too"
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("--data-dir",), ("--data-dir", "/data"), ("--data-dir", "~/sets")])
+def test_home_note_is_none_for_other_folders(words: tuple[str, ...]) -> None:
+    assert home_note(words, "aws") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_cpu", "job_words", "rank_env"),
+    [
+        ({}, False, (), {}),
+        ({"device": "auto"}, False, ("--device", "auto"), {}),
+        ({"device": "cpu", "words": ("--epochs", "1")}, True, ("--device", "cpu", "--epochs", "1"), {}),
+        ({"words": ("--device", "cpu")}, True, ("--device", "cpu"), {}),
+        ({"words": ("--device=cpu",), "device": "cpu"}, True, ("--device=cpu",), {}),
+        ({"env": {"CUDA_VISIBLE_DEVICES": ""}}, True, ("--device", "cpu"), {"CUDA_VISIBLE_DEVICES": ""}),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, False, (), {"CUDA_VISIBLE_DEVICES": "0"}),
+    ],
+)
+def test_train_request_passes_device_to_built_in_job(
+    asked: dict[str, object], on_cpu: bool, job_words: tuple[str, ...], rank_env: dict[str, str]
+) -> None:
+    request = TrainRequest(**asked)  # type: ignore[arg-type]
+    assert (request.on_cpu, request.job_words, dict(request.rank_env)) == (on_cpu, job_words, rank_env)
+
+
+@pytest.mark.parametrize("named", [{"words": ("my.py", "--device", "cuda")}, {"module": "pkg.mod"}])
+def test_train_request_hides_gpus_from_scripts_on_cpu(named: dict[str, object]) -> None:
+    with_gpus = TrainRequest(env={"A": "1"}, **named)  # type: ignore[arg-type]
+    assert (with_gpus.on_cpu, dict(with_gpus.rank_env)) == (False, {"A": "1"})
+    request = TrainRequest(device="cpu", env={"A": "1"}, **named)  # type: ignore[arg-type]
+    assert (request.on_cpu, dict(request.rank_env)) == (True, {"A": "1", "CUDA_VISIBLE_DEVICES": ""})
+    assert request.options().device == "cpu"
+    assert request.options().env == ("A",), "the run's record asks for no value that gpuctl sets itself"
+    check_device(request)
+
+
+@pytest.mark.parametrize(("device", "word"), [("cpu", "cuda"), ("cpu", "auto"), ("auto", "cpu")])
+def test_check_device_refuses_contradicting_devices(device: Literal["cpu", "auto"], word: str) -> None:
+    with pytest.raises(Usage, match=f"--device {device} and --device {word} after -- contradict each other"):
+        check_device(TrainRequest(device=device, words=("--device", word)))
+
+
+@pytest.mark.parametrize(
+    ("provider", "shape", "had", "expected"),
+    [
+        ("oci", "VM.GPU.A10.2", 0, 2),
+        ("aws", "g5.12xlarge", None, 4),
+        ("oci", "VM.Standard.E5.Flex", None, 0),
+        ("hosts", None, 3, 3),
+        ("local", None, None, 0),
+    ],
+)
+def test_expected_gpus_come_from_shape_or_inventory(
+    provider: str, shape: str | None, had: int | None, expected: int
+) -> None:
+    machine = Machine(
+        name="a", rank=0, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=had, id="i"
+    )
+    inventory = Inventory(
+        cluster="c",
+        provider=provider,
+        shape=shape,
+        created_at="2026-01-01T00:00:00+00:00",
+        machines=(machine,),
+    )
+    found = expected_gpus(inventory)
+    assert (dict(found.gpus), found.local) == ({"a": expected}, provider == "local")
+    assert expected_gpus(inventory, on_cpu=True).gpus == {}

@@ -1,0 +1,516 @@
+"""What a run that goes on takes over from the earlier one, the line that says so, and when none is to follow."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuctl import cli
+from gpuctl.errors import Usage
+from gpuctl.workflow.training.checkpoints import Earlier, Place, Survey, goes_on
+from gpuctl.workflow.training.placement import interrupts_held_back, receivers
+from gpuctl.workflow.training.request import TrainRequest, machines_of
+from gpuctl.workflow.training.restarts import blames_a_machine, in_vain, what_failed
+from gpuctl.workflow.training.resume import last_of_each, older, same_script, taken_over
+from inventories import codec
+from inventories.machine import Inventory, Machine
+from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.store import ClusterFolder, Store
+from remote.files.checkpoints import Checkpoints, keep_times
+
+RUN = Run(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="sub/my.py",
+    args=("--lr", "0.1"),
+    nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+    master_addr="10.0.0.1",
+    master_port=29500,
+    started_at="2026-11-21T05:46:25+00:00",
+    options=RunOptions(project="/srv", nnodes=2, nproc_per_node=4, pip=("numpy",)),
+)
+BUILT_IN = replace(RUN, script="built-in", args=("--epochs", "3"), options=RunOptions())
+MODULE = replace(RUN, script="-m pkg.mod")
+NEXT = replace(RUN, run="20261121-060000-0000")
+
+
+@pytest.mark.parametrize(
+    ("typed", "run", "expected"),
+    [
+        ({}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1"), "project": Path("/srv")}),
+        ({"words": ("--lr", "1")}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1", "--lr", "1")}),
+        ({"words": ("other.py",)}, RUN, {"words": ("other.py",), "project": None, "module": None}),
+        ({"module": "a.b", "words": ("x",)}, RUN, {"words": ("x",), "project": None, "module": "a.b"}),
+        ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/srv")}),
+        ({}, BUILT_IN, {"words": ("--epochs", "3"), "module": None, "project": None, "built_in": True}),
+        ({"words": ("--epochs", "9")}, BUILT_IN, {"words": ("--epochs", "9")}),
+        ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
+        ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
+        ({}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"nnodes": 4, "min_nodes": 2}),
+        ({"nnodes": 3}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"min_nodes": None}),
+        ({"nnodes": 4, "min_nodes": 1}, RUN, {"nnodes": 4, "min_nodes": 1}),
+        (
+            {"device": "cpu"},
+            BUILT_IN,
+            {"words": ("--epochs", "3", "--device", "cpu"), "device": None, "on_cpu": True},
+        ),
+        ({"device": "auto"}, replace(BUILT_IN, args=("--device", "cpu")), {"words": ("--device", "auto")}),
+        (
+            {},
+            replace(RUN, options=RunOptions(project="/srv", device="cpu")),
+            {"device": "cpu", "on_cpu": True},
+        ),
+        (
+            {"device": "auto"},
+            replace(RUN, options=RunOptions(project="/srv", device="cpu")),
+            {"device": "auto", "on_cpu": False},
+        ),
+        ({}, RUN, {"mode": "torchrun"}),
+        ({}, replace(RUN, mode="ray"), {"mode": "ray"}),
+        ({"launcher": "torchrun"}, replace(RUN, mode="ray"), {"mode": "torchrun"}),
+        ({"python": "/usr/bin/python3"}, RUN, {"python": "/usr/bin/python3", "pip": ()}),
+        (
+            {},
+            replace(RUN, options=None),
+            {"words": ("sub/my.py", "--lr", "0.1"), "project": None, "nnodes": None},
+        ),
+    ],
+)
+def test_taken_over_prefers_typed_options_to_earlier_run(
+    typed: dict[str, object], run: Run, expected: dict[str, object]
+) -> None:
+    request = taken_over(TrainRequest(resume=True, **typed), run)  # type: ignore[arg-type]
+    assert {name: getattr(request, name) for name in expected} == expected
+
+
+def test_taken_over_requires_env_values_again() -> None:
+    run = replace(RUN, options=RunOptions(project="/srv", env=("LR", "TOKEN")))
+    with pytest.raises(Usage, match=r"was given --env TOKEN, .* Give them again: --env TOKEN=VALUE"):
+        taken_over(TrainRequest(env={"LR": "1"}), run)
+    assert taken_over(TrainRequest(env={"LR": "1", "TOKEN": ""}), run).env == {"LR": "1", "TOKEN": ""}
+
+
+def test_options_of_request_omit_env_values() -> None:
+    request = TrainRequest(
+        words=("my.py",),
+        project=Path("/srv"),
+        nnodes=2,
+        nproc_per_node="auto",
+        env={"B": "secret", "A": "1"},
+        wheels=Path("/wheels"),
+    )
+    assert request.options() == RunOptions(project="/srv", nnodes=2, env=("A", "B"), wheels="/wheels")
+    assert TrainRequest(words=("--epochs", "1")).options() == RunOptions()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ""),
+        ("--epochs 3 --lr 1 --epochs 6 --epochs 2", "--epochs 2 --lr 1"),
+        ("--epochs=3 --lr 1 --epochs 6", "--epochs 6 --lr 1"),
+        ("--epochs 3 --epochs=6", "--epochs=6"),
+        ("--mirror --epochs 3 --no-mirror", "--no-mirror --epochs 3"),
+        ("--no-mirror --mirror", "--mirror"),
+        ("--lr -1 --metrics a b --lr -2 --metrics c", "--lr -2 --metrics c"),
+        ("--batch-size 8 --epochs 3 --global-batch-size 16", "--global-batch-size 16 --epochs 3"),
+        ("-x 1 --epochs 3", "-x 1 --epochs 3"),
+    ],
+)
+def test_last_of_each_keeps_last_value_of_each_option(words: str, expected: str) -> None:
+    assert last_of_each(words.split()) == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "run", "newest", "same"),
+    [
+        ({}, RUN, RUN, True),
+        ({"words": ("--lr", "1")}, RUN, RUN, True),
+        ({}, RUN, BUILT_IN, False),
+        ({}, BUILT_IN, BUILT_IN, True),
+        ({}, BUILT_IN, RUN, False),
+        ({}, replace(RUN, script="sub/my2.py"), RUN, False),
+        ({}, replace(RUN, options=RunOptions(project="/other")), RUN, False),
+        ({}, replace(RUN, script="my.py", options=RunOptions(project="/srv/sub")), RUN, True),
+        ({}, replace(RUN, options=None), RUN, True),
+        ({}, MODULE, MODULE, True),
+        ({}, MODULE, RUN, False),
+        ({}, replace(MODULE, script="-m pkg.other"), MODULE, False),
+        ({}, replace(MODULE, options=RunOptions(project="/other")), MODULE, False),
+        ({"words": ("/srv/sub/my.py",)}, RUN, BUILT_IN, True),
+        ({"words": ("/srv/sub/../sub/my.py",)}, RUN, RUN, True),
+        ({"words": ("/other/sub/my.py",)}, RUN, RUN, False),
+        ({"words": ("built-in",)}, BUILT_IN, RUN, False),
+        ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), RUN, True),
+        ({"module": "pkg.mod"}, MODULE, RUN, True),
+        ({"module": "pkg.other"}, MODULE, MODULE, False),
+    ],
+)
+def test_same_script_accepts_named_or_latest_script_only(
+    typed: dict[str, object], run: Run, newest: Run, same: bool
+) -> None:
+    assert same_script(TrainRequest(**typed), run, newest) is same  # type: ignore[arg-type]
+
+
+def test_built_in_is_false_for_script_file_of_that_name() -> None:
+    assert not replace(RUN, script="built-in").built_in
+    assert BUILT_IN.built_in
+    assert replace(BUILT_IN, options=None).built_in
+
+
+def test_run_record_without_new_fields_is_read() -> None:
+    document = codec.to_json(RUN)
+    del document["options"], document["resumed_from"]
+    assert codec.from_json(Run, document, "run.json") == replace(RUN, options=None)
+
+
+def machine(name: str, rank: int = 0) -> Machine:
+    return Machine(
+        name=name,
+        rank=rank,
+        state="running",
+        host="127.0.0.1",
+        user="me",
+        private_ip="127.0.0.1",
+        gpus=0,
+        id=name,
+    )
+
+
+OWN = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
+OTHER = ClusterFolder(Path("/home/me/.gpuctl/clusters/other"))
+FIRST, SECOND, AWAY = (
+    Place(cluster=OWN, machine=machine("gpu-0")),
+    Place(cluster=OWN, machine=machine("gpu-1")),
+    Place(cluster=OTHER, machine=machine("gpu-0")),
+)
+SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
+THEIRS = replace(SOME, newest="a.pt")
+
+
+def test_survey_picks_first_run_with_checkpoints_anywhere() -> None:
+    runs = (NEXT, RUN, BUILT_IN)
+    asked = Survey(
+        runs=runs,
+        places={place.key: place for place in (FIRST, SECOND, AWAY)},
+        found={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
+        here=[None, None, SOME],
+        errors={SECOND.key: "gpu-1 does not answer"},
+    )
+    assert asked.pick() == (RUN, SOME, (AWAY,))
+    assert asked.answering(OWN) == {"gpu-0"}
+    assert replace(asked, found={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
+    assert replace(asked, found={}, here=[None] * 3).pick() is None
+
+
+def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
+    after = replace(RUN, run="20261121-060000-0001", resumed_from=RUN.run)
+    last = replace(RUN, run="20261121-060000-0002", resumed_from=after.run)
+    newer, arrived = replace(THEIRS, written_ns=2), replace(THEIRS, written_ns=9)
+
+    def wrote(*found: Checkpoints | None, here: tuple[Checkpoints | None, ...] = (None,) * 3) -> set[str]:
+        asked = Survey(
+            runs=(last, after, RUN), places={FIRST.key: FIRST}, found={FIRST.key: found}, here=here, errors={}
+        )
+        return {run.run for run in asked.only(asked.wrote()).runs}
+
+    assert wrote(THEIRS, THEIRS, THEIRS) == {RUN.run}
+    assert wrote(THEIRS, THEIRS, THEIRS, here=(arrived, arrived, arrived)) == {RUN.run}
+    assert wrote(newer, THEIRS, THEIRS) == {last.run, RUN.run}
+    assert wrote(newer, newer, THEIRS) == {after.run, RUN.run}
+    assert wrote(replace(THEIRS, newest="b.pt"), None, THEIRS) == {last.run, after.run, RUN.run}
+    assert wrote(THEIRS, THEIRS, None) == {after.run, RUN.run}, "what it went on from is not known"
+    assert wrote(None, THEIRS, None, here=(None, None, THEIRS)) == {last.run, RUN.run}, "placed from here"
+
+
+def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
+    after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
+    arrived = replace(SOME, written_ns=9)
+    asked = Survey(
+        runs=(after, BUILT_IN), places={}, found={}, here=[arrived, SOME], errors={FIRST.key: "timed out."}
+    )
+    assert asked.wrote() == {BUILT_IN.run}
+    assert replace(asked, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
+    assert replace(asked, here=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
+        after.run,
+        BUILT_IN.run,
+    }
+
+
+def test_survey_only_selects_given_runs() -> None:
+    built_in = replace(BUILT_IN, run="20261121-040000-0000")
+    asked = Survey(
+        runs=(NEXT, RUN, built_in),
+        places={FIRST.key: FIRST},
+        found={FIRST.key: [SOME, None, THEIRS]},
+        here=[None, THEIRS, SOME],
+        errors={SECOND.key: "timed out."},
+    )
+    assert asked.only({built_in.run, RUN.run, NEXT.run}) == replace(asked, runs=[NEXT, RUN, built_in])
+    assert asked.only({built_in.run, "other"}) == replace(
+        asked, runs=[built_in], found={FIRST.key: [THEIRS]}, here=[SOME]
+    )
+
+
+def test_receivers_are_all_nodes_for_scripts_first_for_built_in() -> None:
+    both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
+    assert receivers(replace(RUN, nodes=both)) == both
+    assert receivers(replace(BUILT_IN, nodes=both)) == both[:1]
+
+
+def test_keep_times_restores_modification_times(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name, at in (("sub/a.pt", 9_000), ("b.pt", 10_000), ("c.json", 10_500)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(at, at))
+    keep_times(tmp_path, Checkpoints(files=3, bytes=0, newest="b.pt", written_ns=4_000))
+    times = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    assert times == {"a.pt": 3_000, "b.pt": 4_000, "c.json": 4_500}
+
+
+def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
+    later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
+    asked = Survey(
+        runs=(later, RUN),
+        places={place.key: place for place in (FIRST, SECOND)},
+        found={FIRST.key: [None, SOME]},
+        here=[None, None],
+        errors={SECOND.key: "gpu-1: timed out."},
+    )
+    assert asked.unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, runs=(RUN, later), found={FIRST.key: [SOME, None]}).unknown() is None
+    assert replace(asked, found={FIRST.key: [SOME, SOME]}).unknown() is None, "its home is the other's, too"
+    assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here at its end"
+    mirrored = frozenset({later.run})
+    assert replace(asked, here=[SOME, None], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, here=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
+    assert replace(asked, found={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
+    assert replace(asked, here=[None, SOME], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, found={}).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
+    assert older(RUN, later, "gpu-1: timed out.") == (
+        f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
+        f"again when it does, or go on from the older run {RUN.run} all the same: "
+        f"gpuctl train --resume-from {RUN.run}"
+    )
+    assert older(later, later, "gpu-1: timed out.") == (
+        f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
+        "again when it does, or go on from what was brought here of it all the same: "
+        f"gpuctl train --resume-from {later.run}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "line"),
+    [
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND, FIRST)),
+            f"goes on from a.pt of run {RUN.run} on 1 node",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND,)),
+            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(AWAY,)),
+            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS),
+            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
+            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
+            "does not answer, may have newer ones",
+        ),
+        (
+            Earlier(run=RUN, source=None),
+            f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
+        ),
+        (
+            Earlier(run=RUN, source=RUN, found=THEIRS, places=(FIRST,), unknown=BUILT_IN),
+            f"goes on from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
+            "ones on gpu-0, which does not answer",
+        ),
+        (
+            Earlier(run=RUN, source=None, unknown=RUN),
+            f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach; run "
+            f"{RUN.run} may have left some on gpu-0, which does not answer",
+        ),
+    ],
+)
+def test_goes_on_names_checkpoint_and_its_source(earlier: Earlier, line: str) -> None:
+    assert goes_on(earlier, NEXT) == f"run {NEXT.run} (sub/my.py) {line}"
+
+
+@pytest.mark.parametrize(
+    ("run", "args", "where"),
+    [
+        (RUN, (), "1 node, 1 rank instead of 4"),
+        (
+            BUILT_IN,
+            ("--epochs", "3"),
+            "1 node, 1 rank instead of 4 (the global batch changes with them unless --global-batch-size is given)",
+        ),
+        (BUILT_IN, ("--global-batch-size", "256"), "1 node, 1 rank instead of 4"),
+        (BUILT_IN, ("--global-batch-size=256",), "1 node, 1 rank instead of 4"),
+    ],
+)
+def test_goes_on_reports_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
+    before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
+    now = replace(run, run=NEXT.run, args=args)
+    earlier = Earlier(run=now, source=before, found=THEIRS, places=(FIRST,))
+    assert (
+        goes_on(earlier, now)
+        == f"run {now.run} ({run.script}) goes on from a.pt of run {before.run} on {where}"
+    )
+    assert f"from the beginning on {where}: no" in goes_on(Earlier(run=before, source=None), now)
+
+
+def test_machines_of_omits_unreachable_machines() -> None:
+    inventory = Inventory(
+        cluster="default",
+        provider="local",
+        created_at="2026-11-21T05:46:25+00:00",
+        machines=tuple(machine(f"gpu-{n}", n) for n in range(3)),
+    )
+
+    def names(**request: object) -> list[str]:
+        return [one.name for one in machines_of(inventory, TrainRequest(**request))]  # type: ignore[arg-type]
+
+    there = frozenset({"gpu-1", "gpu-2"})
+    assert names() == ["gpu-0", "gpu-1", "gpu-2"]
+    assert names(answering=there) == ["gpu-1", "gpu-2"]
+    assert names(answering=there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
+    assert names(answering=there, nnodes=3) == ["gpu-1", "gpu-2"]
+    assert names(answering=there, min_nodes=1, nnodes=1) == ["gpu-1"]
+    assert names(answering=there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
+    assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
+    with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
+        names(answering=there, min_nodes=3, nnodes=9)
+
+
+FAILED = Result(
+    run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
+    nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
+    ranks=(
+        RankResult(rank=0, local_rank=0, node="gpu-0", exit_code=3),
+        RankResult(rank=1, local_rank=0, node="gpu-1", exit_code=3),
+        RankResult(rank=2, local_rank=0, node="gpu-2", exit_code=-15),
+    ),
+    first_error=FirstError(rank=1, node="gpu-1", message=f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
+)  # fmt: skip
+LOST = replace(FAILED, exit_code=None, first_error=FirstError(rank=None, node="gpu-1", message="lost"))
+
+
+def test_what_failed_describes_failure_in_one_line() -> None:
+    assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
+    assert what_failed(LOST) == "gpu-1: lost"
+    assert what_failed(hung(0, 2)) == "rank 1 waited in vain"
+    assert what_failed(replace(FAILED, first_error=None)) == "for no known reason"
+
+
+def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Result:
+    """FAILED, as one waited for these in vain."""
+    one = len(ranks) == 1
+    error = FirstError(
+        rank=ranks[0] if one else None,
+        node=f"gpu-{ranks[0]}" if one else None,
+        message=f"rank {gave_up} waited in vain",
+        reason="waited_in_vain",
+        ranks=ranks,
+    )
+    return replace(FAILED, run=run, exit_code=code, first_error=error)
+
+
+def test_blames_a_machine_is_true_for_lost_machine_only() -> None:
+    assert blames_a_machine(LOST)
+    assert not blames_a_machine(FAILED)
+    assert not blames_a_machine(replace(FAILED, first_error=None))
+    assert not blames_a_machine(hung(0, 2)), "it is not known which rank, and no machine failed"
+
+
+def again(result: Result, rank: int | None, node: str, message: str) -> Result:
+    """The next run, which failed like this."""
+    return replace(result, run=NEXT.run, first_error=FirstError(rank=rank, node=node, message=message))
+
+
+BOOM = f"boom in runs/{NEXT.run}"
+ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ranks)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "vain"),
+    [
+        (FAILED, again(FAILED, 1, "gpu-1", BOOM), True),
+        (FAILED, again(FAILED, 0, "gpu-0", BOOM), True),
+        (FAILED, again(FAILED, 1, "gpu-1", "another"), False),
+        (FAILED, again(FAILED, 1, "gpu-3", BOOM), False),
+        (FAILED, again(FAILED, 2, "gpu-2", BOOM), False),
+        (FAILED, replace(again(FAILED, 0, "gpu-0", BOOM), first_error=None), False),
+        (replace(FAILED, first_error=None), replace(FAILED, run=NEXT.run, first_error=None), False),
+        (LOST, again(LOST, None, "gpu-1", "lost"), True),
+        (LOST, again(LOST, None, "gpu-0", "lost"), False),
+        (LOST, again(LOST, 1, "gpu-1", "lost"), False),
+        # Which rank gives up first, what it says and with which status it ends is chance; the one that hangs is not.
+        (hung(2), hung(2, run=NEXT.run), True),
+        (hung(2), hung(2, run=NEXT.run, gave_up=0, code=134), True),
+        (hung(0, 2), hung(1, 2, run=NEXT.run, gave_up=0), True),
+        (hung(), hung(2, run=NEXT.run), True),
+        (hung(), hung(run=NEXT.run), True),
+        (hung(0), hung(2, run=NEXT.run), False),
+        (hung(1), again(FAILED, 1, "gpu-1", BOOM), False),
+        (FAILED, hung(1, run=NEXT.run), False),
+        (hung(2), replace(hung(2, run=NEXT.run), ranks=ELSEWHERE), False),
+    ],
+)
+def test_in_vain_detects_same_failure_without_new_checkpoint(before: Result, now: Result, vain: bool) -> None:
+    left = Earlier(run=NEXT, source=RUN, found=SOME)
+    assert in_vain(before, left, now, left) is vain
+    assert in_vain(before, replace(left, found=None), now, replace(left, found=None)) is vain
+    for newer in (replace(SOME, newest="step-000050.pt"), replace(SOME, written_ns=2)):
+        assert not in_vain(before, left, now, replace(left, found=newer))
+    assert not in_vain(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
+    assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
+
+
+def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:
+    done = []
+
+    def body(fails: Callable[[], None]) -> None:
+        with interrupts_held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+            fails()
+
+    for fails in (lambda: None, lambda: (_ for _ in ()).throw(OSError("full"))):
+        with pytest.raises(KeyboardInterrupt):
+            body(fails)
+    assert len(done) == 2
+    with interrupts_held_back():
+        done.append(3)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--resume-from", RUN.run], ["--resume", "sub/my.py"]])
+def test_resume_without_any_checkpoint_is_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path)
+    store.cluster("default").save(
+        Inventory(cluster="default", provider="hosts", created_at=RUN.started_at, machines=())
+    )
+    folder = store.new_run(datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC))
+    options = replace(RUN.options or RunOptions(), project=str(tmp_path))
+    folder.save_run(replace(RUN, run=folder.id, options=options))
+    assert cli.main(["train", *(folder.id if word == RUN.run else word for word in words)]) == 2
+    assert "To start from the beginning, leave out --resume." in capsys.readouterr().err

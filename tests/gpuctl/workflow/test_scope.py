@@ -1,0 +1,160 @@
+"""What --cluster means to commands about all clusters, one, or none."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from stub_cloud import StubClouds
+
+from gpuctl import cli, root_help
+from gpuctl.workflow.cluster import reap
+from inventories.run import Run, RunNode
+from inventories.store import Store
+from provision.cloud import Target
+from provision.reap import FoundCluster, Survey
+from provision.scope import Seen, Sight
+
+ALL = ("clean", "clusters", "reap")
+NONE = ("completion", "shapes")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account with two clusters, a1 and b1."""
+    shown(monkeypatch, ("a1", "a1-id", "me"), ("b1", "b1-id", "me"))
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
+    """Have the account show clusters of these names, ids and owners."""
+    clusters = tuple(
+        FoundCluster(
+            name=name,
+            id=one,
+            owner=owner,
+            provider="aws",
+            region="region-a",
+            machines=(f"{name}-machine",),
+            parts=(),
+            since="2026-11-22T10:00:00+00:00",
+            expires_at=None,
+            hourly_usd=None,
+        )
+        for name, one, owner in each
+    )
+    cloud = StubClouds().connect(Target(provider="aws"))
+    seen = Seen(cloud=cloud, survey=Survey(clusters=clusters, network=()))
+    monkeypatch.setattr(reap, "look", lambda _where, _price: Sight(seen=(seen,), unseen=()))
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("reap", ["a1", "b1"]),
+        ("reap a1", ["a1"]),
+        ("reap --cluster a1", ["a1"]),
+        ("--cluster a1 reap", ["a1"]),
+        ("reap a1 --cluster a1", ["a1"]),
+        ("reap --cluster b1-id", ["b1"]),
+        ("reap a1 b1", ["a1", "b1"]),
+    ],
+)
+@pytest.mark.usefixtures("account")
+def test_reap_removes_only_the_cluster_that_was_named(
+    words: str, chosen: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words.split(), "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["clusters"]
+    assert [one["cluster"] for one in found if one["chosen"]] == chosen
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("reap --cluster default", "There is no cluster 'default' of ours"),
+        ("reap --cluster=", "There is no cluster '' of ours"),
+        ("reap b1 --cluster a1", "--cluster a1 and b1 name different clusters: leave out --cluster."),
+        ("reap a1 b1 --cluster a1", "--cluster a1 and a1 b1 name different clusters: leave out --cluster."),
+    ],
+)
+@pytest.mark.usefixtures("account")
+def test_reap_refuses_clusters_that_are_not_there_or_contradict(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words.split(), "--yes"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_says_what_cluster_means_to_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in root_help.COMMANDS:
+        assert cli.main([name, "--help"]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("Only this cluster (default: all)." in told) == (name in ALL), name
+        if name in NONE:
+            assert "--cluster" not in told, name
+
+
+@pytest.mark.parametrize("words", ["shapes --cluster a", "--cluster a shapes", "completion bash --cluster a"])
+def test_commands_about_no_cluster_refuse_to_be_given_one(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(name for name in NONE if name in words)
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"error: gpuctl {name} is about no cluster: leave out --cluster.\n",
+    )
+
+
+def begin_run(store: Store, cluster: str) -> None:
+    """A run of a cluster that is gone."""
+    folder = store.new_run(datetime.now(UTC))
+    node = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
+    folder.save_run(
+        Run(
+            run=folder.id,
+            cluster=cluster,
+            mode="torchrun",
+            script="my.py",
+            args=(),
+            nodes=(node,),
+            master_addr="127.0.0.1",
+            master_port=1,
+            started_at="2026-11-22T10:00:00+00:00",
+        )
+    )
+
+
+def test_runs_of_all_clusters_are_narrowed_to_the_one_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cluster in ("a", "b"):
+        begin_run(Store(home), cluster)
+    for words, clusters in (("--all", {"a", "b"}), ("--all --cluster b", {"b"}), ("--cluster a", {"a"})):
+        assert cli.main(["runs", "--json", *words.split()]) == 0
+        assert {row["cluster"] for row in json.loads(capsys.readouterr().out)["runs"]} == clusters, words
+
+
+@pytest.mark.parametrize(
+    ("words", "owner", "status"),
+    [
+        ("reap --cluster default --yes --dry-run", "me", 2),
+        ("reap default --dry-run", "me", 0),
+        ("reap default --yes --dry-run", "you", 2),
+        ("reap second --dry-run", "you", 0),
+        ("reap --dry-run", "you", 0),
+    ],
+)
+def test_reap_refuses_a_name_that_several_clusters_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, owner: str, status: int
+) -> None:
+    shown(monkeypatch, ("default", "first", "me"), ("default", "second", owner))
+    assert cli.main(words.split()) == status
+    if status == 2:
+        assert "2 clusters are called default:\n  first: aws, region-a, of me\n" in capsys.readouterr().err

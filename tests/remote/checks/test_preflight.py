@@ -1,0 +1,238 @@
+"""What would fail later, found in the facts."""
+
+from dataclasses import replace
+
+import pytest
+from node_facts import NO_GPU, facts
+
+from inventories.machine import Machine
+from remote.checks import preflight
+from remote.checks.facts import Facts, RdmaDevice
+from remote.checks.finding import Finding, listed, named, sentence
+from remote.checks.gpu_use import Expected
+from remote.checks.probe import Health, ProbeAnswer
+from remote.errors import PreflightFailed
+
+MASTER = Machine(
+    name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"
+)
+A10 = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "570.1"}
+
+
+def test_preflight_finds_nothing_on_healthy_nodes() -> None:
+    assert preflight.findings({"a": facts(), "b": facts()}, master=MASTER) == []
+
+
+def test_preflight_checks_ray_only_in_ray_mode() -> None:
+    found = {
+        "a": facts(ray=None),
+        "b": facts(ray="2.9.1"),
+        "c": facts(ray="2.60.0"),
+        "d": facts(ray="3.0.0.dev0"),
+    }
+    assert preflight.findings(found, master=MASTER) == []
+    by_node = {(f.node, f.problem, f.fatal) for f in preflight.findings(found, master=MASTER, mode="ray")}
+    assert {node for node, _, fatal in by_node if fatal} >= {"a", "b"}
+    problems = [problem for _, problem, _ in by_node]
+    assert "ray is not installed for /usr/bin/python3 (Python 3.10.12)" in problems
+    assert "Ray is 2.9.1 for /usr/bin/python3, which is older than what gpuctl starts" in problems
+    alike = {"a": facts(ray="2.60.0"), "b": facts(ray="2.60.0")}
+    assert preflight.findings(alike, master=MASTER, mode="ray") == []
+
+
+def test_preflight_reports_each_problem_on_its_node() -> None:
+    found = preflight.findings(
+        {
+            "a": facts(free_port=None, cant_listen="Cannot assign requested address"),
+            "b": facts(torch=None),
+            "c": facts(torch="2.12.0"),
+            "d": facts(disk_free_bytes=1000),
+            "e": facts(active_runs=("R1",)),
+            "f": facts(clock_offset_s=-40.0),
+        },
+        master=MASTER,
+    )
+    by_node = {finding.node: finding for finding in found}
+    assert len(found) == 6
+    assert by_node["a"].problem == (
+        "nothing can listen at 10.0.0.1, the address that the other nodes meet it at: Cannot assign requested address"
+    )
+    assert "torch is not installed" in by_node["b"].problem
+    assert "2.12.0 here, and 2.13.0 on a" in by_node["c"].problem
+    assert "disk is full" in by_node["d"].problem
+    assert "gpuctl stop R1" in by_node["e"].fix
+    assert not by_node["f"].fatal
+    assert all(finding.fix for finding in found)
+
+
+def test_preflight_distinguishes_taken_ports_from_a_wrong_address() -> None:
+    (found,) = preflight.findings({"a": facts(free_port=None)}, master=MASTER)
+    assert (
+        found.problem == "no free port was found at 10.0.0.1 for the rendezvous, of those from 20000 to 29999"
+    )
+    assert found.fatal
+
+
+def test_preflight_refuses_an_unknown_interface_unless_named() -> None:
+    nodes = {"a": facts(), "b": facts(interfaces={"10.0.0.1": None, "10.0.0.2": "ens3"})}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert (found.node, found.fatal) == ("b", True)
+    assert found.problem == "the interface on its way to 10.0.0.1 is not known, and NCCL and gloo would guess"
+    assert "--env NCCL_SOCKET_IFNAME=IFACE --env GLOO_SOCKET_IFNAME=IFACE" in found.fix
+    both = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "X")
+    assert preflight.findings(nodes, master=MASTER, wished=both) == []
+    assert preflight.findings(nodes, master=MASTER, wished=both[:1]) == [found]
+    assert preflight.findings({"a": facts(interfaces={})}, master=MASTER) == [], (
+        "one node has nobody to reach"
+    )
+
+
+def on_oci(*addressed: bool) -> Facts:
+    """An H100 node of OCI: the RDMA device of its VCN, and others with an address or without."""
+    others = [("ens3", True), *((f"rdma{n}", there) for n, there in enumerate(addressed))]
+    rdma = tuple(
+        RdmaDevice(name=f"mlx5_{n}", driver="mlx5_core", interfaces=(name,), addressed=there)
+        for n, (name, there) in enumerate(others)
+    )
+    return facts(cloud="oci", gpus=({**A10, "name": "NVIDIA H100 80GB HBM3"},), rdma=rdma)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (on_oci(True, True), on_oci(True, True), []),
+        (on_oci(True, True), on_oci(False, False),
+         [("b", "the number of RDMA devices that can be used is 0 here, and 2 on a", True)]),
+        (on_oci(True, False), on_oci(True, True),
+         [("b", "the number of RDMA devices that can be used is 2 here, and 1 on a", True)]),
+        (on_oci(False, False), on_oci(False, False),
+         [("a and b", "it has RDMA devices and none can be used, as none has an address: the run goes over TCP",
+           False)]),
+        (on_oci(), on_oci(), []),
+    ],
+)  # fmt: skip
+def test_preflight_reports_rdma_devices_without_addresses(
+    first: Facts, second: Facts, expected: list[tuple[str, str, bool]]
+) -> None:
+    found = preflight.findings({"a": first, "b": second}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
+    assert all("agent gives RDMA devices their addresses" in finding.fix for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem", "fatal"),
+    [
+        ({}, {"torch": "2.12.0"}, "torch is 2.12.0 here, and 2.13.0 on a", True),
+        ({"gpus": (A10,)}, {}, "the ranks would use the CPU here, and GPUs on a", True),
+        ({}, {"python_version": "3.12.1"}, "Python is 3.12 here, and 3.10 on a", False),
+        ({"gpus": (A10,)}, {"gpus": (A10, A10)}, "the number of GPUs is 2 here, and 1 on a", False),
+        ({"gpus": (A10,)}, {"gpus": ({**A10, "name": "NVIDIA A100"},)},
+         "the GPU is NVIDIA A100 here, and NVIDIA A10 on a", False),
+        ({"gpus": (A10,)}, {"gpus": ({**A10, "driver": "550.2"},)},
+         "the GPU driver is 550.2 here, and 570.1 on a", False),
+    ],
+)  # fmt: skip
+def test_preflight_reports_versions_and_gpus_that_differ(
+    first: dict[str, object], second: dict[str, object], problem: str, fatal: bool
+) -> None:
+    found = preflight.findings({"a": facts(**first), "b": facts(**second)}, master=MASTER)
+    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == [("b", problem, fatal)]
+
+
+def test_preflight_ignores_python_patch_releases() -> None:
+    nodes = {"a": facts(python_version="3.10.4"), "b": facts(python_version="3.10.12")}
+    assert preflight.findings(nodes, master=MASTER) == []
+
+
+def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
+    broken = replace(NO_GPU, devices=2, smi_exit=-1)
+    nodes = {"a": facts(driver=broken), "b": facts(gpus=(A10,))}
+    found = preflight.findings(nodes, master=MASTER)
+    assert ("a", "it has 2 NVIDIA GPUs, and the driver does not answer", True) in {
+        (one.node, one.problem, one.fatal) for one in found
+    }
+    (local,) = preflight.findings({"a": nodes["a"]}, master=MASTER, expected=Expected(local=True))
+    assert not local.fatal
+
+
+@pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])
+def test_preflight_notes_a_route_over_a_virtual_interface(interface: str) -> None:
+    nodes = {
+        "a": facts(interfaces={"10.0.0.1": "ens3", "172.17.0.9": interface}),
+        "b": facts(interfaces={"10.0.0.1": "ens3", "10.0.0.2": None}),
+    }
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert found.node == "a"
+    assert f"goes over {interface}, which leads to no network" in found.problem
+    assert not found.fatal
+
+
+def test_preflight_accepts_loopback_for_nodes_of_one_machine() -> None:
+    assert preflight.findings({"a": facts(interfaces={"127.0.0.1": "lo"})}, master=MASTER) == []
+
+
+def test_preflight_merges_the_same_finding_of_several_nodes() -> None:
+    nodes = {name: facts(disk_free_bytes=1000) for name in ("a", "g-1", "g-2", "g-3", "g-4", "h")}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert found.node == "a, g-1…g-4 and h"
+
+
+def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
+    nodes = {
+        "a": facts(torch=None, clock_offset_s=9.0),
+        "b": facts(active_runs=("R1",)),
+    }
+    notes: list[str] = []
+    with pytest.raises(PreflightFailed) as refused:
+        preflight.check(nodes, master=MASTER, note=notes.append)
+    said = str(refused.value)
+    assert said.startswith("The run can't start:\n  a: torch is not installed")
+    assert "\n  b: the run R1 is still going on. Fix: wait for it" in said
+    assert "clock" not in said
+    (note,) = notes
+    assert note.startswith("a: the clock is off by +9.0 s. Fix: ")
+
+
+def test_check_is_silent_about_what_is_harmless() -> None:
+    health = Health(
+        interface="ens3", mtu=9000, hostname="h", hostname_addresses=("127.0.1.1",), free_inodes=10**6, nccl=None,
+        stale=(),
+    )  # fmt: skip
+    nodes = {"a": facts(), "b": facts()}
+    probes = {name: ProbeAnswer(node=name, health=health) for name in nodes}
+    (found,) = preflight.findings(nodes, probes, master=MASTER)
+    assert (found.node, found.harmless) == ("a and b", True), "doctor tells it"
+    notes: list[str] = []
+    preflight.check(nodes, probes, master=MASTER, note=notes.append)
+    assert notes == []
+
+
+def test_check_notes_findings_that_are_not_fatal() -> None:
+    notes: list[str] = []
+    preflight.check({"a": facts(clock_offset_s=9.0)}, master=MASTER, note=notes.append)
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["g-0", "g-1"], "g-0 and g-1"),
+        (["g-0", "g-1", "g-2"], "g-0, g-1 and g-2"),
+        ([f"g-{n}" for n in range(12)], "g-0…g-11"),
+        (["g-0", "g-1", "g-2", "g-3", "g-7", "head"], "g-0…g-3, g-7 and head"),
+    ],
+)
+def test_named_shortens_many_node_names(names: list[str], text: str) -> None:
+    assert named(names) == text
+
+
+def test_listed_cuts_lists_after_four_items() -> None:
+    assert listed(["1", "2", "3", "4"]) == "1, 2, 3 and 4"
+    assert listed(["1", "2", "3", "4", "5"]) == "1, 2, 3 and 2 more"
+
+
+def test_sentence_formats_a_finding_with_its_fix() -> None:
+    finding = Finding(node="a", problem="the disk is full", fix="free some")
+    assert sentence(finding) == "a: the disk is full. Fix: free some."

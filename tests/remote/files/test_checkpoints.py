@@ -1,0 +1,276 @@
+"""Which files of a run count as checkpoints, and how a node places them for the next run."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_here import ROOT, NodeHere, node_part
+
+from inventories.run import Run, RunNode
+from inventories.store import Store
+from remote.errors import NodeFailed, SyncRefused
+from remote.files import checkpoints
+from remote.files.receive import Intake
+from remote.node import frames
+from remote.node.__main__ import FAILED
+from remote.node.runs import process
+from remote.node.storage.checkpoints import describe, files_in, send_if_small
+from remote.node.storage.files import write_json
+from remote.runs.run_files import Replica, mirrored_path
+
+RUN = "20261121-054625-3fa9"
+
+
+def checkpoint(folder: Path, at: int, **other: object) -> None:
+    """A whole one, as the built-in job writes it, but for what is said otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"step-{at:06d}"
+    (folder / f"{name}.pt").write_bytes(b"x" * 100)
+    document = {"file": f"{name}.pt", "bytes": 100, "sha256": "0" * 64, "step": at, **other}
+    (folder / f"{name}.json").write_text(json.dumps(document))
+
+
+def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 90)
+    checkpoint(tmp_path, 1_000_000)
+    whole = ["step-000090.pt", "step-000090.json", "step-1000000.pt", "step-1000000.json"]
+    checkpoint(tmp_path, 2_000_000, bytes=101)
+    checkpoint(tmp_path, 2_000_001, file="../step-000090.pt")
+    checkpoint(tmp_path, 2_000_002, file="gone.pt")
+    checkpoint(tmp_path, 2_000_003, file="")
+    checkpoint(tmp_path, 2_000_004, step=None)
+    (tmp_path / "step-2000005.pt").write_bytes(b"no document yet")
+    (tmp_path / "step-2000006.json").write_text('{"file": "step-00')
+    (tmp_path / "step-2000007.json").write_text("[]")
+    assert [name for name, _ in files_in(tmp_path, whole=True)] == whole
+    found = describe(tmp_path, whole=True)
+    sizes = [(tmp_path / name).stat().st_size for name in whole]
+    written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
+    assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt", "written_ns": written_ns}
+
+
+def test_files_in_ignores_links_out_of_the_folder(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "outside", 1)
+    folder = tmp_path / "checkpoints"
+    checkpoint(folder, 1)
+    (folder / "step-000001.pt").unlink()
+    (folder / "step-000001.pt").symlink_to(tmp_path / "outside" / "step-000001.pt")
+    assert files_in(folder, whole=True) == []
+    assert files_in(folder, whole=False) == [
+        ("step-000001.json", (folder / "step-000001.json").stat().st_size)
+    ]
+
+
+def test_files_in_lists_all_script_files_newest_last(tmp_path: Path) -> None:
+    for at, name in enumerate(("b/shard-0", "a/shard-1", ".meta", "last")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"12")
+        os.utime(path, (1000 - at, 1000 - at))
+    assert files_in(tmp_path, whole=False) == [("last", 2), (".meta", 2), ("a/shard-1", 2), ("b/shard-0", 2)]
+    assert describe(tmp_path, whole=False) == {
+        "files": 4,
+        "bytes": 8,
+        "newest": "b/shard-0",
+        "written_ns": 1000 * 10**9,
+    }
+
+
+def test_files_in_follows_links_within_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "e2.pt").write_bytes(b"two")
+    (tmp_path / "secret").write_bytes(b"of somebody")
+    for name, target in (("last.pt", "e2.pt"), ("out", "../secret"), ("gone", "nothing"), ("dir", ".")):
+        (folder / name).symlink_to(target)
+    assert files_in(folder, whole=False) == [("e2.pt", 3), ("last.pt", 3)]
+    output = io.BytesIO()
+    send_if_small(tmp_path, output, whole=False, max_bytes=100, failed=False)
+    output.seek(0)
+    sent = {header["path"]: body for header, body in frames.decode(output.readline, output.read) if body}
+    assert sent == {"checkpoints/e2.pt": b"two", "checkpoints/last.pt": b"two"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_checkpoints_describe_is_none_for_a_missing_or_empty_folder(tmp_path: Path, whole: bool) -> None:
+    assert describe(tmp_path / "none", whole) is None
+    assert describe(tmp_path, whole) is None
+
+
+def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The one answer of the node's part."""
+    with node_part(home, command) as part:
+        out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
+    assert part.returncode == 0, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_checkpoint_staging_keeps_the_earlier_run_unchanged(tmp_path: Path, whole: bool) -> None:
+    runs = tmp_path / ".gpuctl-node" / "runs"
+    old = runs / RUN / "gpu-0" / "checkpoints"
+    checkpoint(old, 7)
+    (old / "step-000008.pt").write_bytes(b"torn")
+    run_dir = runs / "20261121-060000-0000" / "gpu-0"
+    answer = on_node(tmp_path, "place", {"source": [RUN, "gpu-0", whole], "run_dir": str(run_dir)})
+    assert answer == {"t": "placed"}
+    placed = run_dir.with_name("gpu-0.checkpoints")
+    names = {"step-000007.pt", "step-000007.json"} | (set() if whole else {"step-000008.pt"})
+    assert {path.name for path in placed.iterdir()} == names
+    assert not run_dir.exists(), "only the launch makes the run's folder"
+    linked = (placed / "step-000007.pt").stat().st_ino == (old / "step-000007.pt").stat().st_ino
+    assert linked == whole, "what a script may write into is a copy"
+    assert (placed / "step-000007.pt").stat().st_mtime_ns == (old / "step-000007.pt").stat().st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "failed", "sent"),
+    [
+        (10**6, True, ["chunk", "complete", "chunk", "complete"]),
+        (10**6, False, ["chunk", "complete", "chunk", "complete"]),
+        (99, True, ["skipped"]),
+        (99, False, []),
+    ],
+)
+def test_send_if_small_sends_small_and_reports_large_checkpoints(
+    tmp_path: Path, max_bytes: int, failed: bool, sent: list[str]
+) -> None:
+    checkpoint(tmp_path / "checkpoints", 7)
+    output = io.BytesIO()
+    send_if_small(tmp_path, output, whole=True, max_bytes=max_bytes, failed=failed)
+    output.seek(0)
+    told = [header for header, _ in frames.decode(output.readline, output.read)]
+    assert [header["t"] for header in told] == sent
+    if sent == ["skipped"]:
+        assert "stay on the node" in told[0]["reason"]
+    else:
+        assert [header["path"] for header in told[1::2]] == [
+            f"checkpoints/step-000007.{kind}" for kind in ("pt", "json")[: len(sent) // 2]
+        ]
+
+
+def test_discard_removes_staged_checkpoints(tmp_path: Path) -> None:
+    run_dir = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0"
+    placed = run_dir.with_name("gpu-0.checkpoints")
+    checkpoint(placed, 7)
+    assert on_node(tmp_path, "discard", {"run_dir": str(run_dir)}) == {"t": "discarded"}
+    assert not placed.exists()
+
+
+def test_checkpoints_command_reports_each_requested_run(tmp_path: Path) -> None:
+    checkpoint(tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints", 7)
+    asked = [[RUN, "gpu-0", True], [RUN, "gpu-1", True], ["20261121-060000-0000", "gpu-0", False]]
+    found = on_node(tmp_path, "checkpoints", {"runs": asked})["found"]
+    assert [one and one["newest"] for one in found] == ["step-000007.pt", None, None]
+
+
+SCRIPTS = Run(
+    run=RUN, cluster="default", mode="torchrun", script="my.py", args=(), master_addr="", master_port=1,
+    started_at="", nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+)  # fmt: skip
+
+
+def test_bring_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "shard-0").write_bytes(b"0")
+    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "here"))
+    assert (tmp_path / "here" / "shard-0").read_bytes() == b"0"
+    refused = folder.joinpath(*["deep"] * 40)
+    refused.mkdir(parents=True)
+    (refused / "shard-1").write_bytes(b"1")
+    with pytest.raises(NodeFailed, match=r"^gpu-0: not all checkpoints of run .*/shard-1.*Mend or remove"):
+        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "again"))
+
+
+def test_send_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
+    for name in ("shard-0", ".aws/shard-1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SyncRefused, match=r"can be sent to gpu-0, and a part of them is not: \.aws\. "):
+        checkpoints.send(NodeHere(tmp_path), tmp_path, SCRIPTS.nodes[0], say=print)
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [(None, b"new"), ("artifacts/a", b"new"), ("checkpoints/shard-1", b"old")],
+)
+def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
+    tmp_path: Path, refused: str | None, kept: bytes
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "shard-0").write_bytes(b"old")
+    replica = Replica(folder, SCRIPTS.nodes[0])
+    replica.intake.chunk("checkpoints/shard-0", 0, b"new")
+    replica.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
+    if refused:
+        replica.intake.complete(refused, 3, "0" * 64, 0o644)
+    mirrored_path(folder).touch()
+    replica.keep_checkpoints()
+    assert (folder.checkpoints_path / "shard-0").read_bytes() == kept
+    assert mirrored_path(folder).exists() == (kept == b"old")
+    assert [path.name for path in replica.intake.root.glob(".*")] == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_checkpoint_staging_is_undone_when_the_caller_is_gone(tmp_path: Path, whole: bool) -> None:
+    runs = tmp_path / ".gpuctl-node" / "runs"
+    checkpoint(runs / RUN / "gpu-0" / "checkpoints", 7)
+    run_dir = runs / "20261121-060000-0000" / "gpu-0"
+    with node_part(tmp_path, "place") as part:
+        assert part.stdin is not None
+        assert part.stdout is not None
+        part.stdout.close()
+        request = {"source": [RUN, "gpu-0", whole], "run_dir": str(run_dir)}
+        part.stdin.write(json.dumps(request).encode() + b"\n")
+        part.stdin.close()
+        assert part.wait(30) == FAILED
+    assert list(run_dir.parent.iterdir()) == []
+
+
+def other_run(run_dir: Path) -> None:
+    """Another run that is going on: this process stands for its runner."""
+    folder = run_dir.parents[1] / RUN / "gpu-0"
+    folder.mkdir(parents=True)
+    birth = process.birth(os.getpid())
+    write_json(folder / "runner.json", {"pid": os.getpid(), "birth": birth, "boot_id": process.boot_id()})
+
+
+def stop_came_first(run_dir: Path) -> None:
+    run_dir.mkdir()
+    (run_dir / "stop").touch()
+
+
+@pytest.mark.parametrize(
+    ("in_the_way", "status", "said"),
+    [(other_run, FAILED, f"the run {RUN} is going on here\n"), (stop_came_first, 0, "")],
+)
+def test_launch_that_starts_nothing_removes_staged_checkpoints(
+    tmp_path: Path, in_the_way: Callable[[Path], None], status: int, said: str
+) -> None:
+    run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
+    placed = run_dir.with_name("gpu-0.checkpoints")
+    checkpoint(placed, 7)
+    in_the_way(run_dir)
+    spec = {"run_dir": str(run_dir), "node": "gpu-0", "argv": ["false"], "env": {}}
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from remote.node.runs import supervisor\n"
+        "try: supervisor.launch(eval(sys.stdin.read()))\n"
+        f"except OSError as error: print(error, file=sys.stderr); sys.exit({FAILED})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], input=repr(spec), env={"HOME": str(tmp_path)}, capture_output=True,
+        text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (status, said)
+    assert not placed.exists()

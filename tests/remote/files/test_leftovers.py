@@ -1,0 +1,356 @@
+"""What is left on a node's disk and how it is removed, asked of the node's part with a home of its own."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from node_here import ROOT, NodeHere
+
+from remote.errors import BadAnswer, RemoteError
+from remote.files.leftovers import Item, Leftovers, RunFile, clean, look
+from remote.node.runs import process
+from remote.node.storage.leftovers import Sizes, walk
+from remote.node.storage.removal import remove_tree
+
+RUN, OTHER = "20261122-110000-cccc", "20261101-110000-dddd"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeHere:
+    (tmp_path / "home" / ".gpuctl-node").mkdir(parents=True)
+    return NodeHere(tmp_path / "home")
+
+
+def write(node: NodeHere, path: str, data: bytes = b"x", *, modified: float | None = None) -> Path:
+    """A file of ours on the node."""
+    file = node.home / ".gpuctl-node" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    if modified is not None:
+        os.utime(file, (modified, modified))
+    return file
+
+
+def write_run(node: NodeHere, run: str, *, ended: bool = True, boot_id: str | None = None) -> Path:
+    """A run that was launched, and ended."""
+    part = f"runs/{run}/gpu-0"
+    runner = {"pid": 2**22 + 1, "birth": "0", "boot_id": boot_id or process.boot_id()}
+    write(node, f"{part}/runner.json", json.dumps({**runner, "launcher": 2**22 + 1}).encode())
+    if ended:
+        write(node, f"{part}/exit.json", b'{"exit_code": 0}')
+    write(node, f"{part}/logs/rank-0.log", b"said")
+    return node.home / ".gpuctl-node" / part
+
+
+def send(node: NodeHere, name: str, **files: bytes) -> None:
+    """A project's folder as a sync leaves it."""
+    manifest = {}
+    for path, data in files.items():
+        status = write(node, f"code/{name}/{path}", data).stat()
+        manifest[path] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
+    write(node, f"code/{name}.manifest.json", json.dumps(manifest).encode())
+
+
+def by_name(left: Leftovers) -> dict[tuple[str, str], Item]:
+    return {(item.kind, item.name): item for item in left.items}
+
+
+def there(node: NodeHere, path: str) -> bool:
+    return os.path.lexists(node.home / ".gpuctl-node" / path)
+
+
+def test_look_lists_everything_gpuctl_left_on_a_node(node: NodeHere) -> None:
+    write(node, "envs/key-py3/venv/lib/big.so", b"x" * 100_000)
+    write(node, "envs/key-py3/ready.json", b"{}", modified=1000)
+    write(node, "envs/key-py3/used", modified=2000)
+    write(node, "envs/torn-py3/venv/pyvenv.cfg")
+    write(node, "wheels/torch.whl", b"x" * 50_000)
+    write(node, "uv/0.13.9/uv")
+    write(node, "bin/0123456789abcdef/__main__.py")
+    write(node, ".removed-0a/rest")
+    send(node, "proj-1", **{"train.py": b"code", "changed.py": b"code"})
+    write(node, "code/proj-1/changed.py", b"changed by a run")
+    write(node, "code/proj-1/out.pt", b"x" * 20_000)
+    part = write_run(node, RUN)
+    write(node, f"runs/{RUN}/gpu-0/checkpoints/c.pt", b"x" * 8)
+    (part / "artifacts").symlink_to("/etc")
+    left = look(node)
+    items = by_name(left)
+    assert set(items) == {
+        ("environment", "key-py3"),
+        ("environment", "torn-py3"),
+        ("wheels", "wheels"),
+        ("uv", "0.13.9"),
+        ("program", "0123456789abcdef"),
+        ("removed", ".removed-0a"),
+        ("code", "proj-1"),
+        ("written", "proj-1"),
+        ("run", RUN),
+    }
+    assert items["environment", "key-py3"].used == 2000
+    assert 100_000 <= items["environment", "key-py3"].bytes < 200_000
+    assert items["environment", "torn-py3"].used == 0
+    assert 20_000 <= items["written", "proj-1"].bytes < 40_000
+    run = items["run", RUN]
+    assert (run.over, run.checkpoints) == (True, 8)
+    assert run.files is not None
+    assert set(run.files) == {
+        RunFile(node="gpu-0", path="checkpoints/c.pt", bytes=8),
+        RunFile(node="gpu-0", path="artifacts", bytes=4),
+    }
+    assert left.free_bytes > 0
+    assert left.home is not None
+    assert look(node).home == left.home
+
+
+def test_look_at_a_clean_node_creates_nothing(tmp_path: Path) -> None:
+    tmp_path.joinpath("home").mkdir()
+    left = look(NodeHere(tmp_path / "home"))
+    assert (left.items, left.home) == ((), None)
+    assert list(tmp_path.joinpath("home").iterdir()) == []
+
+
+def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
+    for path in ("envs/a/ready.json", "envs/b/ready.json", "wheels/w.whl", "uv/1/uv", ".removed-0a/x"):
+        write(node, path)
+    send(node, "proj-1", **{"train.py": b"code"})
+    write(node, "code/proj-1/out.pt", b"x" * 20_000)
+    write_run(node, RUN)
+    write_run(node, OTHER)
+    wanted = [
+        ("environment", "a"),
+        ("wheels", "wheels"),
+        ("removed", ".removed-0a"),
+        ("code", "proj-1"),
+        ("run", RUN),
+    ]
+    done = clean(node, wanted)
+    assert set(done.removed) == set(wanted)
+    assert done.kept == ()
+    assert done.freed_bytes > 0
+    for path in ("envs/a", "wheels", ".removed-0a", "code/proj-1/train.py", f"runs/{RUN}"):
+        assert not there(node, path), path
+    for path in ("envs/b/ready.json", "uv/1/uv", "code/proj-1/out.pt", f"runs/{OTHER}/gpu-0/exit.json"):
+        assert there(node, path), path
+    assert not there(node, "code/proj-1.manifest.json"), "else the next sync would take what is gone for sent"
+    assert clean(node, [("written", "proj-1")]).freed_bytes >= 20_000
+    assert not there(node, "code/proj-1")
+
+
+def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "precious").write_text("safe")
+    ours = node.home / ".gpuctl-node"
+    (ours / "envs").mkdir()
+    (ours / "envs" / "linked").symlink_to(outside)
+    (ours / "wheels").symlink_to(outside)
+    (ours / "runs").symlink_to(outside)
+    write(node, "code/proj-1/file")
+    (ours / "code" / "proj-1" / "link").symlink_to(outside)
+    assert {(item.kind, item.name) for item in look(node).items} == {
+        ("code", "proj-1"),
+        ("written", "proj-1"),
+    }
+    names = ("linked", "..", ".", "", "../..", "a/b", "/etc", "no-such", "nul\0")
+    wanted = [("environment", name) for name in names]
+    wanted += [
+        ("wheels", "wheels"),
+        ("run", "inner"),
+        ("removed", "envs"),
+        ("home", ".ssh"),
+        ("written", "proj-1"),
+    ]
+    done = clean(node, wanted)
+    assert done.removed == (("written", "proj-1"),)
+    assert len(done.kept) == len(wanted) - 1
+    assert (outside / "inner" / "precious").read_text() == "safe"
+    assert (ours / "envs" / "linked").is_symlink()
+
+
+def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
+    write(node, "envs/a/ready.json")
+    part = write_run(node, RUN, ended=False)
+    here = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
+    (part / "runner.json").write_text(json.dumps(here))
+    assert by_name(look(node))["run", RUN].over is False
+    with pytest.raises((RemoteError, AssertionError), match="is going on here, and nothing was removed"):
+        clean(node, [("environment", "a")])
+    assert there(node, "envs/a/ready.json")
+
+
+def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
+    write_run(node, RUN, ended=False, boot_id="another machine's")
+    assert by_name(look(node))["run", RUN].over is False
+    assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
+    assert there(node, f"runs/{RUN}/gpu-0/runner.json")
+
+
+def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:
+    python = write(node, "envs/a/venv/bin/python")
+    python.unlink()
+    python.symlink_to(sys.executable)
+    write(node, "envs/b/ready.json")
+    with subprocess.Popen([python, "-I", "-c", "input()"], stdin=subprocess.PIPE) as user:
+        assert by_name(look(node))["environment", "a"].in_use
+        done = clean(node, [("environment", "a"), ("environment", "b")])
+        user.communicate(b"\n")
+    assert done.kept == (("environment", "a", "a process uses it"),)
+    assert done.removed == (("environment", "b"),)
+    assert clean(node, [("environment", "a")]).kept == ()
+
+
+def test_clean_keeps_an_environment_being_built_and_its_wheels(node: NodeHere) -> None:
+    write(node, "envs/a/venv/pyvenv.cfg")
+    write(node, "wheels/w.whl")
+    lock = write(node, "envs/a.lock")
+    with lock.open("r+b") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        kept = clean(node, [("environment", "a"), ("wheels", "wheels")]).kept
+    assert [why for _, _, why in kept] == ["it is being built", "an environment is being built from them"]
+    assert clean(node, [("environment", "a"), ("wheels", "wheels")]).kept == ()
+
+
+def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in (
+        {"t": "item", "kind": "secret", "name": "x", "bytes": 1},
+        {"t": "item", "kind": "run"},
+        {"t": "end"},
+    ):
+        with pytest.raises(BadAnswer, match=r"gpu-0: what it says of its disk can't be read"):
+            look(Saying(said))
+    with pytest.raises(BadAnswer, match="of the removal"):
+        clean(Saying({"t": "cleaned", "freed": 1, "removed": [["run"]], "kept": []}), [])
+
+
+class Saying(NodeHere):
+    """A node that says one thing, whatever it is asked."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        super().__init__(Path("/nowhere"))
+        self.said = said
+
+    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Any:  # type: ignore[override]
+        return nullcontext(SimpleNamespace(frames=lambda: iter([(self.said, b"")])))
+
+
+def test_remove_tree_removes_deep_and_unreadable_folders(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    (victim / "file").write_text("safe")
+    root = tmp_path / "root"
+    root.mkdir()
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(1100):  # longer than any path can be, deeper than Python recurses
+        os.mkdir("deep", dir_fd=here)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.symlink(victim, "link", dir_fd=here)
+    os.close(here)
+    (root / "closed").mkdir()
+    (root / "closed" / "new\nline").write_bytes(b"x" * 10_000)
+    (root / "closed").chmod(0)
+    (root / "shared").write_bytes(b"x" * 10_000)
+    os.link(root / "shared", tmp_path / "other name")
+    assert sum(1 for _ in walk(root)) >= 2
+    freed, problem = remove_tree(root)
+    assert problem is None
+    assert not root.exists()
+    assert (victim / "file").read_text() == "safe"
+    assert victim.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "other name").read_bytes() == b"x" * 10_000
+    assert freed > 10_000
+
+
+def test_remove_tree_refuses_a_link_as_root(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("safe")
+    (tmp_path / "root").symlink_to(tmp_path / "victim")
+    assert remove_tree(tmp_path / "root") == (0, "root: it is a link")
+    assert (tmp_path / "victim" / "file").read_text() == "safe"
+
+
+def with_mounts(mounts: str, code: str, home: Path) -> list[str]:
+    """Lines that code of the node's part prints where something is mounted, which nobody else sees."""
+    script = f'{mounts} && exec "$0" "$@"'
+    python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
+    command = ["unshare", "-rm", "sh", "-ec", script, *python]
+    done = subprocess.run(
+        command, cwd=home, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=20
+    )
+    if done.stderr.startswith(("unshare:", "mount:")):
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("mount -t tmpfs none {} && echo safe >{}/precious", "data: something else is mounted there"),
+        ("mount --bind other {}", "data: Device or resource busy"),
+    ],
+)
+@pytest.mark.parametrize("point", ["root/data", "root/deep/data"])
+def test_remove_tree_keeps_mounts_within_the_tree(tmp_path: Path, mount: str, why: str, point: str) -> None:
+    for folder in (tmp_path / point, tmp_path / "other"):
+        folder.mkdir(parents=True)
+    (tmp_path / "root" / "file").write_bytes(b"x")
+    (tmp_path / "other" / "precious").write_text("safe")
+    code = (
+        "from pathlib import Path\n"
+        "from remote.node.storage.removal import remove_tree\n"
+        "print(remove_tree(Path('root'))[1])\n"
+        "print(*[path.name for path in Path('root').rglob('*') if path.is_file()])"
+    )
+    assert with_mounts(mount.replace("{}", point), code, tmp_path) == [why, "precious"]
+    assert (tmp_path / "other" / "precious").read_text() == "safe"
+
+
+def test_code_removal_keeps_mounts_and_removes_the_rest(node: NodeHere) -> None:
+    send(node, "proj-1", **{"train.py": b"code"})
+    for name in ("a", "b", "c"):
+        write(node, f"code/proj-1/{name}/out.pt", b"x" * 20_000)
+    write(node, "code/proj-1/data/under").unlink()
+    code = (
+        "from remote.node.storage import removal\n"
+        "freed, problem = removal._remove_files('proj-1', sent=False, heartbeat=lambda: None)\n"
+        "print(freed >= 40_000, problem)\n"
+        "print((removal.NODE_HOME / 'code/proj-1/data/precious').read_text())"
+    )
+    place = ".gpuctl-node/code/proj-1"
+    busy = f"mount --bind {place}/a/out.pt {place}/b/out.pt"
+    disk = f"mount -t tmpfs none {place}/data && echo safe >{place}/data/precious"
+    assert with_mounts(busy, code.rpartition("\n")[0], node.home) == ["True out.pt: Device or resource busy"]
+    assert [there(node, f"code/proj-1/{name}") for name in ("a", "b", "c")] == [False, True, False]
+    write(node, "code/proj-1/data/under").unlink()
+    write(node, "code/proj-1/c/out.pt", b"x" * 50_000)
+    assert with_mounts(disk, code, node.home)[:2] == ["True data: something else is mounted there", "safe"]
+    (node.home / "other").mkdir()
+    (node.home / "other" / "precious").write_text("safe")
+    write(node, "code/proj-1/c/out.pt", b"x" * 50_000)
+    write(node, "code/proj-1/my data/under").unlink()
+    same_disk = f"mount --bind other '{place}/my data'"
+    said = with_mounts(same_disk, code.replace("1/data", "1/my data"), node.home)
+    assert said == ["True my data: something else is mounted there", "safe"]
+
+
+def test_sizes_count_hard_links_once_until_a_deadline(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(b"x" * 100_000)
+    os.link(tmp_path / "a" / "one", tmp_path / "a" / "two")
+    (tmp_path / "a" / "root").symlink_to("/")
+    sizes = Sizes(60)
+    found = sizes.of(tmp_path / "a")
+    assert 100_000 <= found["shared"] <= found["bytes"] < 150_000
+    assert found["whole"] is True
+    assert sizes.of(tmp_path / "a")["shared"] == 0
+    assert Sizes(-1).of(tmp_path / "a") == {"bytes": 0, "shared": 0, "whole": False}

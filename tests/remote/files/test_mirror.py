@@ -1,0 +1,286 @@
+"""Checkpoints that are brought here while a run goes on: when the node tells of them, and what is kept of them."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from node_here import NodeHere
+from support import wait_for
+
+from inventories.run import Run, RunNode
+from inventories.store import RunFolder, Store
+from remote.errors import ConnectionLost
+from remote.files.checkpoints import Checkpoints, told
+from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
+from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
+from remote.runs.run_files import incoming, mirrored_path
+
+FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1}
+NEWER = {**FOUND, "newest": "step-000050.pt"}
+
+
+@pytest.mark.parametrize(
+    ("found", "before", "whole", "told_s_ago", "written_s_ago", "expected"),
+    [
+        (None, None, True, 0, 0, False),
+        (FOUND, None, True, 0, 0, True),
+        (FOUND, FOUND, True, 2 * TELL_S, 2 * TELL_S, False),
+        (NEWER, FOUND, True, TELL_S - 1, 0, False),
+        (NEWER, FOUND, True, TELL_S, 0, True),
+        (FOUND, None, False, 0, LOOK_S - 1, False),
+        (FOUND, None, False, 0, LOOK_S, True),
+        (FOUND, None, False, 0, 1 - LOOK_S, False),
+        (FOUND, None, False, 0, -3600, True),
+        (NEWER, FOUND, False, TELL_S, 1, False),
+        (NEWER, FOUND, False, TELL_S - 1, 60, False),
+        (None, FOUND, False, TELL_S, 60, False),
+    ],
+)
+def test_mirror_reports_checkpoints_by_their_age_and_kind(
+    found: Any, before: Any, whole: bool, told_s_ago: float, written_s_ago: float, expected: bool
+) -> None:
+    said = is_to_be_told(found, before, whole=whole, told_s_ago=told_s_ago, written_s_ago=written_s_ago)
+    assert said is expected
+
+
+def checkpoint(folder: Path, step: int, size: int = 100) -> None:
+    """A whole one, as the built-in job writes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"step-{step:06d}"
+    (folder / f"{name}.pt").write_bytes(b"x" * size)
+    (folder / f"{name}.json").write_text(json.dumps({"file": f"{name}.pt", "bytes": size, "step": step}))
+
+
+def test_news_looks_at_the_folder_at_intervals(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 40)
+    checkpoint(tmp_path, 50)
+    news = News(tmp_path, whole=True)
+    found = news.look()
+    assert found == describe(tmp_path, whole=True, newest=True)
+    assert found is not None
+    assert (found["files"], found["newest"]) == (2, "step-000050.pt")
+    checkpoint(tmp_path, 60)
+    assert news.look() is None
+    assert News(tmp_path, whole=False).look() is None, "files were written just now"
+    os.utime(tmp_path / "step-000040.pt", (1, time.time() + 3600))
+    written_ahead = News(tmp_path, whole=False).look()
+    assert written_ahead is not None
+    assert (written_ahead["files"], written_ahead["newest"]) == (6, "step-000040.pt")
+
+
+def test_news_returns_none_when_listing_fails(tmp_path: Path) -> None:
+    assert News(tmp_path / "gone", whole=True).look() is None
+    (tmp_path / "step-000050.json").mkdir()
+    assert News(tmp_path, whole=True).look() is None
+
+
+RUN = Run(
+    run="20261121-054625-3fa9", cluster="default", mode="torchrun", script="built-in", args=(), master_addr="",
+    master_port=1, started_at="",
+    nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+)  # fmt: skip
+SCRIPTS = Run(**{**RUN.__dict__, "script": "my.py"})
+
+
+class Notes:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def node(self, name: str, text: str) -> None: ...
+
+    def metric(self, rank: int, line: Any) -> None: ...
+
+    def log(self, rank: int | None, node: str, line: str) -> None: ...
+
+
+class Slow(NodeHere):
+    """A node of which each set is held up after its first frame until that is let go."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.sending, self.go_on = Event(), Event()
+        self.asked: list[str] = []
+
+    @contextmanager
+    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        self.asked.append(command)
+        with super().converse(command, request) as talk:
+            yield talk if command != "send_checkpoints" else SimpleNamespace(frames=lambda: self._held(talk))
+
+    def _held(self, talk: Any) -> Iterator[Any]:
+        for number, frame in enumerate(talk.frames()):
+            if number == 1:
+                self.sending.set()
+                assert self.go_on.wait(30)
+            yield frame
+
+
+class Lost(NodeHere):
+    """A node whose connection has broken."""
+
+    @contextmanager
+    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        raise ConnectionLost(f"gpu-0: the connection broke: {command}.")
+        yield
+
+
+class Scene:
+    """A run that goes on, its node's folder of checkpoints, and what is here of them."""
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        self.home = folder / "node"
+        self.there = self.home / ".gpuctl-node" / "runs" / run.run / "gpu-0" / "checkpoints"
+        self.there.mkdir(parents=True)
+        self.folder: RunFolder = Store(folder / "here").new_run(datetime.now(UTC))
+        self.observer = Notes()
+        self.mirror = Mirror(run, self.folder, self.observer)
+        self.run = run
+
+    def found(self) -> Checkpoints:
+        found = describe(self.there, self.run.built_in, newest=True)
+        assert found is not None
+        return told(found)
+
+    def here(self) -> set[str]:
+        return {path.name for path in self.folder.checkpoints_path.glob("*")}
+
+    def wait(self) -> None:
+        """Until nothing more is being brought."""
+        wait_for(lambda: self.mirror._thread is None, what="the end of the transfer", deadline_s=30)
+        assert list(incoming(self.folder).glob(".*")) == []
+
+
+def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
+    scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
+    checkpoint(scene.there, 40)
+    checkpoint(scene.there, 50)
+    scene.mirror.told(node, scene.found())
+    assert node.sending.wait(30)
+    assert scene.here() == set()
+    checkpoint(scene.there, 60)
+    scene.mirror.told(node, scene.found())
+    node.go_on.set()
+    scene.wait()
+    assert scene.here() == {"step-000060.pt", "step-000060.json"}
+    assert mirrored_path(scene.folder).exists()
+    scene.mirror.told(node, scene.found())
+    scene.wait()
+    assert node.asked == ["send_checkpoints"] * 2, "what is here is not brought again"
+    assert scene.observer.notes == []
+
+
+def test_mirror_drops_script_checkpoints_changed_in_transfer(tmp_path: Path) -> None:
+    scene, node = Scene(tmp_path, SCRIPTS), Slow(tmp_path / "node")
+    for name in ("shard-0", "shard-1"):
+        (scene.there / name).write_bytes(b"old")
+    before = scene.found()
+    scene.mirror.told(node, before)
+    assert node.sending.wait(30)
+    (scene.there / "shard-1").write_bytes(b"new")
+    node.go_on.set()
+    scene.wait()
+    assert scene.here() == set()
+    assert not mirrored_path(scene.folder).exists()
+    scene.mirror.told(node, scene.found())
+    scene.wait()
+    assert scene.here() == {"shard-0", "shard-1"}
+    assert (scene.folder.checkpoints_path / "shard-1").read_bytes() == b"new"
+    assert scene.observer.notes == [
+        "gpu-0: its newest checkpoints were not brought here (they changed while they were brought); the next ones "
+        "are tried again."
+    ]
+
+
+def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
+    scene, node = Scene(tmp_path, RUN), NodeHere(tmp_path / "node")
+    checkpoint(scene.there, 40)
+    incoming(scene.folder).write_text("in the way")
+    for there in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
+        scene.mirror.told(there, scene.found())
+        wait_for(lambda: scene.mirror._thread is None, what="the end of the transfer", deadline_s=30)
+    assert scene.observer.notes == [
+        "gpu-0: its newest checkpoints were not brought here (the connection broke: send_checkpoints); the next "
+        "ones are tried again."
+    ]
+    incoming(scene.folder).unlink()
+    scene.mirror.told(node, scene.found())
+    scene.wait()
+    assert scene.here() == {"step-000040.pt", "step-000040.json"}
+
+
+@pytest.mark.parametrize("run", [RUN, SCRIPTS])
+def test_mirror_keeps_local_files_when_the_node_has_none(tmp_path: Path, run: Run) -> None:
+    scene, node = Scene(tmp_path, run), NodeHere(tmp_path / "node")
+    checkpoint(scene.there, 40)
+    scene.mirror.told(node, scene.found())
+    scene.wait()
+    checkpoint(scene.there, 50)
+    found = scene.found()
+    for path in scene.there.iterdir():
+        path.unlink()
+    scene.mirror.told(node, found)
+    scene.wait()
+    assert scene.here() == {"step-000040.pt", "step-000040.json"}
+    assert len(scene.observer.notes) == 1
+
+
+def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, RUN)
+    for size in (MAX_MIRROR_BYTES + 10**6, 2 * MAX_MIRROR_BYTES):
+        found = Checkpoints(files=2, bytes=size, newest="step-000040.pt", written_ns=1)
+        scene.mirror.told(Lost(tmp_path / "node"), found)
+        scene.wait()
+    assert scene.observer.notes == [
+        "gpu-0: checkpoints of 257 MB are not brought here while the run goes on, as they are more than 256 MB: if "
+        "gpu-0 is lost, the next run goes on from older ones that can be reached, or starts from the beginning."
+    ]
+
+
+def test_mirror_refuses_more_bytes_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.files.mirror.MAX_MIRROR_BYTES", 1000)
+    scene = Scene(tmp_path, RUN)
+    checkpoint(scene.there, 40, size=2000)
+    scene.mirror.told(NodeHere(tmp_path / "node"), replace(scene.found(), bytes=10))
+    scene.wait()
+    assert scene.here() == set()
+    assert len(scene.observer.notes) == 1
+    assert "step-000040.pt': over the limit of 1000 bytes" in scene.observer.notes[0]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_mirror_close_abandons_a_transfer(tmp_path: Path, silent: bool) -> None:
+    scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
+    checkpoint(scene.there, 40, size=10**6)
+    scene.mirror.told(node, scene.found())
+    assert node.sending.wait(30)
+    thread = scene.mirror._thread
+    assert thread is not None
+    closing = Thread(target=scene.mirror.close, daemon=True)
+    closing.start()
+    wait_for(lambda: scene.mirror._closed, what="the end")
+    if not silent:
+        node.go_on.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    node.go_on.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    scene.mirror.told(node, scene.found())
+    scene.mirror.close()
+    assert scene.here() == set()
+    assert node.asked == ["send_checkpoints"]
+    assert scene.observer.notes == []

@@ -1,0 +1,64 @@
+"""What a person names to be run, looked at before anything is sent."""
+
+from pathlib import Path
+
+import pytest
+
+from remote.errors import ScriptNotFound, ScriptNotSynced
+from remote.files.tree import tree_of
+from remote.launchers.rank_command import user_function, user_script
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def objective(config): pass",
+        "objective = make()",
+        "try:\n    from a import objective\nexcept ImportError:\n    from b import other as objective",
+        "import search as objective",
+        "from search import *",
+        "globals()['objective'] = 1",
+        "def __getattr__(name): return print",
+        "match = newer python's syntax",
+        "pattern = '\\d'\nclass objective: pass",
+    ],
+)
+def test_user_function_accepts_sources_that_may_define_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "search.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    assert user_function("search.py:objective", tree_of(tmp_path, "*.py")).target == "search:objective"
+
+
+@pytest.mark.parametrize("source", ["", "def objectiv(config): pass", "objective()", "'objective'"])
+def test_user_function_refuses_a_missing_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "search.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ScriptNotSynced, match=r"^search.py has no objective(\.|; did you mean 'objectiv'\?)$"
+    ):
+        user_function("search.py:objective", tree_of(tmp_path, "*.py"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "here", "said"),
+    [
+        ("text.py", ".", r"There is no script text.py. Did you mean pkg/text.py\?"),
+        ("pkg/txet.py", ".", r"There is no script pkg/txet.py. Did you mean pkg/text.py\?"),
+        ("tests/test.py", ".", r"There is no script tests/test.py. Did you mean other/test.py\?"),
+        ("mian.py", "pkg", r"There is no script mian.py. Did you mean ../main.py\?"),
+        ("nothing-like-it", ".", r"There is no script nothing-like-it.$"),
+    ],
+)
+def test_user_script_suggests_the_path_of_a_file_that_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, here: str, said: str
+) -> None:
+    for name in ("main.py", "pkg/text.py", "other/test.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / here)
+    with pytest.raises(ScriptNotFound, match=said):
+        user_script((typed,), None, tree_of(tmp_path, "**/*.py"))

@@ -1,0 +1,49 @@
+"""What is kept and told of a search's trials, as Ray Tune tells of them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from remote.node.ray.tune import Trials
+
+SEARCH = {"metric": "eval/accuracy", "mode": "max", "trials": 2}
+
+
+def trial(name: str) -> Any:
+    return SimpleNamespace(trial_id=name, config={"lr": 0.1})
+
+
+def saved(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["trials"]
+    return found
+
+
+def test_trials_saves_and_prints_a_trial_from_start_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trials.json"
+    trials = Trials(SEARCH, path)
+    trials.told(trial("a"), None, "running")
+    trials.told(trial("a"), {"eval": {"accuracy": 0.75}, "training_iteration": 3, "pid": 7}, "running")
+    trials.told(trial("a"), None, "done")
+    [one] = saved(path)
+    assert (one["metrics"], one["value"], one["reports"]) == ({"eval/accuracy": 0.75}, 0.75, 3)
+    assert one["status"] == "done"
+    assert capsys.readouterr().out.splitlines() == [
+        "trial 0: lr 0.1  begins",
+        "trial 0: lr 0.1  eval/accuracy 0.75  (done; 1 of 2 over)",
+    ]
+
+
+def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
+    path = tmp_path / "trials.json"
+    trials = Trials(SEARCH, path)
+    trials.told(trial("a"), None, "running")
+    with pytest.raises(KeyError):
+        trials.told(trial("a"), {"accuracy": 0.75, "pid": 7, "config": {"lr": 0.1}}, "running")
+    assert trials.wrong_metric == ("error: --metric eval/accuracy: no such thing is reported, but accuracy")
+    trials.stopped()
+    assert [one["status"] for one in saved(path)] == ["stopped"]

@@ -1,0 +1,196 @@
+"""The node's side of environments: where uv comes from, Pythons of images, dpkg's lock, what is kept of a build."""
+
+import base64
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from remote.node.environments import images, uv_tool
+
+ROOT = Path(__file__).parents[3]
+NAME, DIGEST = uv_tool.WHEELS.get((platform.system(), platform.machine()), ("", ""))
+LOGIN = "Basic " + base64.b64encode(b"me:s@cret").decode()
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("uv 0.13.9 (x86_64-unknown-linux-gnu)", (0, 13, 9)),
+        ("uv 0.9.30\n", (0, 9, 30)),
+        ("", ()),
+        ("bash: uv", ()),
+    ],
+)
+def test_version_of_reads_the_version_of_uv(said: str, version: tuple[int, ...]) -> None:
+    assert uv_tool.version_of(said) == version
+
+
+def test_sent_uv_wheel_fits_the_node() -> None:
+    names = [name for name, _ in uv_tool.WHEELS.values()]
+    for (system, machine), (name, _) in uv_tool.WHEELS.items():
+        assert uv_tool.sent(names, system, machine) == name
+    assert uv_tool.sent(["uv-0.13.9-py3-none-win_amd64.whl"], "Linux", "x86_64") is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "pip", "index", "told"),
+    [
+        ({}, {}, "https://pypi.org/simple", {}),
+        ({"UV_INDEX_URL": "https://a/"}, {"index-url": "https://b"}, "https://a/", {}),
+        ({"UV_DEFAULT_INDEX": "corp=https://a/s"}, {}, "https://a/s", {}),
+        ({"PIP_INDEX_URL": "https://a"}, {}, "https://a", {"UV_DEFAULT_INDEX": "https://a"}),
+        (
+            {},
+            {"index-url": "https://b", "cert": "/c.pem"},
+            "https://b",
+            {"UV_DEFAULT_INDEX": "https://b", "SSL_CERT_FILE": "/c.pem"},
+        ),
+        ({"SSL_CERT_FILE": "/own"}, {"cert": "/c.pem"}, "https://pypi.org/simple", {}),
+    ],
+)
+def test_index_url_comes_from_environment_then_pip(
+    environment: dict[str, str], pip: dict[str, str], index: str, told: dict[str, str]
+) -> None:
+    assert uv_tool.index_url(environment, pip) == index
+    assert uv_tool.uv_environment(environment, pip) == told
+
+
+def test_find_link_resolves_links_of_an_index_page() -> None:
+    page = "<a href=\"../../f/x-1.whl#sha256=1\">x-1.whl</a><a data-y href='https://h/y%2B1.whl?a=1&amp;b=2'>y</a>"
+    assert uv_tool.find_link("https://i/simple/x/", page, "x-1.whl") == "https://i/f/x-1.whl"
+    assert uv_tool.find_link("https://i/simple/x/", page, "y+1.whl") == "https://h/y%2B1.whl?a=1&b=2"
+    assert uv_tool.find_link("https://i/simple/x/", page, "z.whl") is None
+
+
+@pytest.fixture
+def index() -> Iterator[dict[str, bytes]]:
+    """A package index behind a password: what it has, by path; `url` is its address."""
+    files: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers.get("Authorization") == LOGIN
+            body = files.get(self.path) if allowed else None
+            self.send_response(200 if body is not None else 404 if allowed else 401)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    files["url"] = f"http://me:s%40cret@127.0.0.1:{server.server_port}/simple".encode()
+    files["/simple/uv/"] = f'<a href="../files/{NAME}">uv</a>'.encode()
+    yield files
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def provide(home: Path, index: str, digest: str) -> "subprocess.CompletedProcess[str]":
+    """`uv_tool.provide` on a node with an empty home, no uv, and this index; the pinned digest is `digest`."""
+    script = (
+        "import sys\nfrom remote.node.environments import uv_tool\n"
+        f"uv_tool.WHEELS = {{key: (name, {digest!r}) for key, (name, _) in uv_tool.WHEELS.items()}}\n"
+        "try:\n    print(uv_tool.provide(None, lambda text: print(text, file=sys.stderr)))\n"
+        "except OSError as error:\n    sys.exit(str(error))\n"
+    )
+    home.mkdir(exist_ok=True)
+    environment = {"HOME": str(home), "PATH": str(home), "UV_DEFAULT_INDEX": index, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-B", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def wheel_of_uv(path: Path) -> bytes:
+    with ZipFile(path, "w") as archive:
+        archive.writestr(f"uv-{uv_tool.VERSION}.data/scripts/uv", f"#!/bin/sh\necho uv {uv_tool.VERSION}\n")
+    return path.read_bytes()
+
+
+needs_a_wheel = pytest.mark.skipif(not NAME, reason="needs a system that uv's wheel is pinned for")
+
+
+@needs_a_wheel
+def test_uv_is_downloaded_once_from_the_nodes_index(index: dict[str, bytes], tmp_path: Path) -> None:
+    body = index[f"/simple/files/{NAME}"] = wheel_of_uv(tmp_path / "uv.whl")
+    url, home = index.pop("url").decode(), tmp_path / "home"
+    done = provide(home, url, hashlib.sha256(body).hexdigest())
+    program = home / ".gpuctl-node" / "uv" / uv_tool.VERSION / "uv"
+    assert (done.stdout.strip(), done.returncode) == (str(program), 0), done.stderr
+    assert done.stderr == f"downloading uv {uv_tool.VERSION} from 127.0.0.1\n"
+    assert list(program.parent.iterdir()) == [program]
+    index.clear()
+    assert provide(home, url, "").stdout.strip() == str(program), "the second time it is there"
+
+
+@needs_a_wheel
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "is not the file that it should be"),
+        ({"/simple/uv/": b"nothing"}, "127.0.0.1 does not have uv-"),
+        ({"url": b"http://127.0.0.1:9/simple"}, "Connection refused"),
+        ({"url": b"file:///etc"}, "file is no address of a web server"),
+        (
+            {"/simple/uv/": b'<a href="file:///x/' + NAME.encode() + b'">'},
+            "file is no address of a web server",
+        ),
+    ],
+)
+def test_uv_download_failure_names_the_cause_without_secrets(
+    index: dict[str, bytes], tmp_path: Path, change: dict[str, bytes], said: str
+) -> None:
+    index[f"/simple/files/{NAME}"] = wheel_of_uv(tmp_path / "uv.whl")
+    index.update(change)
+    done = provide(tmp_path / "home", index.pop("url").decode(), DIGEST)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "can't be fetched" in done.stderr
+    assert "--wheels DIR" in done.stderr
+    assert "cret" not in done.stderr
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
+
+
+def test_torch_of_reads_the_version_beside_an_interpreter(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.touch()
+    assert images.torch_of(python) is None
+    (tmp_path / "lib" / "python3.12" / "site-packages" / "torch-2.9.1+cu130.dist-info").mkdir(parents=True)
+    assert images.torch_of(python) == "2.9.1+cu130"
+
+
+def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:
+    script = "import json\nfrom remote.node.environments import build\nprint(json.dumps(build.look('k')))\n"
+
+    def look() -> object:
+        environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", script], env=environment, capture_output=True, check=True
+        )
+        return json.loads(done.stdout)["ready"]
+
+    home = (
+        tmp_path / ".gpuctl-node" / "envs" / "k-{}-py{}-{}".format(platform.machine(), *sys.version_info[:2])
+    )
+    (home / "venv" / "bin").mkdir(parents=True)
+    record = {"key": "k", "python": str(home / "venv" / "bin" / "python"), "bytes": 5}
+    assert look() is None
+    (home / "ready.json").write_text(json.dumps(record))
+    assert look() is None
+    (home / "venv" / "bin" / "python").symlink_to(sys.executable)
+    assert look() == record
+    (home / "ready.json").write_text('{"key": "k", "pyth')
+    assert look() is None

@@ -1,0 +1,18 @@
+"""What a node with Python 3.6 (Oracle Linux 8) is asked before cloud-init has installed a newer one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from remote.node import __main__, frames
+from remote.node.checks import ready
+from remote.sessions import payload
+
+FILES = [Path(str(module.__file__)) for module in (__main__, frames, ready)]
+
+
+@pytest.mark.parametrize("text", [payload.BOOT, payload.ENTRY, *(path.read_text() for path in FILES)])
+def test_readiness_sources_parse_with_python_3_6(text: str) -> None:
+    ast.parse(text, feature_version=(3, 6))
+    assert "from __future__ import annotations" not in text

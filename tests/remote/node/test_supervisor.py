@@ -1,0 +1,52 @@
+"""A run that is ended while it is being started: it was started, and then ended."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from node_here import ROOT
+from support import processes_with
+
+from remote.node.runs.supervisor import NOT_OUR_STOP
+
+LAUNCH = """
+import json, os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from remote.node.runs import supervisor
+run_dir = Path({run_dir!r})
+
+def shut_down(event, arguments):
+    if event == "subprocess.Popen":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def stop(event, arguments):
+    if event == "open" and arguments[0] == str(run_dir) and not (run_dir / "stop").exists():
+        supervisor.tell_to_stop(run_dir)  # the runner can be found from here on
+
+sys.addaudithook({hook})
+supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv={argv!r}, env=dict()))
+json.dump(supervisor.wait_for_end(run_dir, 30), sys.stdout)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "stopped", "failure"), [("stop", True, None), ("shut_down", False, NOT_OUR_STOP)]
+)
+def test_run_stopped_during_launch_is_recorded_as_started(
+    tmp_path: Path, hook: str, stopped: bool, failure: str | None
+) -> None:
+    run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
+    argv = [shutil.which("sh"), "-c", "sleep 60", str(tmp_path)]
+    code = LAUNCH.format(root=str(ROOT), run_dir=str(run_dir), argv=argv, hook=hook)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    assert (ended["running"], ended["stopped"], ended["failure"]) == (False, stopped, failure)
+    assert not processes_with(str(tmp_path))

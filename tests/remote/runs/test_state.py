@@ -1,0 +1,40 @@
+"""What a node says of a run's end: kept as it is, or refused; nothing in between."""
+
+from typing import Any
+
+import pytest
+
+from remote.errors import BadAnswer
+from remote.runs.state import record_of_end
+
+
+def test_record_of_end_keeps_the_nodes_answer() -> None:
+    said = {"running": False, "exit_code": 3, "ended_at": 1790000000.5, "stopped": False, "pid": 7}
+    record = record_of_end("gpu-0", "torchrun", said)
+    assert (record.node, record.launcher, record.exit_code, record.ended_at) == (
+        "gpu-0",
+        "torchrun",
+        3,
+        1790000000.5,
+    )
+    unknown = record_of_end("gpu-0", "torchrun", {"running": False, "exit_code": None, "failure": "killed"})
+    assert (unknown.exit_code, unknown.ended_at, unknown.failure) == (None, None, "killed")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"exit_code": "0"},
+        {"exit_code": 0.0},
+        {"exit_code": False},
+        {"ended_at": "yesterday"},
+        {"ended_at": 1e30},
+        {"ended_at": float("nan")},
+        {"stopped_at": -1.0},
+        {"stopped": "no"},
+        {"failure": ["disk full"]},
+    ],
+)
+def test_record_of_end_refuses_impossible_values(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadAnswer, match="gpu-0: what it says of the run's end can't be read"):
+        record_of_end("gpu-0", "torchrun", {"running": False} | wrong)

@@ -1,0 +1,102 @@
+"""An SSH agent that takes connections and says nothing holds up nobody."""
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from inventories.spec import Spec
+from inventories.store import ClusterFolder, Store
+from provision.local import LocalProvider
+from remote.errors import AuthenticationFailed
+from remote.sessions.connect import connect
+from remote.transport import agent, host_keys
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket where the agent's would be: it takes connections, and nothing more happens."""
+    path = tmp_path / "agent"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+        made.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield made
+    agent._silent.discard(str(path))
+
+
+def test_silent_ssh_agent_is_skipped_and_reported(listener: socket.socket) -> None:
+    client = agent.Client()
+    assert not agent.complaint()
+    assert client.use_agent(login_s=15, answer_s=0.2) is False
+    assert os.environ["SSH_AUTH_SOCK"] in agent.complaint()
+    assert "unset the variable" in agent.complaint()
+    began = time.monotonic()
+    assert client.use_agent(login_s=15, answer_s=60) is False, "it is asked once"
+    assert time.monotonic() - began < 30
+    client.close()
+
+
+def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
+    key = paramiko.RSAKey.generate(1024)
+    keys = struct.pack(">BI", 12, 1) + b"".join(
+        struct.pack(">I", len(part)) + part for part in (key.asbytes(), b"mine")
+    )
+    client = agent.Client()
+
+    def answer() -> None:
+        there, _ = listener.accept()
+        with there:
+            assert there.recv(100) == struct.pack(">IB", 1, 11)
+            there.sendall(struct.pack(">I", len(keys)) + keys)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    assert client.use_agent(login_s=7, answer_s=30)
+    thread.join(30)
+    assert [one.asbytes() for one in client._agent.get_keys()] == [key.asbytes()]
+    assert client._agent._conn.gettimeout() == 7, "a signature has as long as the login"
+    assert not agent.complaint()
+    client.close()
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere/agent"])
+def test_missing_ssh_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", path)
+    assert agent.Client().use_agent(login_s=15) is False
+    assert not agent.complaint()
+
+
+@pytest.mark.slow
+def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a key of its own is one that the user reaches with theirs."""
+    monkeypatch.setattr(agent, "ANSWER_S", 0.5)
+    folder = Store(tmp_path / "gpuctl").cluster("default")
+    provider = LocalProvider(folder)
+    (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)
+    try:
+        assert made.key_file is not None
+        key = made.key_file.read_text()
+        pinned = ClusterFolder(tmp_path / "pinned")
+        pinned.make()
+        pinned.known_hosts_path.write_text(host_keys.render([made]))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        theirs = replace(made, key_file=None)
+        with pytest.raises(AuthenticationFailed, match=r"no key to offer.*Your SSH agent .* did not answer"):
+            connect(theirs, pinned)
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh" / "id_ed25519").write_text(key)
+        node = connect(theirs, pinned)
+        assert node.run("echo there").stdout == b"there\n"
+        node.close()
+    finally:
+        assert provider.destroy() == ()
