@@ -258,6 +258,6 @@ def test_fake_ec2_exits_0_on_sigterm(tmp_path: Path) -> None:
     ready = json.loads(process.stdout.readline())
     assert ready["pid"] == process.pid
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     process.stdin.close()
     process.stdout.close()

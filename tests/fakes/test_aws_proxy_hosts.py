@@ -96,8 +96,8 @@ def _says(address: str, port: int, key: KeyPair) -> str | None:
             pkey=pkey,
             allow_agent=False,
             look_for_keys=False,
-            timeout=5,
-            banner_timeout=5,
+            timeout=60,
+            banner_timeout=60,
         )
         _, stdout, _ = client.exec_command("echo hello")
         return stdout.read().decode().strip()

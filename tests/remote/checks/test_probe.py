@@ -118,7 +118,7 @@ def serving(answer: Callable[[socket.socket], None], address: str = "127.0.0.1")
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        thread.join(5)
+        thread.join(60)
 
 
 @needs_127
@@ -140,7 +140,7 @@ def test_probe_connects_all_nodes_on_every_port(start: Callable[..., Probed]) ->
     assert {attempt["outcome"] for one in said for attempt in one["attempts"]} == {"connected"}
     for node, one in zip(nodes, said, strict=True):
         node.say({"t": "close"})
-        assert node.process.wait(5) == 0
+        assert node.process.wait(60) == 0
         answer = parse(node.name, node.opened, one)
         assert answer.health is not None
         assert answer.health.interface == "lo"
@@ -242,7 +242,7 @@ def test_probe_reports_an_address_of_another_machine(start: Callable[..., Probed
 
 def test_probe_sends_nothing_to_an_unknown_client(start: Callable[..., Probed]) -> None:
     node = start("a", "127.0.0.1")
-    with socket.create_connection(("127.0.0.1", node.opened["ports"][0]), timeout=5) as stranger:
+    with socket.create_connection(("127.0.0.1", node.opened["ports"][0]), timeout=60) as stranger:
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with suppress(ConnectionResetError):
             assert stranger.recv(100) == b""
@@ -255,7 +255,7 @@ def test_probe_ends_when_stdin_is_closed(start: Callable[..., Probed], say_peers
         assert outcomes(node, []) == []
     assert node.process.stdin is not None
     node.process.stdin.close()
-    assert node.process.wait(5) == 0
+    assert node.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

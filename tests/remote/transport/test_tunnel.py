@@ -71,7 +71,7 @@ def connections(*machines: Machine) -> int:
 
 def closed() -> None:
     """No connection to a jump host is kept; paramiko's own threads may be the last to close it."""
-    wait_for(lambda: not tunnel._open, what="the connection to the jump host closing", deadline_s=5)
+    wait_for(lambda: not tunnel._open, what="the connection to the jump host closing", deadline_s=60)
 
 
 def failure(machine: Machine, pinned: ClusterFolder, kind: type[RemoteError], timeout_s: float = 10) -> str:
@@ -99,7 +99,7 @@ def test_tunnel_shares_one_connection_to_the_jump_host(
         for node in nodes.values():
             node.close()
     closed()
-    wait_for(lambda: connections(hosts[0]) == 0, what="the connection closing", deadline_s=5)
+    wait_for(lambda: connections(hosts[0]) == 0, what="the connection closing", deadline_s=60)
     again = connect(hosts[1], pinned)
     assert again.run("echo again").stdout == b"again\n"
     again.close()
