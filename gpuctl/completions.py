@@ -92,7 +92,7 @@ def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tre
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers of this build."""
     from provision.clouds import CLOUDS
-    from provision.providers import PROVIDERS
+    from provision.registry import PROVIDERS
 
     for name, about in (PROVIDERS | CLOUDS).items():
         yield name, about[-1]
@@ -110,7 +110,7 @@ def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def shapes(context: click.Context) -> Iterator[tuple[str, str]]:
     """The shapes that gpuctl knows, of the provider that was named before."""
-    from provision.catalog import SHAPES
+    from provision.pricing.catalog import SHAPES
 
     for shape in SHAPES.values():
         if _told(context, "provider") in (None, shape.provider):

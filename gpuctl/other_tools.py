@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from provision.catalog import Shape
+    from provision.pricing.catalog import Shape
 
 CREATE, TRAIN, REMOVE = "Create machines", "Train on the machines", "Remove all of the cluster"
 RUNS, MACHINES, SHELL = "List the runs", "Show the machines", "Open a shell on a node"
@@ -350,7 +350,7 @@ def gpu_of(gpus: str) -> str:
 
 def _with_gpu(gpus: str) -> "list[Shape]":
     """The shapes with the GPU that is named, however many."""
-    from provision.catalog import SHAPES
+    from provision.pricing.catalog import SHAPES
 
     name = gpus.strip("{} ").partition(":")[0].casefold()
     return [

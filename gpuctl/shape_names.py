@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpuctl.errors import Usage
 from inventories.suggest import nearest
-from provision.catalog import SHAPES, Shape, provider_by_name
+from provision.pricing.catalog import SHAPES, Shape, provider_by_name
 
 MOST_PROPOSED = 6
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from provision.clock import Clock, SystemClock
-from provision.cloud import Cloud, CloudCluster, Finding, NewMachine, Offer, Preview, Target
+from provision.cloud.interface import Cloud, CloudCluster, Finding, NewMachine, Offer, Preview, Target
 from provision.errors import UnknownProvider
 
 CLOUDS: dict[str, tuple[str, str, str]] = {

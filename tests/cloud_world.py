@@ -19,10 +19,10 @@ import pytest
 from clouds import Kind
 
 from inventories.store import ClusterFolder
-from provision import tags
-from provision.cloud import Cloud, Target
-from provision.cloud_folder import CloudFolder
-from provision.cloud_provider import CloudProvider
+from provision.cloud import tags
+from provision.cloud.interface import Cloud, Target
+from provision.cloud.provider import CloudProvider
+from provision.cloud.state import CloudFolder
 from provision.clouds import connect
 from provision.errors import ProvisionError
 from tests.fakes.client import GONE, FakeCloud, start_fake

@@ -14,6 +14,10 @@ import gpuctl.commands
 import gpuctl.workflow
 import inventories
 import provision
+import provision.cloud
+import provision.cloud.planning
+import provision.local
+import provision.pricing
 import remote
 from tests.fakes.client import FakeCloud, start_fake
 
@@ -60,7 +64,10 @@ KINDS = {
 IMPORTS = (
     *(
         module.name
-        for package in (gpuctl.commands, gpuctl.workflow, gpuctl, inventories, provision, remote)
+        for package in (
+            *(gpuctl.commands, gpuctl.workflow, gpuctl, inventories, remote),
+            *(provision, provision.cloud, provision.cloud.planning, provision.pricing, provision.local),
+        )
         for module in iter_modules(package.__path__, f"{package.__name__}.")
         if not module.name.endswith("__main__")
     ),

@@ -85,9 +85,9 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_faults.py": _RUN,
     "integration/test_firewall.py": ("remote/firewall/", "remote/node/firewall.py"),
     "integration/test_gpu_machines.py": (
-        "provision/drivers.py",
-        "provision/oci/choice.py",
-        "provision/aws/choice.py",
+        "provision/cloud/planning/drivers.py",
+        "provision/oci/images/choice.py",
+        "provision/aws/images/choice.py",
         "remote/gpu_driver/",
         "tests/fakes/",
     ),

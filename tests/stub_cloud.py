@@ -1,4 +1,4 @@
-"""A cloud in memory that answers `provision.cloud.Cloud`, with a clock that passes when somebody sleeps.
+"""A cloud in memory that answers `provision.cloud.interface.Cloud`, with a clock that passes when somebody sleeps.
 
 Every account, region and compartment is a world of its own. Worlds are as unkind as clouds are: lists are late, a
 machine that is not listed yet can't be ended, replies are lost, machines fail after they were accepted. What was
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from clocks import StepClock
 
-from provision import tags
 from provision.clock import Clock
-from provision.cloud import (
+from provision.cloud import tags
+from provision.cloud.interface import (
     CloudCluster,
     Ensure,
     Finding,
@@ -32,8 +32,8 @@ from provision.cloud import (
     Preview,
     Target,
 )
+from provision.cloud.planning.preview import Previewer
 from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
-from provision.previews import Previewer
 
 T = TypeVar("T")
 

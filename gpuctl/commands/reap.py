@@ -54,7 +54,7 @@ def command(
     removed is named and keeps nothing else; the exit status is then 4.
     """
     from gpuctl.workflow.cluster.reap import Which, reap_all
-    from provision.scope import Where
+    from provision.cloud.scan import Where
 
     where = Where(
         providers=providers,

@@ -10,8 +10,8 @@ from gpuctl import completions
 from gpuctl.options import App, no_cluster_options
 
 if TYPE_CHECKING:
-    from provision.catalog import Shape
-    from provision.prices import Price, Prices
+    from provision.pricing.catalog import Shape
+    from provision.pricing.prices import Price, Prices
 
 PROVIDERS = ("oci", "aws")
 SORTS = ("price", "price-per-gpu", "name")
@@ -66,7 +66,7 @@ def command(
     than those listed can be used, too, where the provider has them: gpuctl up --shape NAME.
     """
     from gpuctl.shape_names import nothing
-    from provision.prices import load
+    from provision.pricing.prices import load
 
     if max_price is not None and not math.isfinite(max_price):
         raise click.UsageError("--max-price is a number of US dollars.")
@@ -93,7 +93,7 @@ def command(
 
 def of_aws(app: App, region: str | None) -> str | None:
     """The region of AWS's prices; of OCI's, which are the same everywhere, none can be asked for."""
-    from provision.catalog import PRICE_REGION
+    from provision.pricing.catalog import PRICE_REGION
     from provision.regions import cloud_of
 
     if region is None or cloud_of(region) != "oci":
@@ -112,7 +112,7 @@ def chosen(
     Raises Usage for a name that no shape and no GPU has.
     """
     from gpuctl.shape_names import by_gpu, find
-    from provision.catalog import SHAPES
+    from provision.pricing.catalog import SHAPES
 
     named = find(words) if words else None
     of_gpu = by_gpu(gpu) if gpu is not None else None
@@ -134,7 +134,7 @@ def refresh(app: App, provider: str | None, region: str | None) -> Exception | N
 
     from gpuctl.errors import Attention, Failed
     from gpuctl.text import plural
-    from provision.prices import refresh as ask
+    from provision.pricing.prices import refresh as ask
 
     asked = PROVIDERS if provider is None else (provider,)
     done = ask(app.store.home, asked, region, datetime.now(UTC), app.output.say)
@@ -182,7 +182,7 @@ def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
 
 def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[str, Any]:
     """One shape of the document."""
-    from provision.prices import place_of
+    from provision.pricing.prices import place_of
 
     usd = None if price is None else price.usd_per_hour
     return {
@@ -227,7 +227,7 @@ def tell_unknown(
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from gpuctl.text import plural
-    from provision.prices import place_of, refresh_command
+    from provision.pricing.prices import place_of, refresh_command
 
     unknown = [shape for shape, price in wanted if price is None]
     for provider in dict.fromkeys(shape.provider for shape in unknown):

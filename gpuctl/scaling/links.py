@@ -94,7 +94,7 @@ def nominal_gb_s(shape: str | None, *, rdma: bool) -> float | None:
 
     `rdma`: whether the machines' own network for that is set up.
     """
-    from provision.catalog import SHAPES
+    from provision.pricing.catalog import SHAPES
 
     known = SHAPES.get(shape or "")
     if known is None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision import tags
 from provision.aws import instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
-from provision.aws.kinds import KINDS
-from provision.aws.parts import listed
 from provision.aws.requests import filters, tags_in
-from provision.cloud import CloudCluster, Finding, Ground, NewMachine, Offer
+from provision.aws.resources.deletion import listed
+from provision.aws.resources.kinds import KINDS
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Finding, Ground, NewMachine, Offer
 from provision.errors import CloudError, Denied, Gone, ProvisionError, Throttled, Unclear
 from provision.parallel import run_all
 

@@ -1,4 +1,4 @@
-"""AWS as `provision.cloud.Cloud` has it: one account in one region."""
+"""AWS as `provision.cloud.interface.Cloud` has it: one account in one region."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,16 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.aws import checks, choice, images, network, parts, preview, requests, shapes
+from provision.aws import checks, preview, requests, shapes
 from provision.aws import instances as machines
 from provision.aws.api import Api, anything_configured
 from provision.aws.errors import of_state_reason
-from provision.aws.making import Maker
+from provision.aws.images import choice, lookup
+from provision.aws.infrastructure import network
+from provision.aws.infrastructure.find_or_create import Maker
+from provision.aws.resources import deletion
 from provision.clock import Clock
-from provision.cloud import (
+from provision.cloud.interface import (
     Cloud,
     CloudCluster,
     Ensure,
@@ -27,7 +30,7 @@ from provision.cloud import (
     Preview,
     Target,
 )
-from provision.drivers import driver_plan
+from provision.cloud.planning.drivers import driver_plan
 from provision.errors import CloudError, Gone, UnknownShape
 from provision.parallel import run_all, values
 
@@ -86,7 +89,7 @@ class AwsCloud:
         image, why, there = choice.find(api, cluster, described)
         driver = driver_plan(
             cluster.driver,
-            images.system(image),
+            lookup.system(image),
             shape=cluster.shape,
             nvidia=bool(shapes.nvidia_gpus(described)),
         )
@@ -99,13 +102,13 @@ class AwsCloud:
             image_why=why,
             image_there=there,
             driver=driver,
-            boot_commands=images.boot_commands(image),
-            user=images.user_of(image),
-            disk_gb=images.disk_gb(image, cluster.disk_gb),
+            boot_commands=lookup.boot_commands(image),
+            user=lookup.user_of(image),
+            disk_gb=lookup.disk_gb(image, cluster.disk_gb),
             places=tuple(Place(zone=zone) for zone in zones),
             hourly_usd=shapes.spot_usd(api, cluster.shape, zones) if cluster.spot else None,
             billed_when_stopped=False,
-            facts=shapes.facts(described) | images.facts(image) | ({"subnet": subnet} if subnet else {}),
+            facts=shapes.facts(described) | lookup.facts(image) | ({"subnet": subnet} if subnet else {}),
         )
         notes = preview.notes(cluster, offer)
         return replace(offer, network_hourly_usd=requests.network_hourly_usd(cluster), notes=notes)
@@ -169,11 +172,11 @@ class AwsCloud:
 
     def parts(self) -> tuple[Part, ...]:
         """By tag."""
-        return parts.parts(self._api)
+        return deletion.parts(self._api)
 
     def delete(self, part: Part) -> None:
         """One part."""
-        parts.delete(self._api, self._clock, part)
+        deletion.delete(self._api, self._clock, part)
 
     def compartments(self) -> tuple[str, ...]:
         """An account has no parts."""

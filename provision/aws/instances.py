@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from provision import tags
 from provision.aws import quotas
 from provision.aws.api import Api
 from provision.aws.requests import ours, tagged, tags_in
 from provision.clock import Clock
-from provision.cloud import Instance, InstanceState, Place
-from provision.console import briefly, end_of
+from provision.cloud import tags
+from provision.cloud.console import briefly, end_of
+from provision.cloud.interface import Instance, InstanceState, Place
 from provision.errors import CloudError, Gone, Quota
 from provision.parallel import first_error, run_all
 

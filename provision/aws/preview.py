@@ -6,13 +6,14 @@ Ids that AWS would give stand in <…>.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from provision import tags
-from provision.aws import choice, images, requests
+from provision.aws import requests
+from provision.aws.images import choice, lookup
 from provision.aws.requests import for_people, way_out
-from provision.catalog import SHAPES
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
-from provision.costs import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
-from provision.previews import Previewer
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
+from provision.cloud.planning.preview import Previewer
+from provision.pricing.catalog import SHAPES
+from provision.pricing.plan_price import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
 NAT_NOTE = (
     "the private network has a NAT gateway, which takes AWS a few minutes to make and costs money by itself: in "
@@ -67,7 +68,7 @@ def outline(cluster: CloudCluster) -> Offer:
         image_id=choice.unknown(cluster),
         image_name=choice.unknown(cluster),
         user="ubuntu",
-        disk_gb=cluster.disk_gb or images.MIN_DISK_GB,
+        disk_gb=cluster.disk_gb or lookup.MIN_DISK_GB,
         places=(Place(zone=f"{region}a"),),
         hourly_usd=None,
         billed_when_stopped=False,

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision import catalog
 from provision.aws.api import Api
 from provision.aws.requests import filters
-from provision.cloud import CloudCluster
+from provision.cloud.interface import CloudCluster
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
+from provision.pricing import catalog
 
 TOO_OLD_FOR_OPEN_DRIVER = frozenset({"K80", "M60", "V100"})
 """GPUs before Turing, which NVIDIA's open kernel module does not drive."""

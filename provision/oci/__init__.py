@@ -1,1 +1,1 @@
-"""Oracle Cloud Infrastructure behind the protocol of `provision.cloud`; `cloud.connect` is the way in."""
+"""Oracle Cloud Infrastructure behind the protocol of `provision.cloud.interface`; `cloud.connect` is the way in."""

@@ -16,8 +16,8 @@ from oci.base_client import OCIHTTPAdapter
 from inventories.errors import InvalidInput
 from provision.clock import Clock
 from provision.errors import Blocked, CloudError, Gone, Unclear
-from provision.oci.auth import Credentials
-from provision.oci.faults import translate
+from provision.oci.credentials import Credentials
+from provision.oci.errors import translate
 from provision.parallel import MOST_AT_ONCE
 from provision.retry import PollWaits, Retry
 

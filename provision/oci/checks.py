@@ -14,13 +14,13 @@ from pathlib import Path
 import oci
 
 from inventories.errors import InvalidInput
-from provision.cloud import CloudCluster, Finding, Offer
+from provision.cloud.interface import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers
 from provision.oci.api import Api
-from provision.oci.faults import LAUNCH_POLICIES, policy_for, statement
-from provision.oci.kinds import KINDS
-from provision.oci.limits import available, units
+from provision.oci.errors import LAUNCH_POLICIES, policy_for, statement
+from provision.oci.quotas import available, units
+from provision.oci.resources.kinds import KINDS
 from provision.parallel import run_all
 
 MOST_SKEW_S = 300.0

@@ -1,11 +1,11 @@
-"""Oracle Cloud Infrastructure as `provision.cloud.Cloud`: one compartment in one region."""
+"""Oracle Cloud Infrastructure as `provision.cloud.interface.Cloud`: one compartment in one region."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud import (
+from provision.cloud.interface import (
     CloudCluster,
     Ensure,
     Finding,
@@ -19,41 +19,33 @@ from provision.cloud import (
     Target,
 )
 from provision.errors import Denied, TermsRefused
-from provision.oci import (
-    auth,
-    checks,
-    console,
-    limits,
-    machines,
-    marketplace,
-    network,
-    offers,
-    parts,
-    preview,
-    requests,
-)
+from provision.oci import checks, console, credentials, offers, preview, quotas, requests
+from provision.oci import instances as machines
 from provision.oci.api import Api
+from provision.oci.images import marketplace
+from provision.oci.infrastructure import network
+from provision.oci.resources import deletion
 
 CONSISTENCY_S = 20.0
 
 
 def connect(target: Target, *, clock: Clock) -> "OciCloud":
     """The cloud for a target. Asks nothing of it yet. Raises BadCredentials."""
-    credentials = auth.find(target)
-    found = Target(
+    found = credentials.find(target)
+    where = Target(
         provider="oci",
-        region=credentials.region,
-        profile=credentials.profile,
-        compartment=credentials.compartment,
-        account=credentials.tenancy,
+        region=found.region,
+        profile=found.profile,
+        compartment=found.compartment,
+        account=found.tenancy,
     )
     consistency = os.environ.get("GPUCTL_CONSISTENCY_S")
-    return OciCloud(Api(credentials, clock), found, float(consistency) if consistency else CONSISTENCY_S)
+    return OciCloud(Api(found, clock), where, float(consistency) if consistency else CONSISTENCY_S)
 
 
 def configured() -> bool:
     """Whether there is a configuration file, or a variable that stands for one."""
-    return auth.configured()
+    return credentials.configured()
 
 
 def sdk() -> Finding:
@@ -68,7 +60,7 @@ def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offe
 
 
 class OciCloud:
-    """See `provision.cloud.Cloud`, whose words hold here."""
+    """See `provision.cloud.interface.Cloud`, whose words hold here."""
 
     name = "oci"
     one_user_data = False
@@ -127,7 +119,7 @@ class OciCloud:
     ) -> tuple[dict[str, Any], ...]:
         """As the protocol says."""
         where = self._api.compartment
-        room = limits.room_needed(offer, place, len(machines))
+        room = quotas.room_needed(offer, place, len(machines))
         return tuple(
             requests.launch(cluster, offer, ground, place, launch, machine, where) | {"room": room}
             for machine in machines
@@ -159,11 +151,11 @@ class OciCloud:
 
     def parts(self) -> tuple[Part, ...]:
         """As the protocol says."""
-        return parts.all_parts(self._api)
+        return deletion.all_parts(self._api)
 
     def delete(self, part: Part) -> None:
         """As the protocol says."""
-        parts.delete(self._api, part)
+        deletion.delete(self._api, part)
 
     def compartments(self) -> tuple[str, ...]:
         """As the protocol says."""

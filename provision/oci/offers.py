@@ -10,17 +10,18 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.catalog import SHAPES, nvidia_by_name
-from provision.cloud import CloudCluster, Offer, Place
-from provision.costs import OCI_SPOT_SHARE
-from provision.drivers import driver_plan
+from provision.cloud.interface import CloudCluster, Offer, Place
+from provision.cloud.planning.drivers import driver_plan
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
-from provision.oci import choice, images, requests
+from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.limits import available
-from provision.oci.network import check_subnet
+from provision.oci.images import choice, lookup
+from provision.oci.infrastructure.network import check_subnet
+from provision.oci.quotas import available
 from provision.oci.together import together
 from provision.parallel import run_all, values
+from provision.pricing.catalog import SHAPES, nvidia_by_name
+from provision.pricing.plan_price import OCI_SPOT_SHARE
 
 FLEXIBLE_OCPUS = 2.0
 """Of shapes that leave it to the request, which are none with GPUs."""
@@ -84,7 +85,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         image_there=image.there,
         boot_commands=image.boot_commands,
         user=image.user,
-        disk_gb=images.disk_gb(cluster.disk_gb, image),
+        disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         places=places,
         hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
@@ -94,7 +95,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     )
 
 
-def facts_of(name: str, shape: Json, image: images.Image) -> dict[str, Any]:
+def facts_of(name: str, shape: Json, image: lookup.Image) -> dict[str, Any]:
     """What requests need to know of shape and image."""
     virtual = name.startswith("VM.")
     known = SHAPES.get(name)
@@ -150,7 +151,7 @@ def availability_domains(api: Api) -> list[str]:
 
 def _image(
     api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None
-) -> Callable[[], images.Image]:
+) -> Callable[[], lookup.Image]:
     """What gives the image, or raises why there is none: what is wrong with the shape is said first."""
     (outcome,) = run_all(lambda one: choice.find(api, one, terms=terms, refused=refused), [cluster])
     return lambda: values([outcome])[0]

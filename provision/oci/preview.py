@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from provision.catalog import SHAPES
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
-from provision.oci import choice, requests
-from provision.oci.images import DEFAULT_DISK_GB
-from provision.previews import Previewer
+from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
+from provision.cloud.planning.preview import Previewer
+from provision.oci import requests
+from provision.oci.images import choice
+from provision.oci.images.lookup import DEFAULT_DISK_GB
+from provision.pricing.catalog import SHAPES
 
 
 def preview(

@@ -7,8 +7,8 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision import tags
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Place
 
 Json = dict[str, Any]
 

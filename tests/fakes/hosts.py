@@ -20,11 +20,11 @@ from typing import Protocol
 
 import psutil
 
-from provision import local_processes, local_state
-from provision.keys import make_key
-from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
-from provision.local_start import PROGRAM
-from provision.local_state import HostFolder
+from provision.local import processes, state
+from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
+from provision.local.start import PROGRAM
+from provision.local.state import HostFolder
+from provision.ssh_keys import make_key
 from tests.fakes.cloud_init import IMAGE_USER, FirstBoot, read_user_data
 
 RESERVATION_PORT = 47477
@@ -187,7 +187,7 @@ class Hosts:
             home = str(self.home)
             _end_marked(self.home, lambda mark: mark.cluster == home and mark.host in instances)
         for host in hosts:
-            local_state.remove_tree(host.folder.home)
+            state.remove_tree(host.folder.home)
             with self._lock:
                 reservation = self._reserved.pop(host.address, None)
             if reservation:
@@ -238,7 +238,7 @@ class Hosts:
             stdout=subprocess.PIPE,
             stderr=log,
             cwd=folder.home,
-            env=local_state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks),
+            env=state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks),
             start_new_session=True,
         )
 
@@ -251,10 +251,10 @@ def end_hosts(home: Path) -> None:
 
 def _end_marked(home: Path, chosen: Callable[[Mark], bool]) -> None:
     def select() -> list[psutil.Process]:
-        return [process for process, mark in local_processes.marked().items() if chosen(mark)]
+        return [process for process, mark in processes.marked().items() if chosen(mark)]
 
     # A machine that is terminated is not asked.
-    if left := local_processes.end(select, grace_s=0.0):
+    if left := processes.end(select, grace_s=0.0):
         raise RuntimeError(f"processes of hosts under {home} did not end: {left}")
 
 

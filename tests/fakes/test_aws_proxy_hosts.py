@@ -7,7 +7,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from provision.keys import KeyPair, new_key
+from provision.ssh_keys import KeyPair, new_key
 from tests.fakes.aws_proxy.user import Aws, Net, fake_aws, refused, until
 
 pytestmark = pytest.mark.slow

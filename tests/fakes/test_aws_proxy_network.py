@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from provision.keys import new_key
+from provision.ssh_keys import new_key
 from tests.fakes.aws_proxy.user import Aws, Net, refused, until
 
 pytest_plugins = ["tests.fakes.aws_proxy.fixtures"]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from provision.keys import make_key
+from provision.ssh_keys import make_key
 from tests.fakes.cloud_init import read_user_data
 from tests.fakes.hosts import Host, Hosts, end_hosts
 

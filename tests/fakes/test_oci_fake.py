@@ -20,7 +20,7 @@ import pytest
 from oci.core import ComputeClient, VirtualNetworkClient, models
 from oci.pagination import list_call_get_all_results as every
 
-from provision.keys import make_key
+from provision.ssh_keys import make_key
 from tests.fakes.client import ROOT, start_fake
 
 AD = "Uocm:EU-FRANKFURT-1-AD-1"

@@ -24,7 +24,7 @@ from gpuctl import cli
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import shapes_table
-from provision.catalog import SHAPES
+from provision.pricing.catalog import SHAPES
 
 Shapes = Callable[..., tuple[int, str, str]]
 PAGES: dict[str, Page] = {

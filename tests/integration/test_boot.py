@@ -28,10 +28,10 @@ from gpuctl.workflow.cluster.reach import Boot, Reached, reach
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.store import ClusterFolder
-from provision import local_processes, local_state
-from provision.keys import new_key
-from provision.local_processes import CLUSTER_MARK, HOST_MARK, Mark
-from provision.local_start import PROGRAM
+from provision.local import processes, state
+from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
+from provision.local.start import PROGRAM
+from provision.ssh_keys import new_key
 from remote.checks import readiness
 from remote.checks.facts import gather
 from remote.errors import NotReady
@@ -91,7 +91,7 @@ def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> 
     mark = Mark(host=f"{machine['id']} changed", cluster=str(original.parents[1]))
 
     def ours() -> list[psutil.Process]:
-        return [process for process, its in local_processes.marked().items() if its == mark]
+        return [process for process, its in processes.marked().items() if its == mark]
 
     try:
         started = subprocess.run(
@@ -99,7 +99,7 @@ def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> 
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=local_state.host_env(
+            env=state.host_env(
                 os.environ,
                 home=Path(config["home"]),
                 temp_dir=original.with_name("tmp"),
@@ -111,7 +111,7 @@ def ssh_server(gpuctl: CloudGpuctl, machine: dict[str, Any], **changed: str) -> 
         assert started.stdout, "the server did not start"
         yield
     finally:
-        assert not local_processes.end(ours, grace_s=0.0)
+        assert not processes.end(ours, grace_s=0.0)
 
 
 @contextmanager

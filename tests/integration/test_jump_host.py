@@ -9,7 +9,7 @@ from support import Gpuctl
 from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 from remote.transport.host_keys import render
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 
 ROOT = Path(__file__).parents[2]
 

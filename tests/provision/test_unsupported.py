@@ -8,7 +8,7 @@ import pytest
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.providers import PROVIDERS, load
+from provision.registry import PROVIDERS, load
 from provision.unsupported import OPTIONS, refuse_unsupported
 
 CLOUDS_ONLY = [

@@ -8,7 +8,7 @@ import pytest
 from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
 from remote.transport import host_keys

@@ -22,7 +22,7 @@ def taken(spec: Spec) -> Spec:
     are of different clouds.
     """
     from gpuctl.shape_names import proposals, written
-    from provision.catalog import provider_by_name
+    from provision.pricing.catalog import provider_by_name
     from provision.regions import refuse_foreign
 
     provider = spec.provider
@@ -45,7 +45,7 @@ def taken(spec: Spec) -> Spec:
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
     """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
-    from provision.providers import infer, load
+    from provision.registry import infer, load
 
     had = provider_name(folder)
     if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
@@ -74,7 +74,7 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.providers import NAMES, infer
+    from provision.registry import NAMES, infer
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):

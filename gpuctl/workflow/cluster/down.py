@@ -27,7 +27,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
     name = provider_name(folder)
     if name is None:
         return _nothing_there(app, folder)
-    from provision.providers import load
+    from provision.registry import load
 
     with folder.lock("down", on_wait=app.output.say):
         provider = load(name, folder)

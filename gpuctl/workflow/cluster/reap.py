@@ -12,17 +12,17 @@ from gpuctl.options import DEFAULT_CLUSTER, App
 from gpuctl.text import dollars, plural
 from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
-from provision import prices
-from provision.cloud import Cloud, Target
-from provision.cloud_folder import CloudFolder
+from provision.cloud.find_or_create import all_gone
+from provision.cloud.interface import Cloud, Target
+from provision.cloud.scan import Sight, Where, look, name_of
+from provision.cloud.state import CloudFolder
+from provision.cloud.tagged_clusters import FoundCluster, Price, Survey, reap
+from provision.cloud.tags import read_time
 from provision.clouds import CLOUDS, installed
-from provision.ensure import all_gone
 from provision.errors import ProvisionError
-from provision.prices import Prices
+from provision.pricing import prices
+from provision.pricing.prices import Prices
 from provision.provider import Leftover
-from provision.reap import FoundCluster, Price, Survey, reap
-from provision.scope import Sight, Where, look, name_of
-from provision.tags import read_time
 
 
 @dataclass(frozen=True, kw_only=True)

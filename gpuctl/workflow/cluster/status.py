@@ -14,11 +14,11 @@ from gpuctl.workflow.training.open_runs import OpenRun, open_runs
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder
-from provision import limits
-from provision.cloud_folder import CloudFolder
+from provision.cloud.state import CloudFolder
 from provision.clouds import CLOUDS
-from provision.prices import price_of
-from provision.providers import load
+from provision.pricing import spending
+from provision.pricing.prices import price_of
+from provision.registry import load
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what there is"
@@ -49,7 +49,7 @@ def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> floa
         each_usd = inventory.hourly_usd / len(inventory.machines)
     ended = now if expires_at is None else min(now, datetime.fromisoformat(expires_at))
     costs = [
-        limits.cost_so_far(
+        spending.cost_so_far(
             each_usd, [machine.launched_at or inventory.created_at], ended if machine.state == "gone" else now
         )
         for machine in inventory.machines
@@ -81,7 +81,7 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
     made them.
     """
-    from provision.cloud_provider import CloudProvider
+    from provision.cloud.provider import CloudProvider
 
     inventory = _unfinished_up(folder, say) or load_inventory(folder)
     provider = load(inventory.provider, folder)

@@ -24,7 +24,7 @@ from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.caller import AddressUnknown
+from provision.cloud.planning.caller_address import AddressUnknown
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
 
@@ -160,7 +160,7 @@ def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
     """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
-    from provision.cloud_provider import CloudProvider
+    from provision.cloud.provider import CloudProvider
 
     try:
         return provider.plan(spec, current), ""

@@ -101,7 +101,7 @@ def prepare(
 
 def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
     """How many GPUs each machine should have, by its shape, or by what `up` found. `on_cpu`: nobody wants any."""
-    from provision.catalog import SHAPES
+    from provision.pricing.catalog import SHAPES
     from remote.checks.gpu_use import Expected
 
     gpus = {}

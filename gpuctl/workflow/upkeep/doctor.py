@@ -12,7 +12,7 @@ from gpuctl.options import App
 from inventories.errors import InventoryError
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.cloud import Finding
+from provision.cloud.interface import Finding
 from provision.errors import ProvisionError
 
 
@@ -79,8 +79,8 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
     from gpuctl.workflow.cluster.chosen import choose_provider, taken
-    from provision.cloud_provider import CloudProvider
-    from provision.providers import check_name, infer, load
+    from provision.cloud.provider import CloudProvider
+    from provision.registry import check_name, infer, load
 
     if spec.provider is None and spec.shape is None and not folder.exists():
         yield Finding(

@@ -12,7 +12,7 @@ from moto.ec2.models.instance_types import (
     InstanceTypeBackend,
 )
 
-from provision.catalog import SHAPES
+from provision.pricing.catalog import SHAPES
 from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.filters import matching, page
 from tests.fakes.aws_proxy.world import World

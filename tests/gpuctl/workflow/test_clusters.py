@@ -20,8 +20,8 @@ from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import Store
-from provision.cloud import CloudCluster, Target
-from provision.cloud_folder import CloudFolder
+from provision.cloud.interface import CloudCluster, Target
+from provision.cloud.state import CloudFolder
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEGAN = "2026-11-22T10:00:00+00:00"

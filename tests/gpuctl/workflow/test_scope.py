@@ -11,9 +11,9 @@ from gpuctl import cli, root_help
 from gpuctl.workflow.cluster import reap
 from inventories.run import Run, RunNode
 from inventories.store import Store
-from provision.cloud import Target
-from provision.reap import FoundCluster, Survey
-from provision.scope import Seen, Sight
+from provision.cloud.interface import Target
+from provision.cloud.scan import Seen, Sight
+from provision.cloud.tagged_clusters import FoundCluster, Survey
 
 ALL = ("clean", "clusters", "reap")
 NONE = ("completion", "shapes")

@@ -13,8 +13,8 @@ from inventories.codec import plain
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
-from provision.cloud import PlannedRequest, PlannedResource, Terms
-from provision.costs import PlanPrice
+from provision.cloud.interface import PlannedRequest, PlannedResource, Terms
+from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
 
 PRICE = PlanPrice(machines_usd=8.0, disks_usd=0.0233)

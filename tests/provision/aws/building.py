@@ -11,8 +11,8 @@ import pytest
 
 from inventories.store import Journal
 from provision.aws.cloud import AwsCloud
-from provision.cloud import CloudCluster, Ground, Instance, NewMachine, Offer, Place, Target
-from provision.ensure import JournaledEnsure
+from provision.cloud.find_or_create import JournaledEnsure
+from provision.cloud.interface import CloudCluster, Ground, Instance, NewMachine, Offer, Place, Target
 from provision.errors import Blocked
 from provision.provider import Say, quiet
 from tests.fakes.client import FakeCloud, start_fake

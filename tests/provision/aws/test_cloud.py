@@ -13,7 +13,7 @@ from provision.aws import api, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
 from provision.clock import SystemClock
-from provision.cloud import Cloud, NewMachine, Part, Place, Target
+from provision.cloud.interface import Cloud, NewMachine, Part, Place, Target
 from provision.parallel import run_all
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock, User, a_cluster, operations, running

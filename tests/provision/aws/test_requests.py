@@ -9,8 +9,10 @@ from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from inventories.errors import InvalidInput
-from provision.aws import access, images, instances, preview, quotas, requests, shapes
-from provision.cloud import Ground, NewMachine, Offer, Place
+from provision.aws import instances, preview, quotas, requests, shapes
+from provision.aws.images import lookup
+from provision.aws.infrastructure import security_group
+from provision.cloud.interface import Ground, NewMachine, Offer, Place
 from tests.provision.aws.building import USER_DATA, a_cluster
 
 GROUND = Ground(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})
@@ -217,7 +219,7 @@ def test_single_rules_splits_aws_rules_into_single_sources() -> None:
         },
         {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1", "UserId": "123456789012"}]},
     ]
-    assert access.single_rules(described) == wanted
+    assert security_group.single_rules(described) == wanted
 
 
 def valid(operation: str, request: dict[str, Any]) -> None:
@@ -404,7 +406,7 @@ def test_in_order_puts_available_zones_first() -> None:
 def test_source_of_distinguishes_ssm_parameters_from_image_names(
     text: str, parameter: str | None, name: str | None
 ) -> None:
-    assert images.source_of(text) == images.Source(parameter=parameter, name=name)
+    assert lookup.source_of(text) == lookup.Source(parameter=parameter, name=name)
 
 
 def test_nvidia_gpus_counts_only_nvidia_gpus() -> None:
@@ -414,14 +416,14 @@ def test_nvidia_gpus_counts_only_nvidia_gpus() -> None:
 
 
 def test_default_images_depend_on_architecture_and_driver() -> None:
-    deep = images.with_driver("x86_64", old_driver=False)
+    deep = lookup.with_driver("x86_64", old_driver=False)
     assert deep.parameter == (
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     )
     assert deep.owners == ("amazon",)
-    assert "arm64" in (images.with_driver("arm64", old_driver=False).parameter or "")
-    assert "Proprietary" in (images.with_driver("x86_64", old_driver=True).name or "")
-    assert images.plain("arm64").owners == (images.CANONICAL,)
+    assert "arm64" in (lookup.with_driver("arm64", old_driver=False).parameter or "")
+    assert "Proprietary" in (lookup.with_driver("x86_64", old_driver=True).name or "")
+    assert lookup.plain("arm64").owners == (lookup.CANONICAL,)
 
 
 @pytest.mark.parametrize(
@@ -435,16 +437,16 @@ def test_default_images_depend_on_architecture_and_driver() -> None:
     ],
 )
 def test_boot_commands_install_python38_only_on_amazon_linux_2(name: str, commands: int) -> None:
-    told = images.boot_commands({"ImageId": "ami-1", "Name": name})
+    told = lookup.boot_commands({"ImageId": "ami-1", "Name": name})
     assert ["python3.8" in command for command in told] == [True] * commands
 
 
 def test_newest_prefers_the_exact_image_name() -> None:
     old = {"ImageId": "ami-1", "Name": "mine", "CreationDate": "2026-01-01"}
     new = {"ImageId": "ami-2", "Name": "mine too", "CreationDate": "2026-02-01"}
-    assert images.newest([old, new], "mine") == old
-    assert images.newest([old, new], "m*") == new
-    assert images.newest([], "mine") is None
+    assert lookup.newest([old, new], "mine") == old
+    assert lookup.newest([old, new], "m*") == new
+    assert lookup.newest([], "mine") is None
 
 
 @pytest.mark.parametrize(
@@ -458,7 +460,7 @@ def test_newest_prefers_the_exact_image_name() -> None:
     ],
 )
 def test_user_of_returns_the_login_user_of_an_image(name: str, user: str) -> None:
-    assert images.user_of({"Name": name}) == user
+    assert lookup.user_of({"Name": name}) == user
 
 
 def test_disk_gb_defaults_to_200_and_refuses_less_than_the_image() -> None:
@@ -471,13 +473,13 @@ def test_disk_gb_defaults_to_200_and_refuses_less_than_the_image() -> None:
             {"DeviceName": "/dev/xvdc", "VirtualName": "ephemeral0"},
         ],
     }
-    assert images.disk_gb(image, None) == 200
-    assert images.disk_gb(image, 100) == 100
+    assert lookup.disk_gb(image, None) == 200
+    assert lookup.disk_gb(image, 100) == 100
     with pytest.raises(InvalidInput, match="Give --disk-gb 75 or more"):
-        images.disk_gb(image, 50)
+        lookup.disk_gb(image, 50)
     image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] = 300  # type: ignore[index]
-    assert images.disk_gb(image, None) == 300
-    assert images.facts(image) == {
+    assert lookup.disk_gb(image, None) == 300
+    assert lookup.facts(image) == {
         "root_device": "/dev/xvda",
         "other_devices": ["/dev/xvdb"],
         "other_disks_gb": 500,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from inventories.journal import Journal
-from provision.cloud import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Part, Place
-from provision.ensure import JournaledEnsure
+from provision.cloud.find_or_create import JournaledEnsure
+from provision.cloud.interface import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Part, Place
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
 from tests.fakes.client import FakeCloud

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.oci import images, offers
+from provision.oci import offers
+from provision.oci.images import lookup
 
 
 def image(name: str, version: str, created: str, **more: Any) -> dict[str, Any]:
@@ -25,19 +26,19 @@ ARM_MINIMAL = image(
 
 
 def test_newest_ubuntu_skips_minimal_and_deleted_images() -> None:
-    assert images.newest_ubuntu([OLD, NEW, MINIMAL, NEWER, ARM, ARM_MINIMAL]) is NEWER
-    assert images.newest_ubuntu([ARM_MINIMAL, ARM]) is ARM  # all that runs on an Arm shape
-    assert images.newest_ubuntu([MINIMAL]) is None
-    assert images.newest_ubuntu([{**NEWER, "lifecycleState": "DELETED"}, OLD]) is OLD
+    assert lookup.newest_ubuntu([OLD, NEW, MINIMAL, NEWER, ARM, ARM_MINIMAL]) is NEWER
+    assert lookup.newest_ubuntu([ARM_MINIMAL, ARM]) is ARM  # all that runs on an Arm shape
+    assert lookup.newest_ubuntu([MINIMAL]) is None
+    assert lookup.newest_ubuntu([{**NEWER, "lifecycleState": "DELETED"}, OLD]) is OLD
 
 
 def test_by_name_finds_exact_and_newest_matches() -> None:
     every = [OLD, NEW, MINIMAL, NEWER, ARM]
-    assert images.by_name(every, str(NEW["displayName"]), "VM.GPU.A10.2") is NEW
-    assert images.by_name(every, "Canonical-Ubuntu-24.04", "VM.GPU.A10.2") is NEWER
-    assert images.by_name(every, "Canonical-Ubuntu-24.04-Minimal", "VM.GPU.A10.2") is MINIMAL
+    assert lookup.by_name(every, str(NEW["displayName"]), "VM.GPU.A10.2") is NEW
+    assert lookup.by_name(every, "Canonical-Ubuntu-24.04", "VM.GPU.A10.2") is NEWER
+    assert lookup.by_name(every, "Canonical-Ubuntu-24.04-Minimal", "VM.GPU.A10.2") is MINIMAL
     with pytest.raises(InvalidInput, match=r"Near it: .*Ubuntu-22\.04"):
-        images.by_name(every, "Canonical-Ubuntu-22.04-2026", "VM.GPU.A10.2")
+        lookup.by_name(every, "Canonical-Ubuntu-22.04-2026", "VM.GPU.A10.2")
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,14 @@ def test_near_names_suggests_similar_image_names(wanted: str, near: list[str]) -
         "Canonical-Ubuntu-24.04-2026.06.26-0",
         "Canonical-Ubuntu-22.04-2026.06.01-0",
     ]
-    assert images.near_names(wanted, names)[: len(near)] == near
+    assert lookup.near_names(wanted, names)[: len(near)] == near
 
 
 def test_by_name_prefers_gpu_builds_for_gpu_shapes() -> None:
     plain = image("Oracle-Linux-8.10-2026.06.30-0", "8", "2026-06-30")
     gpu = image("Oracle-Linux-8.10-Gen2-GPU-2026.05.30-0", "8", "2026-05-30")
-    assert images.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.GPU.A10.2") is gpu
-    assert images.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.Standard.E4.Flex") is plain
+    assert lookup.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.GPU.A10.2") is gpu
+    assert lookup.by_name([plain, gpu], "Oracle-Linux-8.10", "VM.Standard.E4.Flex") is plain
 
 
 @pytest.mark.parametrize(
@@ -78,18 +79,18 @@ def test_by_name_prefers_gpu_builds_for_gpu_shapes() -> None:
     ],
 )
 def test_user_of_returns_the_login_user_of_an_image(text: str, user: str) -> None:
-    assert images.user_of(text) == user
+    assert lookup.user_of(text) == user
 
 
 def test_disk_gb_defaults_to_200_and_refuses_invalid_sizes() -> None:
-    small, large = images.as_image(NEWER), replace(images.as_image(NEWER), size_gb=256)
+    small, large = lookup.as_image(NEWER), replace(lookup.as_image(NEWER), size_gb=256)
     assert small.size_gb == 47
-    assert images.disk_gb(None, small) == 200
-    assert images.disk_gb(None, large) == 256
-    assert images.disk_gb(50, small) == 50
+    assert lookup.disk_gb(None, small) == 200
+    assert lookup.disk_gb(None, large) == 256
+    assert lookup.disk_gb(50, small) == 50
     for asked, one in ((49, small), (255, large), (32_769, small)):
         with pytest.raises(InvalidInput, match="--disk-gb"):
-            images.disk_gb(asked, one)
+            lookup.disk_gb(asked, one)
 
 
 def test_hourly_usd_halves_the_price_for_spot() -> None:
@@ -128,7 +129,7 @@ def test_offer_order_puts_domains_with_more_quota_first() -> None:
 
 
 def test_facts_of_a_shape_report_encryption_limits_and_rdma() -> None:
-    fitting = images.as_image({**NEWER, "launchOptions": {"bootVolumeType": "PARAVIRTUALIZED"}})
+    fitting = lookup.as_image({**NEWER, "launchOptions": {"bootVolumeType": "PARAVIRTUALIZED"}})
     facts = offers.facts_of("VM.GPU.A10.2", {"quotaNames": ["gpu-a10-count"]}, fitting)
     assert (facts["encrypts_in_transit"], facts["compute_cluster"]) == (True, False)
     assert facts["limits"] == ["gpu-a10-count"]

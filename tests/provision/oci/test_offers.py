@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud import Cloud
-from provision.errors import (
-    UnknownShape,
-)
+from provision.cloud.interface import Cloud
+from provision.errors import UnknownShape
 from provision.oci.cloud import OciCloud, connect
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, FastClock, operations

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from provision.cloud import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview, Target, Terms
-from provision.oci import preview, requests, rules
-from provision.oci.network import all_services, mended_routes
+from provision.cloud.interface import (
+    CloudCluster,
+    Ground,
+    NewMachine,
+    Offer,
+    Part,
+    Place,
+    Preview,
+    Target,
+    Terms,
+)
+from provision.oci import preview, requests
+from provision.oci.infrastructure import security_group
+from provision.oci.infrastructure.network import all_services, mended_routes
 from tests.fakes.oci.models import check
 
 COMPARTMENT = "ocid1.compartment.oc1..c"
@@ -189,7 +200,7 @@ def test_rule_changes_leave_existing_rules_alone() -> None:
     wanted = requests.nsg_rules("n", ["203.0.113.7/32"], 22)
     found = [shown(rule, str(at)) for at, rule in enumerate(wanted)]
     del found[2]["destinationType"]  # CIDR_BLOCK is the default
-    assert rules.changes(wanted, found) == ([], [])
+    assert security_group.changes(wanted, found) == ([], [])
 
 
 def test_rule_changes_add_missing_and_remove_stale_rules() -> None:
@@ -197,7 +208,7 @@ def test_rule_changes_add_missing_and_remove_stale_rules() -> None:
     old = requests.nsg_rules("n", ["198.51.100.1/32"], 22)
     found = [shown(rule, str(at)) for at, rule in enumerate([*old, old[2]])]
     found[1]["isValid"] = False
-    add, remove = rules.changes(wanted, found)
+    add, remove = security_group.changes(wanted, found)
     assert [rule.get("source") for rule in add] == ["203.0.113.7/32", "n"]
     assert remove == ["0", "1", "3"]  # the other source, the invalid one, the one that is there twice
 

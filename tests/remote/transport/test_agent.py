@@ -14,7 +14,7 @@ import pytest
 
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 from remote.errors import AuthenticationFailed
 from remote.sessions.connect import connect
 from remote.transport import agent, host_keys

@@ -21,8 +21,8 @@ from inventories.jump import read_jump
 from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
-from provision.keys import make_key
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
+from provision.ssh_keys import make_key
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable
 from remote.sessions.connect import connect, reconnect
 from remote.sessions.fanout import fan_out, values

@@ -1,0 +1,68 @@
+"""Which image machines boot from: that of the machines that are there, the one asked for, or the default.
+
+For NVIDIA GPUs the default is the newest Deep Learning Base image, which brings the driver; where the region has
+none, Ubuntu, on which gpuctl installs it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from inventories.errors import InvalidInput
+from provision.aws import shapes
+from provision.aws.api import Api
+from provision.aws.images import lookup
+from provision.aws.images.lookup import Source
+from provision.cloud.interface import BootImage, CloudCluster
+from provision.cloud.planning.drivers import branch_of
+from provision.pricing.catalog import nvidia_by_name
+
+ImageView = Mapping[str, Any]
+
+
+def unknown(cluster: CloudCluster) -> str:
+    """What stands for the image's id where no account can be asked."""
+    if cluster.image is not None:
+        return cluster.image
+    if branch_of(cluster.driver) or cluster.driver == "none" or not nvidia_by_name(cluster.shape):
+        return "<newest Canonical Ubuntu>"
+    return "<newest Deep Learning Base AMI>"
+
+
+def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple[ImageView, str, bool]:
+    """What DescribeImages says of the image, why it is that one, and whether it is still there.
+
+    Raises InvalidInput where there is none, or one for other processors than the type (`described`) has.
+    """
+    architecture = shapes.architecture(described)
+    if cluster.boots_from is not None:
+        return _booted(api, cluster.boots_from, architecture)
+    if cluster.image is not None:
+        return lookup.named(api, cluster.image, architecture), "as asked for", True
+    plain = lookup.plain(architecture)
+    if branch := branch_of(cluster.driver):
+        why = f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
+    elif not shapes.nvidia_gpus(described):
+        why = "plain Ubuntu, as the shape has no NVIDIA GPUs"
+    elif cluster.driver == "none":
+        why = "plain Ubuntu, as --driver none asks for no driver"
+    else:
+        deep = lookup.with_driver(architecture, old_driver=shapes.needs_old_driver(described))
+        found = lookup.published(api, deep, architecture)
+        if found is not None:
+            return found, "it brings the driver", True
+        why = f"gpuctl installs the driver; AWS has no Deep Learning Base image for it in {api.region}"
+    return _there(api, plain, architecture), why, True
+
+
+def _there(api: Api, source: Source, architecture: str) -> ImageView:
+    found = lookup.published(api, source, architecture)
+    if found is None:
+        raise InvalidInput(lookup.missing(api.region, f"'{source.parameter or source.name}', the default"))
+    return found
+
+
+def _booted(api: Api, image: BootImage, architecture: str) -> tuple[ImageView, str, bool]:
+    """The image of machines that are there, also where it can't be found any more."""
+    found = lookup.by_id(api, image.id)
+    known = found or {"ImageId": image.id, "Name": image.name or image.id, "Architecture": architecture}
+    return known, "the image of the machines that are there", found is not None

@@ -1,0 +1,280 @@
+"""What machines stand on: the VPC that all clusters of a region share, and what a cluster needs in one zone.
+
+AWS takes no token for most of these, so each is found again by its tags. All reads are made at once; what
+changes something is done one after the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from provision.aws import requests
+from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.infrastructure.nat import (
+    ADDRESS_TAKEN,
+    agree,
+    ensure_endpoint,
+    ensure_nat,
+    usable,
+    wait_available,
+)
+from provision.aws.infrastructure.security_group import ensure_group, ensure_key
+from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
+from provision.aws.requests import filters, tagged, way_out
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Ensure, Ground, Offer, Place
+from provision.errors import CloudError, Exists
+from provision.parallel import run_all, values
+
+Found = Mapping[str, Sequence[Item]]
+"""What each list had at the beginning, by the names of the reads."""
+
+
+def prepare(maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+    """Network, group, key: see `Cloud.prepare`."""
+    own = tagged(tags.CLUSTER_ID, cluster.id)
+    shared = tagged(tags.CLUSTER, tags.NETWORK)
+    reads = {
+        "groups": maker.reader("describe_security_groups", "SecurityGroups", own),
+        "keys": maker.reader("describe_key_pairs", "KeyPairs", own, IncludePublicKey=True),
+    }
+    if cluster.subnet_id is None:
+        reads |= {
+            "vpcs": maker.reader("describe_vpcs", "Vpcs", shared),
+            "gateways": maker.reader("describe_internet_gateways", "InternetGateways", shared),
+            "tables": maker.reader("describe_route_tables", "RouteTables", shared),
+        }
+    found = _read_all(reads)
+    if cluster.subnet_id is None:
+        ids = _shared_network(maker, cluster, ensure, found, reads)
+    else:
+        ids = {"vpc": str(offer.facts["subnet"]["vpc"])}
+    group = ensure_group(
+        maker,
+        cluster,
+        ids["vpc"],
+        ensure,
+        found["groups"],
+        read=reads["groups"],
+        efa=bool(offer.facts["efa_cards"]),
+    )
+    key = ensure_key(maker, cluster, public_key, ensure, found["keys"], read=reads["keys"])
+    return Ground(ids=ids | {"security_group": group, "key": key})
+
+
+def prepare_place(
+    maker: Maker, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
+) -> Ground:
+    """The zone's subnet with its way out, and a placement group where the type takes one."""
+    reads: dict[str, Read] = {}
+    if offer.facts["placement_group"]:
+        usable = [*tagged(tags.CLUSTER_ID, cluster.id), *filters(state=["pending", "available"])]
+        reads["groups"] = maker.reader("describe_placement_groups", "PlacementGroups", usable)
+    if cluster.subnet_id is None:
+        reads |= _subnet_reads(maker, cluster)
+    found = _read_all(reads)
+    ids = dict(ground.ids) | {"subnet": cluster.subnet_id or ""}
+    if cluster.subnet_id is None:
+        make = _private_subnet if requests.is_private(cluster) else _public_subnet
+        places = (place, *(other for other in offer.places if other != place))
+        ids["subnet"] = make(maker, cluster, ids, places, ensure, found, reads)
+    if offer.facts["placement_group"]:
+        ids["placement_group"] = _ensure_placement_group(
+            maker, cluster, place, ensure, found["groups"], read=reads["groups"]
+        )
+    return Ground(ids=ids)
+
+
+def _read_all(reads: Mapping[str, Read]) -> Found:
+    answers = values(run_all(lambda read: read(), list(reads.values())))
+    return dict(zip(reads, answers, strict=True))
+
+
+def _subnet_reads(maker: Maker, cluster: CloudCluster) -> dict[str, Read]:
+    shared = tagged(tags.CLUSTER, tags.NETWORK)
+    reads = {
+        "subnets": maker.reader("describe_subnets", "Subnets", shared),
+        "tables": maker.reader("describe_route_tables", "RouteTables", shared),
+    }
+    if requests.is_private(cluster):
+        reads["nats"] = maker.reader("describe_nat_gateways", "NatGateways", shared)
+        reads["endpoints"] = maker.reader("describe_vpc_endpoints", "VpcEndpoints", shared)
+    return reads
+
+
+def _public_subnet(
+    maker: Maker,
+    cluster: CloudCluster,
+    ids: Mapping[str, str],
+    places: Sequence[Place],
+    ensure: Ensure,
+    found: Found,
+    reads: Mapping[str, Read],
+) -> str:
+    """The first zone's subnet, which leads to the internet gateway."""
+    subnet = ensure_subnet(
+        maker, cluster, ids["vpc"], places[0], ensure, found["subnets"], read=reads["subnets"]
+    )
+    had = associate(maker, subnet, ids["route_table"], found["tables"], read=reads["tables"])
+    if had is not None:  # `prepare` has seen to the route of the other one
+        route(maker, str(had["RouteTableId"]), way_out(ids["internet_gateway"]), [had])
+    return subnet
+
+
+def _private_subnet(
+    maker: Maker,
+    cluster: CloudCluster,
+    ids: Mapping[str, str],
+    places: Sequence[Place],
+    ensure: Ensure,
+    found: Found,
+    reads: Mapping[str, Read],
+) -> str:
+    """The first zone's private subnet, which leads to the NAT gateway, and to S3 without it.
+
+    The gateway stands in that zone, or in the next one where AWS can make it.
+    """
+    vpc = ids["vpc"]
+
+    def gateway(known: Sequence[Item]) -> tuple[str, bool]:
+        return ensure_nat(
+            maker,
+            cluster,
+            vpc,
+            ensure,
+            known,
+            read=reads["nats"],
+            addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
+            public_subnets={
+                place.zone: partial(_public_subnet, maker, cluster, ids, [place], ensure, found, reads)
+                for place in places
+            },
+        )
+
+    nat, made = gateway(found["nats"])
+    tables, subnets = found["tables"], found["subnets"]
+    table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
+    subnet = ensure_subnet(
+        maker, cluster, vpc, places[0], ensure, subnets, read=reads["subnets"], private=True
+    )
+    had = associate(maker, subnet, table, tables, read=reads["tables"])
+    if had is not None:
+        table, tables = str(had["RouteTableId"]), [had]
+    ensure_endpoint(maker, cluster, vpc, table, ensure, found["endpoints"], read=reads["endpoints"])
+    # All that does not need it is made while AWS brings it up.
+    try:
+        working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
+    except CloudError as error:
+        if error.code != ADDRESS_TAKEN:
+            raise
+        # Another process, which made a VPC of its own, took the same free address: the next time it is not free.
+        ensure.say("another NAT gateway took the address at the same time: making one with its own …")
+        nat, made = gateway(reads["nats"]())
+        working = wait_available(maker, nat, vpc, read=reads["nats"], say=ensure.say)
+    made = made and working == nat
+    tables = reads["tables"]()
+    now = named(tables, "RouteTableId", table)
+    nat = agree(maker, working, vpc, now, made=made, read=reads["nats"], say=ensure.say)
+
+    def leads_out() -> bool:
+        there = named(reads["tables"](), "RouteTableId", table)
+        return there is not None and leads_to(there, usable(reads["nats"](), vpc))
+
+    route(maker, table, way_out(nat, private=True), tables, is_good=leads_out)
+    return subnet
+
+
+def _shared_network(
+    maker: Maker,
+    cluster: CloudCluster,
+    ensure: Ensure,
+    found: Found,
+    reads: Mapping[str, Read],
+) -> dict[str, str]:
+    vpc = maker.ensure(
+        "vpc",
+        ensure,
+        found["vpcs"],
+        read=reads["vpcs"],
+        pick=partial(_vpc_for, groups=found["groups"]),
+        field="VpcId",
+        create=lambda _: maker.create("create_vpc", requests.vpc(cluster), "Vpc", "VpcId"),
+        shared=True,
+    )
+    gateway = maker.ensure(
+        "internet-gateway",
+        ensure,
+        found["gateways"],
+        read=reads["gateways"],
+        pick=partial(_gateway_for, vpc=vpc),
+        field="InternetGatewayId",
+        create=lambda _: maker.create(
+            "create_internet_gateway",
+            requests.internet_gateway(cluster),
+            "InternetGateway",
+            "InternetGatewayId",
+        ),
+        shared=True,
+    )
+    gateway = _attach(maker, gateway, vpc, found["gateways"], read=reads["gateways"])
+    table = ensure_table(maker, cluster, vpc, ensure, found["tables"], read=reads["tables"])
+    route(maker, table, way_out(gateway), found["tables"])
+    return {"vpc": vpc, "internet_gateway": gateway, "route_table": table}
+
+
+def _vpc_for(items: Sequence[Item], groups: Sequence[Item]) -> Item | None:
+    """The VPC where the cluster is already, else the one that everybody would choose."""
+    there = {group.get("VpcId") for group in groups}
+    return lowest([item for item in items if item["VpcId"] in there] or items, "VpcId")
+
+
+def _attach(maker: Maker, gateway: str, vpc: str, known: Sequence[Item], *, read: Read) -> str:
+    """Attach the gateway; returns the one that is attached, which may be another process's."""
+    item = named(known, "InternetGatewayId", gateway)
+    if item is not None and _is_attached(item, vpc):
+        return gateway
+    try:
+        maker.api.call(
+            "attach_internet_gateway", again=True, settle=True, InternetGatewayId=gateway, VpcId=vpc
+        )
+    except CloudError as error:
+        if not isinstance(error, Exists) and error.code != "InvalidParameterValue":
+            raise
+        # Another process was faster, or the reply to our own call was lost; the list lags either way.
+        attached = maker.wait_for(
+            lambda: lowest([item for item in read() if _is_attached(item, vpc)], "InternetGatewayId")
+        )
+        if attached is None:
+            raise
+        return str(attached["InternetGatewayId"])
+    return gateway
+
+
+def _is_attached(gateway: Item, vpc: str) -> bool:
+    return any(attachment.get("VpcId") == vpc for attachment in gateway.get("Attachments", []))
+
+
+def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
+    """The gateway that is attached to the VPC, else one that is attached to none."""
+    attached = [item for item in items if _is_attached(item, vpc)]
+    return lowest(attached or [item for item in items if not item.get("Attachments")], "InternetGatewayId")
+
+
+def _ensure_placement_group(
+    maker: Maker, cluster: CloudCluster, place: Place, ensure: Ensure, known: Sequence[Item], *, read: Read
+) -> str:
+    wanted = requests.placement_group(cluster, place.zone)
+    name = str(wanted["GroupName"])
+
+    def create(_: str) -> str:
+        maker.api.call("create_placement_group", again=False, **wanted)
+        return name
+
+    return maker.ensure(
+        f"placement-group {place.zone}",
+        ensure,
+        known,
+        read=read,
+        pick=lambda items: named(items, "GroupName", name),
+        field="GroupName",
+        create=create,
+    )

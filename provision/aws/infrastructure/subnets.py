@@ -1,0 +1,142 @@
+"""Subnets of the shared VPC and the way out of them: through the internet gateway, or the NAT gateway."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from provision.aws import requests
+from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.requests import EVERYWHERE, Request, tags_in
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Ensure, Place
+from provision.errors import Exists
+
+
+def ensure_table(
+    maker: Maker,
+    cluster: CloudCluster,
+    vpc: str,
+    ensure: Ensure,
+    known: Sequence[Item],
+    *,
+    read: Read,
+    private: bool = False,
+) -> str:
+    """The route table of the VPC's public or private subnets."""
+    return maker.ensure(
+        _kind("route-table", private),
+        ensure,
+        known,
+        read=read,
+        pick=lambda items: lowest(_of_tier(items, vpc, private), "RouteTableId"),
+        field="RouteTableId",
+        create=lambda token: maker.create(
+            "create_route_table",
+            requests.route_table(cluster, vpc, token, private=private),
+            "RouteTable",
+            "RouteTableId",
+            again=True,
+        ),
+        shared=True,
+    )
+
+
+def ensure_subnet(
+    maker: Maker,
+    cluster: CloudCluster,
+    vpc: str,
+    place: Place,
+    ensure: Ensure,
+    known: Sequence[Item],
+    *,
+    read: Read,
+    private: bool = False,
+) -> str:
+    """The zone's public or private subnet. No table leads out of a new one: see `associate`."""
+
+    def in_zone(items: Sequence[Item]) -> Item | None:
+        here = [s for s in _of_tier(items, vpc, private) if s["AvailabilityZone"] == place.zone]
+        return lowest(here, "SubnetId")
+
+    def create(_: str) -> str:
+        taken = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
+        cidr = requests.subnet_cidr(place.zone, taken, private=private)
+        wanted = requests.subnet(cluster, vpc, place.zone, cidr, private=private)
+        return maker.create("create_subnet", wanted, "Subnet", "SubnetId")
+
+    return maker.ensure(
+        f"{_kind('subnet', private)} {place.zone}",
+        ensure,
+        known,
+        read=read,
+        pick=in_zone,
+        field="SubnetId",
+        create=create,
+        shared=True,
+    )
+
+
+def _kind(kind: str, private: bool) -> str:
+    return f"private {kind}" if private else kind
+
+
+def _of_tier(items: Sequence[Item], vpc: str, private: bool) -> list[Item]:
+    return [item for item in items if item.get("VpcId") == vpc and tags.is_private(tags_in(item)) == private]
+
+
+def associate(maker: Maker, subnet: str, table: str, tables: Sequence[Item], *, read: Read) -> Item | None:
+    """Give the subnet the table, if it has none. Returns the one that it had, which may be another.
+
+    A race may have made two tables: a subnet has one at a time.
+    """
+    associated = _table_of(tables, subnet)
+    if associated is not None:
+        return associated
+    try:
+        # Doing it twice gives the same association.
+        maker.api.call("associate_route_table", again=True, settle=True, RouteTableId=table, SubnetId=subnet)
+    except Exists:
+        # Another process was faster, or the list lags.
+        associated = maker.wait_for(lambda: _table_of(read(), subnet))
+        if associated is None:
+            raise
+    return associated
+
+
+def _table_of(tables: Sequence[Item], subnet: str) -> Item | None:
+    """The table that the subnet is associated with."""
+    for table in tables:
+        if any(association.get("SubnetId") == subnet for association in table.get("Associations", [])):
+            return table
+    return None
+
+
+def leads_to(table: Item, gateways: Collection[str]) -> bool:
+    """Whether the table leads everything out through one of these, and that is there."""
+    return any(
+        found.get("DestinationCidrBlock") == EVERYWHERE
+        and (found.get("NatGatewayId") in gateways or found.get("GatewayId") in gateways)
+        and found.get("State") != "blackhole"
+        for found in table.get("Routes", [])
+    )
+
+
+def route(
+    maker: Maker,
+    table: str,
+    way: Request,
+    known: Sequence[Item],
+    *,
+    is_good: Callable[[], bool] = lambda: False,
+) -> None:
+    """Let the table lead everything out by `way`, as `requests.way_out` says it.
+
+    `is_good` looks again where a default route has come up since `known`: whether it is as good as `way`.
+    """
+    item = named(known, "RouteTableId", table)
+    if item is not None and leads_to(item, list(way.values())):
+        return
+    wanted = requests.default_route(table, way)
+    try:
+        maker.api.call("create_route", again=True, settle=True, **wanted)
+    except Exists:
+        if not is_good():
+            maker.api.call("replace_route", again=True, settle=True, **wanted)

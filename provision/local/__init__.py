@@ -1,0 +1,1 @@
+"""Provider `local`: hosts on this machine."""

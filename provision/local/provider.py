@@ -1,0 +1,322 @@
+"""Provider `local`: hosts on this machine, each a real SSH server of its own on loopback.
+
+No account, no root; each host has its own home, port and share of this machine's GPUs, and outlives the
+command that made it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from inventories import files
+from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
+from inventories.machine import Inventory, Machine, MachineState
+from inventories.spec import Spec
+from inventories.store import ClusterFolder, Journal
+from provision.cloud.interface import PlannedRequest, PlannedResource
+from provision.errors import CreateFailed, RefusedPlan
+from provision.local import processes, start, state
+from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
+from provision.local.state import HostFolder, HostRecord
+from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
+from provision.ssh_keys import ensure_key, make_key
+from provision.unsupported import refuse_unsupported
+
+MOST_HOSTS = 64
+"""Hosts share this machine; more than this is a mistyped number."""
+
+
+def provider(folder: ClusterFolder) -> "LocalProvider":
+    """The provider for one cluster."""
+    return LocalProvider(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Host:
+    record: HostRecord
+    folder: HostFolder
+    state: MachineState
+
+
+class LocalProvider:
+    """Hosts of one cluster on this machine. `python` runs their servers."""
+
+    name = "local"
+    billed = False
+
+    def __init__(
+        self, folder: ClusterFolder, *, python: str = sys.executable, ready_timeout_s: float = 10.0
+    ) -> None:
+        self._folder = folder
+        self._python = python
+        self._ready_timeout_s = ready_timeout_s
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """As the protocol says. Hosts that an interrupted `create` left are planned to be ended."""
+        if spec.shape not in (None, "local"):
+            raise InvalidInput(
+                f"Provider local has no shape '{spec.shape}': its hosts are this machine. "
+                "Leave out `--shape`, or the `--provider local` that goes with it."
+            )
+        refuse_unsupported(spec, self.name, honoured={"shape"}, because="its hosts are this machine")
+        if spec.python is None and current is not None and current.machines:
+            # Hosts that join have the interpreter of those that are there.
+            spec = replace(spec, python=current.machines[0].python)
+        hosts = {host.record.rank: host for host in self._hosts()}
+        done = {rank: host for rank, host in hosts.items() if host.record.port is not None}
+        before = {machine.rank: machine.id for machine in current.machines} if current else {}
+        have = max((*before, *done), default=-1) + 1
+        count = self._count(spec, have)
+        keep = {rank: host for rank, host in done.items() if host.state != "gone"}
+        replaced = before | {rank: host.record.id for rank, host in hosts.items()}
+        create = tuple(
+            PlannedMachine(name=self._name(rank), rank=rank, shape="local", replaces=replaced.get(rank))
+            for rank in range(count)
+            if rank not in keep
+        )
+        strangers = self._processes(kept={host.record.id for host in keep.values()})
+        ended = {host.record.id for rank, host in hosts.items() if rank not in keep}
+        ended |= {mark.host for mark in strangers.values()}
+        end = tuple(sorted(ended - {planned.replaces for planned in create}))
+        return Plan(
+            spec=spec,
+            provider=self.name,
+            create=create,
+            end=end,
+            keep=tuple(self._machine(keep[rank], python=spec.python) for rank in sorted(keep)),
+            free=True,
+            requests=tuple(self._requests(create, strangers, count)),
+            resources=tuple(self._resources(create, keep, end)),
+        )
+
+    def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:  # noqa: ARG002
+        """As the protocol says. First ends what is left of hosts that are not kept."""
+        self._folder.make()
+        kept = {machine.id for machine in plan.keep}
+        if leftovers := self._clear(kept):
+            raise CreateFailed(f"No host was made. {_in_the_way(leftovers)}")
+        launches: list[start.Launch] = []
+        try:
+            authorized_key = ensure_key(self._folder.key_path)
+            for planned in plan.create:
+                # One by one: where one fails, those before it are in the list.
+                launches.append(self._launch(planned, plan.spec, authorized_key, journal))  # noqa: PERF401
+            ready = start.wait_ready(launches, timeout_s=self._ready_timeout_s)
+            for entry in launches:
+                pid, port = ready[entry.record.id].pid, ready[entry.record.id].port
+                journal.append("local host runs", id=entry.record.id, pid=pid, port=port)
+                entry.folder.save(replace(entry.record, pid=pid, port=port))
+            self._share_gpus(len(plan.keep) + len(plan.create))
+        except BaseException as error:
+            leftovers = self._clear(kept)
+            if isinstance(error, CreateFailed | InventoryError | OSError):
+                raise CreateFailed(f"{error} {_in_the_way(leftovers)}".strip()) from error
+            raise
+        finally:
+            for entry in launches:
+                entry.close()
+        # A kept host's record has the interpreter that it began with.
+        pythons = {machine.id: machine.python for machine in plan.keep}
+        return tuple(replace(found, python=pythons.get(found.id, found.python)) for found in self.find())
+
+    def find(self) -> tuple[Machine, ...]:
+        """The cluster's hosts and whether they run, whatever the inventory says."""
+        found = [host for host in self._hosts() if host.record.port is not None]
+        return tuple(self._machine(host) for host in sorted(found, key=lambda host: host.record.rank))
+
+    def refresh(self, machine: Machine) -> Machine:
+        """The machine, `running` or `gone`; `unknown` where the system hides its processes from us."""
+        host = self._host(self._host_folder(machine.name))
+        if host is None or host.record.id != machine.id:
+            return replace(machine, state="gone")
+        return replace(machine, state=host.state, gpus=len(host.folder.gpus()))
+
+    def console(self, machine: Machine) -> str | None:  # noqa: ARG002
+        """A process has no console."""
+        return None
+
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
+        """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
+        return self._clear(kept=set()) or state.remove_tree(self._path)
+
+    def _count(self, spec: Spec, have: int) -> int:
+        count = spec.count if spec.count is not None else max(have, 1)
+        if count > MOST_HOSTS:
+            raise InvalidInput(
+                f"{count} hosts are more than one machine is good for: ask for {MOST_HOSTS} at most."
+            )
+        if count < have:
+            raise RefusedPlan(
+                f"Cluster '{self._folder.name}' has {have} hosts, and `up` does not end any of them. To have "
+                f"{count}, end all with `gpuctl down --cluster {self._folder.name}`, then run "
+                f"`gpuctl up --cluster {self._folder.name} --provider local --count {count}`."
+            )
+        return count
+
+    def _requests(
+        self, create: tuple[PlannedMachine, ...], strangers: dict[psutil.Process, Mark], count: int
+    ) -> Iterator[PlannedRequest]:
+        for process, mark in sorted(strangers.items(), key=lambda item: (item[1].host, item[0].pid)):
+            yield PlannedRequest(operation="EndProcess", body={"pid": process.pid, "host": mark.host})
+        if create and not self._folder.key_path.exists():
+            yield PlannedRequest(operation="MakeClientKey", body={"path": str(self._folder.key_path)})
+        for planned in create:
+            folder = self._host_folder(planned.name)
+            body: dict[str, Any] = {"name": planned.name, "address": "127.0.0.1", "home": str(folder.home)}
+            yield PlannedRequest(
+                operation="StartSshServer", body=body | {"removes_old_home": folder.path.exists()}
+            )
+        if create and (each := len(self._devices) // count):
+            body = {"hosts": count, "gpus_each": each, "gpus": len(self._devices)}
+            yield PlannedRequest(operation="ShareGpus", body=body)
+
+    def _resources(
+        self, create: tuple[PlannedMachine, ...], keep: Mapping[int, _Host], end: tuple[str, ...]
+    ) -> Iterator[PlannedResource]:
+        detail = "SSH server on this computer, 127.0.0.1"
+        for planned in create:
+            replaces = f", for {planned.replaces}" if planned.replaces else ""
+            yield PlannedResource(action="create", kind="host", name=planned.name, detail=detail + replaces)
+        for host_id in end:
+            yield PlannedResource(
+                action="end", kind="host", id=host_id, detail=f"what is left of host {host_id}"
+            )
+        for host in (keep[rank] for rank in sorted(keep)):
+            record = host.record
+            yield PlannedResource(
+                action="use",
+                kind="host",
+                name=record.name,
+                id=record.id,
+                detail=f"{detail} port {record.port}",
+            )
+
+    def _launch(
+        self, planned: PlannedMachine, spec: Spec, authorized_key: str, journal: Journal
+    ) -> start.Launch:
+        folder = self._host_folder(planned.name)
+        host_id = state.new_id()
+        journal.append("local host starts", id=host_id, name=planned.name, replaces=planned.replaces)
+        files.private_dir(folder.home)
+        record = HostRecord(
+            id=host_id,
+            name=planned.name,
+            rank=planned.rank,
+            user=state.current_user(),
+            host_key=make_key(folder.host_key_path),
+            python=spec.python or sys.executable,
+        )
+        folder.save(record)
+        temp_dir = state.temp_dir_of(host_id)
+        state.make_temp_dir(temp_dir, os.environ)
+        marks = {HOST_MARK: host_id, CLUSTER_MARK: self._mark}
+        env = state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks)
+        return start.launch(record, folder, authorized_key=authorized_key, env=env, python=self._python)
+
+    def _share_gpus(self, count: int) -> None:
+        for host in self._hosts():
+            host.folder.give_gpus(state.share(self._devices, rank=host.record.rank, count=count))
+
+    def _clear(self, kept: set[str]) -> tuple[Leftover, ...]:
+        """End and remove all of the cluster but the hosts `kept`.
+
+        Their folders come last, and stay where something else is left: they tell the next command what is ours.
+        """
+        ids = {path: self._recorded_id(path) for path in self._host_paths()}
+        ended = {host for host in ids.values() if host is not None} - kept
+
+        def select() -> dict[psutil.Process, Mark]:
+            found = self._processes(kept)
+            ended.update(mark.host for mark in found.values())
+            return found
+
+        leftovers = processes.end(select)
+        if leftovers:
+            return leftovers
+        folders = [path for path, host in ids.items() if host not in kept]
+        leftovers = tuple(left for host in ended for left in state.remove_temp_dir(state.temp_dir_of(host)))
+        return leftovers or tuple(left for path in folders for left in state.remove_tree(path))
+
+    def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
+        """The processes of all hosts of the cluster but those `kept`."""
+        # Recorded ids tell our processes also where the cluster's folder was moved.
+        ids = {self._recorded_id(path) for path in self._host_paths()}
+        return {
+            process: mark
+            for process, mark in processes.marked().items()
+            if mark.host not in kept and (mark.cluster == self._mark or mark.host in ids)
+        }
+
+    def _recorded_id(self, path: Path) -> str | None:
+        try:
+            record = HostFolder(path).load()
+        except (CorruptFile, NewerFormat):
+            return None  # the processes carry the cluster's mark as well
+        return record.id if record else None
+
+    def _hosts(self) -> list[_Host]:
+        found = (self._host(HostFolder(path)) for path in self._host_paths())
+        return [host for host in found if host is not None]
+
+    def _host(self, folder: HostFolder) -> _Host | None:
+        record = folder.load()
+        return None if record is None else _Host(record=record, folder=folder, state=_state(record, folder))
+
+    def _host_paths(self) -> list[Path]:
+        return sorted(path for path in self._path.glob("*") if path.is_dir())
+
+    def _host_folder(self, machine: str) -> HostFolder:
+        return HostFolder(self._path / machine)
+
+    def _name(self, rank: int) -> str:
+        return f"{self._folder.name}-{rank}"
+
+    @property
+    def _path(self) -> Path:
+        # Real and absolute: the servers are told by this path, whatever folder a command runs in.
+        return Path(self._mark) / "local"
+
+    @property
+    def _mark(self) -> str:
+        return os.path.realpath(self._folder.path)
+
+    @cached_property
+    def _devices(self) -> tuple[str, ...]:
+        return state.devices(os.environ)
+
+    def _machine(self, host: _Host, *, python: str | None = None) -> Machine:
+        record = host.record
+        assert record.port is not None
+        return Machine(
+            name=record.name,
+            rank=record.rank,
+            state=host.state,
+            host="127.0.0.1",
+            port=record.port,
+            user=record.user,
+            private_ip="127.0.0.1",
+            gpus=len(host.folder.gpus()),
+            id=record.id,
+            shape="local",
+            key_file=self._folder.key_path,
+            python=python or record.python,
+            host_key=record.host_key,
+        )
+
+
+def _state(record: HostRecord, folder: HostFolder) -> MachineState:
+    if record.pid is None:
+        return "pending"
+    runs = processes.is_server(record.pid, host=record.id, config=str(folder.config_path))
+    return {True: "running", False: "gone", None: "unknown"}[runs]  # type: ignore[return-value]
+
+
+def _in_the_way(leftovers: tuple[Leftover, ...]) -> str:
+    listed = ", ".join(f"{left.kind} {left.id}" for left in leftovers)
+    return f"In the way is {listed}: {leftovers[0].reason} Remove it and run again." if leftovers else ""

@@ -1,0 +1,122 @@
+"""Starting the SSH servers of local hosts, all at once, and waiting until they accept connections."""
+
+import json
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inventories import files
+from provision.errors import CreateFailed
+from provision.local.state import HostFolder, HostRecord
+
+PROGRAM = Path(__file__).with_name("local_host.py")
+LOG_LINES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A server that accepts connections."""
+
+    pid: int
+    port: int
+
+
+class Launch:
+    """A server that was started. A context manager: on leaving, our ends of its start are closed."""
+
+    def __init__(self, record: HostRecord, folder: HostFolder, process: "subprocess.Popen[bytes]") -> None:
+        self.record = record
+        self.folder = folder
+        self._process = process
+
+    @property
+    def pipe(self) -> int:
+        """On which the server says that it is ready."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def close(self) -> None:
+        """Close our end. To be called when the server is ready or has been ended."""
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        # The process that we started ends as soon as it has put the server into the background.
+        self._process.wait(timeout=10)
+
+    def log_tail(self) -> str:
+        """The last lines of the server's log, indented."""
+        log = (files.read_bytes(self.folder.log_path) or b"").decode(errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in log[-LOG_LINES:]) or "    (nothing)"
+
+
+def launch(
+    record: HostRecord, folder: HostFolder, *, authorized_key: str, env: Mapping[str, str], python: str
+) -> Launch:
+    """Start a host's server, which outlives us; the folder has its home and host key. Returns at once."""
+    config = {
+        "user": record.user,
+        "authorized_key": authorized_key,
+        "host_key": str(folder.host_key_path),
+        "home": str(folder.home),
+        "gpus": str(folder.gpus_path),
+    }
+    files.write_atomic(folder.config_path, json.dumps(config, indent=2).encode())
+    log = os.open(folder.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        process = subprocess.Popen(
+            [python, "-P", str(PROGRAM), str(folder.config_path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folder.home,
+            env=dict(env),
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    return Launch(record, folder, process)
+
+
+def wait_ready(launches: Sequence[Launch], *, timeout_s: float) -> dict[str, Ready]:
+    """Wait until all accept connections: pid and port by host id.
+
+    Raises CreateFailed with the end of its log for the first that ended, or that was not ready in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    heard = {entry.record.id: b"" for entry in launches}
+    ready: dict[str, Ready] = {}
+    with selectors.DefaultSelector() as selector:
+        for entry in launches:
+            selector.register(entry.pipe, selectors.EVENT_READ, entry)
+        while len(ready) < len(launches):
+            events = selector.select(max(0.0, deadline - time.monotonic()))
+            if not events:
+                late = next(entry for entry in launches if entry.record.id not in ready)
+                raise _failed(late, f"did not accept connections within {timeout_s:g} s")
+            for key, _ in events:
+                entry = key.data
+                data = os.read(entry.pipe, 4096)
+                heard[entry.record.id] += data
+                if not data:
+                    raise _failed(entry, "ended before it accepted connections")
+                if heard[entry.record.id].endswith(b"\n"):
+                    ready[entry.record.id] = _ready(entry, heard[entry.record.id])
+                    selector.unregister(entry.pipe)
+    return ready
+
+
+def _ready(entry: Launch, line: bytes) -> Ready:
+    try:
+        return Ready(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise _failed(entry, f"printed {line[-200:]!r} instead of its port") from error
+
+
+def _failed(entry: Launch, what: str) -> CreateFailed:
+    return CreateFailed(
+        f"The SSH server of {entry.record.name} {what}, so no host was made. "
+        f"The end of its log:\n{entry.log_tail()}\nMend what it says and run `gpuctl up` again."
+    )

@@ -1,0 +1,1 @@
+"""Which image machines boot from."""

@@ -1,0 +1,151 @@
+"""Images of OCI's marketplace: a listing has versions, each with terms that a compartment accepts once.
+
+Planning only reads. The terms are accepted by `subscribe`, for an offer that shows them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from inventories.errors import InvalidInput
+from inventories.suggest import nearest
+from provision.cloud.interface import Ensure, Offer, Terms
+from provision.errors import Denied, Gone, RefusedPlan
+from provision.oci import requests
+from provision.oci.api import Api, Json
+from provision.oci.errors import policy_for
+from provision.oci.images.lookup import Image, as_image
+
+VMI = "NVIDIA GPU-Optimized VMI"
+
+
+class NotAccepted(InvalidInput):
+    """Nobody has accepted the terms of any fitting version, and nobody will."""
+
+
+def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
+    """The image of that listing: its newest version that runs on the shape.
+
+    Where its terms are not accepted and can't be (not `terms`), the newest version whose terms are. Raises
+    NotAccepted where there is none, InvalidInput where there is no such listing or no version for the shape.
+    """
+    # Most names are whole, and the catalog is long.
+    ids = _listings(api, display_name=name) or _listings(api)
+    title = _title(list(ids), name)
+    if title is None:
+        near = nearest(name, ids) or list(ids)[:3]
+        raise InvalidInput(
+            f"OCI's marketplace has no image '{name}'. Near it: {', '.join(near) or 'none'}. Give the name as "
+            f"the console shows it under Marketplace, `marketplace:{VMI}`."
+        )
+    listing = ids[title]
+    accepted = _accepted(api, listing)
+    newest: str | None = None
+    for version, image_id in _fitting(api, listing, shape):
+        newest = newest or version
+        if version in accepted:
+            return _image(api, title, listing, version, image_id, None)
+        if terms:
+            return _image(api, title, listing, version, image_id, _terms(api, title, listing, version))
+    if newest is None:
+        raise InvalidInput(
+            f"No version of '{title}' in OCI's marketplace runs on {shape} in {api.credentials.region}. Name "
+            "another --image or --shape."
+        )
+    links = ", ".join(_terms(api, title, listing, newest).links)
+    raise NotAccepted(
+        f"The terms of '{title}' {newest} in OCI's marketplace are not accepted yet ({links}). Run `gpuctl up` on a "
+        "terminal, where a typed yes accepts them, or accept them with --accept-terms."
+    )
+
+
+def subscribe(api: Api, offer: Offer, ensure: Ensure) -> None:
+    """Accept the terms that `offer` shows, for the compartment, once. Without terms there is nothing to do.
+
+    Raises Denied where the account may not, RefusedPlan where they are not those of the offer any more.
+    """
+    if offer.terms is None:
+        return
+    listing, version = offer.facts["listing"]
+    shown = offer.terms
+
+    def find() -> str | None:
+        return version if version in _accepted(api, listing) else None
+
+    def create(token: str) -> str:
+        agreements = api.call("compute.get_app_catalog_listing_agreements", listing, version)
+        if _links(agreements) != shown.links:
+            raise RefusedPlan(
+                f"The terms of '{shown.name}' have changed since they were shown. Nothing was accepted or created: "
+                "run the command again."
+            )
+        body = requests.subscription(api.compartment, agreements)
+        api.call("compute.create_app_catalog_subscription", body, opc_retry_token=token)
+        return str(version)
+
+    try:
+        ensure(f"marketplace subscription {listing} {version}", find=find, create=create)
+    except (Denied, Gone) as error:
+        raise Denied(
+            f"The terms of '{shown.name}' could not be accepted, as OCI refused it. {needed_policy(api)}",
+            operation=error.operation,
+            code=error.code,
+        ) from error
+
+
+def needed_policy(api: Api) -> str:
+    """What to do where the marketplace is refused."""
+    return (
+        "This policy statement is probably missing: "
+        f"`{policy_for('create_app_catalog_subscription', api.compartment)}`."
+    )
+
+
+def _listings(api: Api, **only: str) -> dict[str, str]:
+    """Id of each listing by its title."""
+    found = api.list_all("compute.list_app_catalog_listings", **only)
+    return {str(one.get("displayName")): str(one["listingId"]) for one in found}
+
+
+def _title(names: Sequence[str], wanted: str) -> str | None:
+    """The listing of that name whatever its case, else the only one that holds it."""
+    folded = wanted.casefold()
+    same = [name for name in names if name.casefold() == folded]
+    holding = [name for name in names if folded and folded in name.casefold()]
+    if same:
+        return same[0]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _accepted(api: Api, listing: str) -> set[str]:
+    """The versions whose terms the compartment has accepted."""
+    made = api.listed("compute.list_app_catalog_subscriptions", listing_id=listing)
+    return {str(one.get("listingResourceVersion")) for one in made}
+
+
+def _fitting(api: Api, listing: str, shape: str) -> Iterator[tuple[str, str]]:
+    """Version and image of what runs on the shape in this region, the newest first."""
+    versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing)
+    for one in sorted(versions, key=lambda one: str(one.get("timePublished") or ""), reverse=True):
+        version = str(one["listingResourceVersion"])
+        details = api.call("compute.get_app_catalog_listing_resource_version", listing, version)
+        shapes = details.get("compatibleShapes") or ()
+        regions = details.get("availableRegions") or ()
+        if (not shapes or shape in shapes) and (not regions or api.credentials.region in regions):
+            yield version, str(one["listingResourceId"])
+
+
+def _terms(api: Api, title: str, listing: str, version: str) -> Terms:
+    agreements = api.call("compute.get_app_catalog_listing_agreements", listing, version)
+    return Terms(name=f"{title} {version}", links=_links(agreements))
+
+
+def _links(agreements: Json) -> tuple[str, ...]:
+    return tuple(str(agreements[key]) for key in ("oracleTermsOfUseLink", "eulaLink") if agreements.get(key))
+
+
+def _image(api: Api, title: str, listing: str, version: str, image_id: str, terms: Terms | None) -> Image:
+    try:
+        view: Json = api.call("compute.get_image", image_id)
+    except Gone:
+        # It can't be looked at before its terms have been accepted.
+        view = {"id": image_id}
+    return as_image(view | {"displayName": f"{title} {version}"}, listing=(listing, version), terms=terms)

@@ -1,0 +1,242 @@
+"""The network that a cluster stands in: the region's shared one, made with its first cluster, or a given subnet.
+
+The chain of dependent calls is kept short: one look at everything, then what does not build upon each other
+side by side.
+"""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from inventories.errors import InvalidInput
+from provision.cloud import tags
+from provision.cloud.interface import CloudCluster, Ensure, Ground
+from provision.errors import CloudError
+from provision.oci import requests
+from provision.oci.api import Api, Json
+from provision.oci.infrastructure import security_group
+from provision.oci.infrastructure.find_or_create import Shelf
+from provision.oci.resources.kinds import KINDS, tags_of
+from provision.oci.together import together
+
+_SHARED_KINDS = (
+    "vcn",
+    "nsg",
+    "subnet",
+    "route-table",
+    "security-list",
+    "internet-gateway",
+    "nat-gateway",
+    "service-gateway",
+)
+
+
+def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Ground:
+    """As `Cloud.prepare` says, but for the marketplace."""
+    wanted = _ssh_cidrs(cluster)
+    if cluster.subnet_id:
+        subnet, shelf = together(partial(_subnet_view, api, cluster), partial(Shelf, api, ("nsg",)))
+        vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
+        nsg_id = _firewall(api, shelf, cluster, vcn_id, wanted, ensure)
+    else:
+        shared = _Shared(api, cluster, ensure)
+        vcn_id, peer_cidr = shared.vcn(), shared.cidr
+        subnet_id, nsg_id = together(
+            partial(shared.subnet, vcn_id),
+            partial(_firewall, api, shared.shelf, cluster, vcn_id, wanted, ensure),
+        )
+    return Ground(
+        ids={
+            "vcn": vcn_id,
+            "subnet": subnet_id,
+            "nsg": nsg_id,
+            "public_key": public_key.strip(),
+            # The images' own firewall has to let it in, whatever the groups allow.
+            "peer_cidr": peer_cidr,
+        }
+    )
+
+
+def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) -> str:
+    """The RDMA network of the cluster in one availability domain."""
+    shelf = Shelf(api, ("compute-cluster",))
+    found = ensure(
+        f"compute-cluster {zone}",
+        find=shelf.finder(
+            "compute-cluster", lambda view: _of(cluster, view) and view["availabilityDomain"] == zone
+        ),
+        create=shelf.creator("compute-cluster", requests.compute_cluster(cluster, api.compartment, zone)),
+    )
+    shelf.wait_ready("compute-cluster", found)
+    return found
+
+
+def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
+    """Raise InvalidInput where the machines could not be as they were asked for in a given subnet."""
+    if cluster.public_ip and subnet.get("prohibitPublicIpOnVnic"):
+        raise InvalidInput(
+            f"Subnet '{subnet['id']}' is a private one: machines in it have no public address. Set "
+            "`network.public_ip: false` and name a jump host with `network.bastion`, or give a public subnet."
+        )
+
+
+class _Shared:
+    """The region's shared network, public or private."""
+
+    def __init__(self, api: Api, cluster: CloudCluster, ensure: Ensure) -> None:
+        self.shelf = Shelf(api, _SHARED_KINDS)
+        self._api = api
+        self._cluster = cluster
+        self._ensure = ensure
+        self._kind = "public" if cluster.public_ip else "private"
+        self.cidr = requests.SUBNET_CIDRS[self._kind]
+
+    def vcn(self) -> str:
+        """The VCN, ready to be built upon."""
+        shelf, cluster = self.shelf, self._cluster
+        # Where two commands have made one each, a cluster stays in the one that it began with.
+        begun = {view["vcnId"] for view in shelf.views("nsg") if _of(cluster, view)}
+        ours = {view["id"] for view in shelf.views("vcn") if tags.is_shared(tags_of(view))}
+        vcn_id = self._ensure(
+            "vcn",
+            find=shelf.finder(
+                "vcn",
+                lambda view: tags.is_shared(tags_of(view)) and (not begun & ours or view["id"] in begun),
+            ),
+            create=shelf.creator("vcn", requests.vcn(cluster.owner, self._api.compartment)),
+            shared=True,
+        )
+        shelf.wait_ready("vcn", vcn_id)
+        return vcn_id
+
+    def subnet(self, vcn_id: str) -> str:
+        """The subnet, with its routes mended."""
+        table, security = together(partial(self._route_table, vcn_id), partial(self._security_list, vcn_id))
+        subnet_id = self._part(
+            "subnet",
+            vcn_id,
+            requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
+            wanted=lambda view: view.get("cidrBlock") == self.cidr,
+        )
+        self.shelf.wait_ready("subnet", subnet_id)
+        return subnet_id
+
+    def _security_list(self, vcn_id: str) -> str:
+        body = requests.security_list(self._cluster.owner, self._api.compartment, vcn_id)
+        return self._part("security-list", vcn_id, body)
+
+    def _route_table(self, vcn_id: str) -> str:
+        routes = self._public_routes(vcn_id) if self._kind == "public" else self._private_routes(vcn_id)
+        body = requests.route_table(self._cluster.owner, self._api.compartment, vcn_id, self._kind, routes)
+        name = body["displayName"]
+        used = {
+            view.get("routeTableId")
+            for view in self.shelf.views("subnet")
+            if view.get("cidrBlock") == self.cidr and view["vcnId"] == vcn_id
+        }
+        table = self._part(
+            "route-table",
+            vcn_id,
+            body,
+            wanted=lambda view: view["id"] in used if used else view.get("displayName") == name,
+        )
+        seen = self.shelf.seen(table)
+        if seen is not None and (mended := mended_routes(seen.get("routeRules") or (), routes)) is not None:
+            body = {"routeRules": mended}
+            self._api.settled(lambda: self._api.call("network.update_route_table", table, body, again=True))
+        return table
+
+    def _public_routes(self, vcn_id: str) -> list[Json]:
+        gateway = self._gateway("internet-gateway", requests.internet_gateway, vcn_id)
+        return requests.public_routes(gateway)
+
+    def _private_routes(self, vcn_id: str) -> list[Json]:
+        service = all_services(self._api.list_all("network.list_services"))
+        nat, services = together(
+            partial(self._gateway, "nat-gateway", requests.nat_gateway, vcn_id),
+            partial(
+                self._gateway,
+                "service-gateway",
+                partial(requests.service_gateway, service_id=service["id"]),
+                vcn_id,
+            ),
+        )
+        return requests.private_routes(nat, services, service["cidrBlock"])
+
+    def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
+        gateway = self._part(kind, vcn_id, body(self._cluster.owner, self._api.compartment, vcn_id))
+        self.shelf.wait_ready(kind, gateway)
+        return gateway
+
+    def _part(
+        self, kind: str, vcn_id: str, body: Json, *, wanted: Callable[[Json], bool] = lambda _: True
+    ) -> str:
+        # The public and the private subnet have a table and a name each.
+        one = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
+        return self._ensure(
+            f"{one} of {vcn_id}",
+            find=self.shelf.finder(
+                kind,
+                lambda view: tags.is_shared(tags_of(view)) and view["vcnId"] == vcn_id and wanted(view),
+            ),
+            create=self.shelf.creator(kind, body),
+            shared=True,
+        )
+
+
+def mended_routes(found: Sequence[Json], wanted: Sequence[Json]) -> list[Json] | None:
+    """The routes of a table with those that it lacks. None: it lacks none. Others' routes stay."""
+    have = {(route.get("destination"), route["networkEntityId"]) for route in found}
+    if all((route["destination"], route["networkEntityId"]) in have for route in wanted):
+        return None
+    replaced = {route["destination"] for route in wanted}
+    kept = [
+        # `cidrBlock` is shown beside `destination`, and refused beside it.
+        {key: value for key, value in route.items() if key not in ("cidrBlock", "routeType")}
+        for route in found
+        if route.get("destination") not in replaced and route.get("routeType") != "LOCAL"
+    ]
+    return kept + list(wanted)
+
+
+def all_services(services: Sequence[Json]) -> Json:
+    """The entry that stands for all of Oracle's services in the region."""
+    for service in services:
+        if service["cidrBlock"].startswith("all-"):
+            return service
+    raise CloudError("OCI lists no entry for all of its services in this region.", operation="list_services")
+
+
+def _subnet_view(api: Api, cluster: CloudCluster) -> Json:
+    view: Json = api.call(KINDS["subnet"].operation("get"), cluster.subnet_id)
+    check_subnet(cluster, view)
+    return view
+
+
+def _firewall(
+    api: Api, shelf: Shelf, cluster: CloudCluster, vcn_id: str, ssh_cidrs: Sequence[str], ensure: Ensure
+) -> str:
+    """The cluster's NSG, with its rules mended."""
+    nsg_id = ensure(
+        f"nsg of {vcn_id}",
+        find=shelf.finder("nsg", lambda view: _of(cluster, view) and view["vcnId"] == vcn_id),
+        create=shelf.creator("nsg", requests.nsg(cluster, api.compartment, vcn_id)),
+    )
+    shelf.wait_ready("nsg", nsg_id)
+    security_group.mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
+    return nsg_id
+
+
+def _of(cluster: CloudCluster, view: Json) -> bool:
+    return tags_of(view).get(tags.CLUSTER_ID) == cluster.id
+
+
+def _ssh_cidrs(cluster: CloudCluster) -> list[str]:
+    """Those of IPv4: OCI's networks have no other addresses unless they are asked for."""
+    found = [cidr for cidr in cluster.ssh_cidrs if ipaddress.ip_network(cidr).version == 4]
+    if cluster.ssh_cidrs and not found:
+        raise InvalidInput(
+            f"SSH is to come from {', '.join(cluster.ssh_cidrs)}, and the network on OCI has IPv4 only. Give "
+            "the IPv4 range that you come from with --ssh-cidr."
+        )
+    return found

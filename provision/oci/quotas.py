@@ -1,0 +1,67 @@
+"""Service limits: what is left of them in an availability domain, and whether another one has room.
+
+The limits of machines with GPUs are counted by availability domain, and the refusal names the limit only, not
+the domain.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.cloud.interface import Offer, Place
+from provision.errors import BadCredentials, Capacity, CloudError, Quota
+from provision.oci.api import Api
+from provision.parallel import run_all
+
+_NAMES = re.compile(r"limits were exceeded: ([\w-]+(?:, [\w-]+)*)")
+
+
+def units(offer: Offer, count: int) -> int:
+    """What so many machines take of their limit: GPUs, or OCPUs where they have none."""
+    config = offer.facts.get("shape_config") or {}
+    return count * int(offer.gpus or config.get("ocpus") or 1)
+
+
+def room_needed(offer: Offer, place: Place, count: int) -> dict[str, Any]:
+    """What a launch needs of its limit, and where else it could be tried; plain JSON, beside its requests."""
+    others = dict.fromkeys(other.zone for other in offer.places if other.zone != place.zone)
+    return {"needed": units(offer, count), "elsewhere": list(others)}
+
+
+def available(api: Api, limit: str, zone: str) -> int | None:
+    """How much of a compute limit is left in a domain. None: the service does not tell.
+
+    It does not for a limit that counts the region as a whole: asked for a domain, that is a wrong request.
+    """
+    try:
+        answer = api.hint(
+            "limits.get_resource_availability", "compute", limit, api.tenancy, availability_domain=zone
+        )
+    except BadCredentials:
+        raise
+    except CloudError:
+        return None
+    left = answer.get("available")
+    return None if left is None else int(left)
+
+
+def refused(api: Api, error: Quota, room: Mapping[str, Any] | None) -> CloudError:
+    """What a refusal of a launch means: Capacity where another domain has room for all of it, else `error`."""
+    found = _NAMES.search(str(error))
+    if found is None or room is None or error.code != "LimitExceeded":
+        return error
+    names = found[1].split(", ")
+    for zone in room["elsewhere"]:
+        if _has_room(api, names, zone, room["needed"]):
+            return Capacity(
+                f"The limit {found[1]} is reached in this availability domain; {zone} has room.",
+                operation=error.operation,
+                code=error.code,
+            )
+    return error
+
+
+def _has_room(api: Api, names: Sequence[str], zone: str, needed: int) -> bool:
+    """Whether all of these limits leave room. What can't be found out is no room."""
+    left = run_all(lambda name: available(api, name, zone), names)
+    return all(isinstance(free, int) and free >= needed for free in left)

@@ -1,0 +1,58 @@
+"""What stands in the way of deleting a part, by name; OCI's own answer names one of them at most."""
+
+from provision.cloud.interface import Part
+from provision.oci.api import Api, Json
+from provision.oci.resources.kinds import KINDS, is_live, list_kind
+from provision.parallel import run_all, values
+
+_VCN_KINDS = tuple(kind for kind in KINDS if kind not in ("vcn", "compute-cluster", "boot-volume"))
+
+
+def blockers(api: Api, part: Part) -> list[str]:
+    """What uses it, ours or not, as far as the compartment's lists tell."""
+    if part.kind == "nsg":
+        members = api.list_all("network.list_network_security_group_vnics", part.id)
+        return [f"VNIC {member['vnicId']} of {member.get('resourceId') or 'nobody'}" for member in members]
+    if part.kind == "compute-cluster":
+        machines = api.listed("compute.list_instances", compute_cluster_id=part.id)
+        return [f"instance {machine['id']}" for machine in machines if is_live(machine)]
+    if part.kind == "subnet":
+        return _of_subnet(api, part.id)
+    if part.kind in ("route-table", "security-list"):
+        return [
+            f"subnet {view['id']}"
+            for view in _live(api, "subnet")
+            if part.id in (view.get("routeTableId"), *view.get("securityListIds", ()))
+        ]
+    if part.kind == "vcn":
+        return _of_vcn(api, part.id)
+    return [
+        f"route-table {view['id']}"
+        for view in _live(api, "route-table")
+        if any(route["networkEntityId"] == part.id for route in view.get("routeRules", ()))
+    ]
+
+
+def _of_subnet(api: Api, subnet_id: str) -> list[str]:
+    held = api.listed("compute.list_vnic_attachments")
+    return [
+        f"VNIC {attachment.get('vnicId')} of {attachment['instanceId']}"
+        for attachment in held
+        if attachment.get("subnetId") == subnet_id and attachment["lifecycleState"] != "DETACHED"
+    ]
+
+
+def _of_vcn(api: Api, vcn_id: str) -> list[str]:
+    vcn: Json = api.call("network.get_vcn", vcn_id)
+    defaults = {vcn.get("defaultRouteTableId"), vcn.get("defaultSecurityListId")}
+    found = values(run_all(lambda kind: _live(api, kind), _VCN_KINDS))
+    return [
+        f"{kind} {view['id']}"
+        for kind, views in zip(_VCN_KINDS, found, strict=True)
+        for view in views
+        if view.get("vcnId") == vcn_id and view["id"] not in defaults
+    ]
+
+
+def _live(api: Api, kind: str) -> list[Json]:
+    return [view for view in list_kind(api, kind) if is_live(view)]

@@ -1,0 +1,107 @@
+"""What there is of ours beside machines, by tag, and deleting it.
+
+A 404 alone is never taken for absence, as OCI answers the same to who may not look: a list that was read
+has to lack it too.
+"""
+
+from provision.cloud import tags
+from provision.cloud.interface import Part
+from provision.errors import Blocked, CloudError, Denied, Gone
+from provision.oci.api import Api, Json
+from provision.oci.errors import policy_for
+from provision.oci.resources.blockers import blockers
+from provision.oci.resources.kinds import GOING, GONE, KINDS, is_live, list_kind, tags_of
+from provision.parallel import run_all, values
+from provision.retry import PollWaits
+
+DELETE_PATIENCE_S = 15.0
+MOST_NAMED = 5
+
+
+def all_parts(api: Api) -> tuple[Part, ...]:
+    """Everything of ours, also what is on its way out."""
+    kinds = tuple(KINDS)
+    found = values(run_all(lambda kind: list_kind(api, kind), kinds))
+    return tuple(
+        Part(
+            kind=kind,
+            id=view["id"],
+            name=view.get("displayName") or "",
+            tags=tags_of(view),
+            stage=KINDS[kind].stage,
+            going=view.get("lifecycleState") in GOING,
+        )
+        for kind, views in zip(kinds, found, strict=True)
+        for view in views
+        if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
+    )
+
+
+def delete(api: Api, part: Part) -> None:
+    """As `Cloud.delete` says."""
+    assert tags.is_ours(part.tags), f"{part.kind} {part.id} is not ours"
+    operation = KINDS[part.kind].operation("delete")
+    try:
+        api.call(operation, part.id, again=True)
+    except Gone:
+        return _must_be_unlisted(api, part)
+    except Blocked as error:
+        # It is also the answer for what is being deleted already.
+        state = _state(api, part)
+        if state in GONE:
+            return None
+        if state not in GOING:
+            raise _blocked(api, part, error) from error
+    return _wait_gone(api, part)
+
+
+def _wait_gone(api: Api, part: Part) -> None:
+    deadline = api.clock.now() + DELETE_PATIENCE_S
+    waits = PollWaits()
+    going = False
+    while (state := _state(api, part)) not in GONE:
+        if state in GOING:
+            going = True
+        elif going:
+            # A subnet that still holds a network interface is taken back from TERMINATING.
+            raise _blocked(api, part, Blocked(f"OCI gave up deleting the {part.kind} {part.id}.", code=state))
+        if api.clock.now() > deadline:
+            raise Blocked(f"The {part.kind} {part.id} is still {state}.", code=state)
+        api.clock.sleep(waits.next())
+
+
+def _state(api: Api, part: Part) -> str:
+    """Its state now; TERMINATED where a list has it no more."""
+    try:
+        view: Json = api.call(KINDS[part.kind].operation("get"), part.id)
+    except Gone:
+        _must_be_unlisted(api, part)
+        return "TERMINATED"
+    return str(view.get("lifecycleState"))
+
+
+def _must_be_unlisted(api: Api, part: Part) -> None:
+    """Raise Denied where a list still has what could not be found by its id."""
+    deadline = api.clock.now() + DELETE_PATIENCE_S
+    waits = PollWaits()
+    while any(view["id"] == part.id and is_live(view) for view in list_kind(api, part.kind)):
+        if api.clock.now() > deadline:
+            operation = KINDS[part.kind].operation("delete").partition(".")[2]
+            raise Denied(
+                f"OCI lists the {part.kind} {part.id}, but says that it can't be found. This policy statement "
+                f"is probably missing: `{policy_for(operation, api.compartment)}`.",
+                operation=operation,
+                code="NotAuthorizedOrNotFound",
+            )
+        api.clock.sleep(waits.next())
+
+
+def _blocked(api: Api, part: Part, error: CloudError) -> Blocked:
+    try:
+        found = blockers(api, part)
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        named = ", ".join(found[:MOST_NAMED]) + more
+    except CloudError as other:
+        named = f"something that can't be found out ({other})"
+    message = f"The {part.kind} {part.id} is still used by {named}." if named else str(error)
+    return Blocked(message, operation=error.operation, code=error.code)

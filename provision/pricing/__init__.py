@@ -1,0 +1,1 @@
+"""Shapes, what they cost, and how much a cluster may spend."""

@@ -1,0 +1,146 @@
+"""What a cluster may cost and how long it may live: plain arithmetic, no clock of its own."""
+
+import math
+import shlex
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from inventories.errors import InvalidInput
+from inventories.spec import LEAST_TTL_S
+from provision.cloud.interface import Offer, Target
+from provision.cloud.tags import read_time
+from provision.errors import RefusedPlan
+from provision.pricing.prices import refresh_command
+
+_UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+def expires_at(now: datetime, ttl_s: float) -> str:
+    """When machines end that are made at `now` for `ttl_s`: ISO 8601 in UTC, whole seconds.
+
+    Raises InvalidInput where the calendar has no such day.
+    """
+    try:
+        end = now.astimezone(UTC) + timedelta(seconds=math.ceil(ttl_s))
+    except OverflowError as error:
+        raise InvalidInput(
+            f"--ttl {_duration(ttl_s)} can't be used: that is after the year 9999. Leave it out for no limit."
+        ) from error
+    return end.isoformat(timespec="seconds")
+
+
+def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
+    """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
+    if target.provider == "aws":
+        ended = f"At {expires_at} the machines shut down, which terminates them"
+        if not offer.network_hourly_usd:
+            return f"{ended}: nothing is billed after that."
+        return (
+            f"{ended}. The private network's NAT gateway and its address stay, and are billed, about "
+            f"${_dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
+            "cron can run."
+        )
+    reap = reap_command(target)
+    if not offer.billed_when_stopped:
+        return (
+            f"At {expires_at} the machines power off, which ends the bill for {offer.shape}; their boot volumes "
+            f"stay until `gpuctl down`, or `{reap}`."
+        )
+    return (
+        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. To end "
+        f"them in time, run this from cron: `*/10 * * * * {reap}`."
+    )
+
+
+def ending_clause(target: Target, offer: Offer) -> str:
+    """`ending_sentence` in short, for a plan: what happens, and what is billed after it."""
+    if target.provider == "aws":
+        if offer.network_hourly_usd:
+            return "then they terminate; the NAT gateway and its address are billed until `gpuctl down`"
+        return "then they terminate, and nothing is billed any more"
+    if offer.billed_when_stopped:
+        return f"then they power off, but OCI bills a {offer.shape} that is stopped until `gpuctl down`"
+    return "then they power off, and only their boot volumes are billed until `gpuctl down`"
+
+
+def reap_command(target: Target) -> str:
+    """The command that removes what is over its time, wherever it runs: it names where the machines are."""
+    words = ["gpuctl", "reap", "--expired", "--yes", "--provider", target.provider]
+    for option in ("region", "compartment", "profile"):
+        value = getattr(target, option)
+        words += [f"--{option}", value] if value else []
+    return shlex.join(words)
+
+
+def refuse_over_max_cost(
+    hourly_usd: float | None,
+    ttl_s: float | None,
+    max_cost_usd: float | None,
+    target: Target,
+) -> None:
+    """Raise RefusedPlan where a cluster of `hourly_usd` in all, at `target`, could cost more than that.
+
+    What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
+    """
+    if max_cost_usd is None or hourly_usd == 0:
+        return
+    limit = f"--max-cost {_dollars(max_cost_usd)}"
+    if hourly_usd is None:
+        raise RefusedPlan(
+            f"{limit} can't be kept: what these machines can cost is not known. Nothing was created. Ask for "
+            f"the prices with `{refresh_command(target.provider, target.region)}`, or leave --max-cost out."
+        )
+    lasts_s = max_cost_usd / hourly_usd * 3600
+    longest = _duration(lasts_s) if lasts_s >= LEAST_TTL_S else ""
+    if ttl_s is None:
+        raise RefusedPlan(
+            f"{limit} can't be kept without a time limit. Nothing was created. At ${_dollars(hourly_usd)} an hour "
+            + (
+                f"the money lasts for {longest}: add --ttl {longest}."
+                if longest
+                else "it does not last until they have booted."
+            )
+        )
+    cost_usd = hourly_usd * ttl_s / 3600
+    if cost_usd > max_cost_usd * (1 + 1e-9):
+        raise RefusedPlan(
+            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at ${_dollars(hourly_usd)} an hour cost ${_dollars(cost_usd)}, "
+            f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
+            + (f", --ttl {longest}" if longest else "")
+            + f" or --max-cost {_dollars(math.ceil(cost_usd * 100) / 100)}."
+        )
+
+
+def cost_so_far(each_usd: float | None, since: Iterable[str], now: datetime) -> float | None:
+    """What machines of `each_usd` an hour have cost, each since its ISO 8601 time, by list price.
+
+    None: not known.
+    """
+    began = [read_time(one) for one in since]
+    if each_usd is None or None in began:
+        return None
+    ages_s = (max((now - one).total_seconds(), 0.0) for one in began if one is not None)
+    return each_usd * sum(ages_s) / 3600
+
+
+def ttl_text(seconds: float) -> str:
+    """`8h`, `90m`, `1d2h30m`: as somebody may have typed it."""
+    minutes = seconds / 60
+    return f"{minutes:.0f}m" if minutes < 120 and minutes % 60 else _duration(seconds)
+
+
+def _duration(seconds: float) -> str:
+    """`1d2h30m`, as --ttl takes it, rounded down to minutes; empty below one."""
+    rest = int(seconds)
+    parts = []
+    for unit, unit_s in _UNITS_S:
+        number, rest = divmod(rest, unit_s)
+        parts += [f"{number}{unit}"] * bool(number)
+    return "".join(parts)
+
+
+def _dollars(usd: float) -> str:
+    """`4`, `12.50`, `0.0042`."""
+    if usd == int(usd):
+        return f"{usd:.0f}"
+    return f"{usd:.2f}" if usd >= 0.1 else f"{usd:.2g}"

@@ -1,0 +1,88 @@
+"""Which image machines get that ask for none, and where the driver of their GPUs comes from."""
+
+from typing import Any
+
+import pytest
+
+from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.errors import InvalidInput
+from provision.cloud.interface import BootImage
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import User, a_cluster, running
+
+DEEP = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
+UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-20260615"
+LINUX = "al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64"
+IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
+
+
+@pytest.mark.parametrize(
+    ("absent", "shape", "fields", "name", "driver", "said"),
+    [
+        ([], "g5.12xlarge", {}, DEEP, IMAGE, "it brings the driver"),
+        (
+            ["Deep Learning *"],
+            "g5.12xlarge",
+            {},
+            UBUNTU,
+            INSTALL,
+            "no Deep Learning Base image for it in us-east-1",
+        ),
+        (["Deep Learning *"], "p3.2xlarge", {}, UBUNTU, INSTALL, "gpuctl installs the driver"),
+        ([], "inf2.xlarge", {}, UBUNTU, NO_DRIVER, "has no NVIDIA GPUs"),
+        ([], "t3.micro", {"driver": "auto"}, UBUNTU, NO_DRIVER, "has no NVIDIA GPUs"),
+        (
+            [],
+            "g5.12xlarge",
+            {"driver": "580"},
+            UBUNTU,
+            DriverPlan(source="install", version="580"),
+            "only on Ubuntu can driver 580 be chosen",
+        ),
+        ([], "g5.12xlarge", {"driver": "none"}, UBUNTU, NO_DRIVER, "--driver none asks for no driver"),
+        ([], "g5.12xlarge", {"driver": "none", "image": DEEP}, DEEP, NO_DRIVER, "as asked for"),
+        ([], "g5.12xlarge", {"image": LINUX}, LINUX, IMAGE, "as asked for"),
+        ([], "g5.12xlarge", {"image": UBUNTU}, UBUNTU, INSTALL, "as asked for"),
+    ],
+)
+def test_offer_chooses_image_and_driver_by_shape_and_options(
+    user: User,
+    fake: FakeCloud,
+    absent: list[str],
+    shape: str,
+    fields: dict[str, Any],
+    name: str,
+    driver: DriverPlan,
+    said: str,
+) -> None:
+    fake.settings(absent_images=absent)
+    offer = user.cloud.offer(a_cluster(shape, **fields))
+    assert (offer.image_name, offer.driver, offer.terms) == (name, driver, None)
+    assert said in offer.image_why
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "said"),
+    [
+        ("g5.12xlarge", DEEP, "which brings a driver of its own"),
+        ("g5.12xlarge", LINUX, "which is no Ubuntu"),
+        ("inf2.xlarge", None, r"inf2\.xlarge has no NVIDIA GPUs"),
+    ],
+)
+def test_offer_refuses_a_driver_version_it_cannot_install(
+    user: User, shape: str, image: str | None, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        user.cloud.offer(a_cluster(shape, image=image, driver="580"))
+
+
+def test_offer_for_an_added_machine_keeps_the_image_of_the_others(user: User) -> None:
+    user.launch(a_cluster(image=UBUNTU), 1)
+    (machine,) = running(user, 1)
+    assert machine.image_id is not None
+    offer = user.cloud.offer(a_cluster(boots_from=BootImage(id=machine.image_id)))
+    assert (offer.image_name, offer.driver, offer.image_there) == (UBUNTU, INSTALL, True)
+    assert offer.image_why == "the image of the machines that are there"
+    gone = BootImage(id="ami-0123456789abcdef0", name=DEEP)
+    offer = user.cloud.offer(a_cluster(boots_from=gone))
+    assert (offer.image_name, offer.driver, offer.user, offer.image_there) == (DEEP, IMAGE, "ubuntu", False)

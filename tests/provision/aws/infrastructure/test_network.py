@@ -1,0 +1,450 @@
+"""What AWS offers, and what machines stand on there: made once, whatever goes wrong in between."""
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from inventories.errors import InvalidInput
+from provision import errors
+from provision.aws import requests
+from provision.aws.infrastructure import network, subnets
+from provision.aws.infrastructure.find_or_create import Maker, Read
+from provision.cloud.interface import CloudCluster, Ground, Place
+from provision.parallel import run_all, values
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, operations, running
+
+
+def kinds(fake: FakeCloud) -> Counter[str]:
+    """What there is of ours, by kind, without what goes with an instance."""
+    found = Counter(entry.get("kind", "instance") for entry in fake.owned())
+    return Counter({kind: n for kind, n in found.items() if kind not in ("volume", "network-interface")})
+
+
+GROUND = Counter(
+    {
+        "vpc": 1,
+        "subnet": 1,
+        "internet-gateway": 1,
+        "route-table": 1,
+        "security-group": 1,
+        "key-pair": 1,
+        "placement-group": 1,
+    }
+)
+
+
+# Offers
+
+
+def test_offer_describes_gpus_image_disk_and_zones(user: User) -> None:
+    offer = user.cloud.offer(a_cluster())
+    assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, None)
+    assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
+    assert Place(zone="us-east-1a") in offer.places
+    assert not offer.billed_when_stopped
+    assert json.loads(json.dumps(dict(offer.facts))) == dict(offer.facts)
+
+
+def test_offer_reads_gpus_of_types_missing_in_the_catalog(user: User) -> None:
+    offer = user.cloud.offer(a_cluster("g5.2xlarge"))
+    assert offer.gpus == 1
+    assert user.cloud.offer(a_cluster("t3.micro")).gpus == 0
+
+
+def test_offer_refuses_an_unknown_instance_type(user: User) -> None:
+    with pytest.raises(errors.UnknownShape, match=r"no instance type 'g5\.13xlarge' in us-east-1\. Did you"):
+        user.cloud.offer(a_cluster("g5.13xlarge"))
+
+
+def test_offer_lists_only_zones_that_have_the_type(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
+    assert Place(zone="us-east-1a") not in user.cloud.offer(a_cluster()).places
+    fake.settings(capacity={"g5.12xlarge": {"*": -1}})
+    with pytest.raises(errors.UnknownShape, match="in no zone of us-east-1"):
+        user.cloud.offer(a_cluster())
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
+        "al2023-ami-2023*",
+        "al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64",
+    ],
+)
+def test_offer_finds_images_by_ssm_parameter_and_name(user: User, image: str) -> None:
+    offer = user.cloud.offer(a_cluster(image=image))
+    assert (offer.user, offer.facts["root_device"]) == ("ec2-user", "/dev/xvda")
+    assert user.cloud.offer(a_cluster(image=offer.image_id)).image_name == offer.image_name
+
+
+def test_offer_ignores_same_named_images_of_other_owners(user: User) -> None:
+    """The fake has a newer one of that name that belongs to a stranger."""
+    offer = user.cloud.offer(a_cluster(image="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)"))
+    assert offer.image_name.endswith("20260701")
+
+
+def test_offer_finds_the_default_image_without_ssm_access(user: User, fake: FakeCloud) -> None:
+    fake.fault(operation="GetParameter", status=400, code="AccessDeniedException", message="no")
+    assert user.cloud.offer(a_cluster()).image_name.endswith("20260701")
+
+
+@pytest.mark.parametrize(
+    "image", ["ami-0123456789abcdef0", "ami-what", "no such image", "/no/such/parameter"]
+)
+def test_offer_refuses_an_unknown_image(user: User, image: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no image '{image}' in us-east-1"):
+        user.cloud.offer(a_cluster(image=image))
+
+
+def test_offer_refuses_an_image_of_another_architecture(user: User) -> None:
+    deep = user.cloud.offer(a_cluster())
+    with pytest.raises(InvalidInput, match="is for x86_64, and the shape has arm64"):
+        user.cloud.offer(a_cluster("g5g.xlarge", image=deep.image_id))
+
+
+def test_regions_lists_aws_regions(user: User) -> None:
+    assert {"us-east-1", "eu-central-1"} <= set(user.cloud.regions())
+
+
+# The ground
+
+
+def test_prepare_creates_network_resources_once(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    first = user.ground(cluster, offer)
+    assert kinds(fake) == GROUND
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == first
+    assert operations(fake) == []
+
+
+def test_preview_lists_exactly_the_calls_launch_makes(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    shown = user.cloud.preview(cluster, user.cloud.offer(cluster), NEW, ()).requests
+    user.launch(cluster)
+    assert Counter(request.operation for request in shown) == Counter(operations(fake))
+
+
+def test_preview_leaves_out_existing_resources(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    parts = user.cloud.parts()
+    moved = replace(cluster, ssh_cidrs=("198.51.100.8/32",))
+    again = user.cloud.preview(moved, offer, NEW, parts, cluster.ssh_cidrs)
+    assert [request.operation for request in again.requests] == [
+        "AuthorizeSecurityGroupIngress",
+        "RevokeSecurityGroupIngress",
+        "RunInstances",
+    ]
+    assert {resource.action for resource in again.resources} == {"use"}
+    (interface,) = again.requests[-1].body["NetworkInterfaces"]
+    assert (interface["SubnetId"], interface["Groups"]) == (
+        ground.ids["subnet"],
+        [ground.ids["security_group"]],
+    )
+    other = user.cloud.preview(a_cluster(name="other", id="f" * 16), offer, NEW, parts)
+    made = [resource.kind for resource in other.resources if resource.action == "create"]
+    assert made == ["security-group", "key-pair", "placement-group"]
+    elsewhere = replace(offer, places=(Place(zone="us-east-1b"),))
+    there = user.cloud.preview(cluster, elsewhere, NEW, parts, cluster.ssh_cidrs)
+    made = [resource.kind for resource in there.resources if resource.action == "create"]
+    assert made == ["subnet", "placement-group"]
+
+
+def test_prepare_shares_the_vpc_between_clusters(user: User, fake: FakeCloud) -> None:
+    one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
+    user.ground(one, user.cloud.offer(one))
+    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    assert kinds(fake) == GROUND + Counter(
+        {"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1}
+    )
+
+
+def test_vpc_for_prefers_the_vpc_of_the_clusters_group() -> None:
+    """A race of two people may have made two networks; later, everybody takes the first one."""
+    vpcs = [{"VpcId": "vpc-b"}, {"VpcId": "vpc-a"}]
+    assert network._vpc_for(vpcs, []) == {"VpcId": "vpc-a"}
+    assert network._vpc_for(vpcs, [{"GroupId": "sg-1", "VpcId": "vpc-b"}]) == {"VpcId": "vpc-b"}
+    assert network._vpc_for(vpcs, [{"GroupId": "sg-1", "VpcId": "vpc-gone"}]) == {"VpcId": "vpc-a"}
+    assert network._vpc_for([], []) is None
+
+
+def test_launch_at_the_vpc_limit_suggests_subnet_id(user: User, fake: FakeCloud) -> None:
+    fake.settings(vpc_limit=1)
+    with pytest.raises(errors.Quota, match="or give --subnet-id"):
+        user.launch(a_cluster())
+    assert not fake.owned()
+
+
+def test_prepare_sets_exactly_the_requested_ssh_rules(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    group = user.ground(cluster, offer).ids["security_group"]
+    ec2 = boto3.client("ec2")
+
+    def sources() -> set[str]:
+        (found,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+        return {
+            f"{permission.get('FromPort', 'all')} {source.get('CidrIp') or source.get('GroupId')}"
+            for permission in found["IpPermissions"]
+            for source in [*permission["IpRanges"], *permission["UserIdGroupPairs"]]
+        }
+
+    assert sources() == {"22 198.51.100.7/32", f"all {group}"}
+    ec2.authorize_security_group_ingress(
+        GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    )
+    moved = replace(cluster, ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
+    user.ground(moved, offer)
+    assert sources() == {"22 192.0.2.1/32", "22 192.0.2.2/32", f"all {group}"}
+
+
+def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeCloud) -> None:
+    """Made before, and not listed yet when this `up` began: its rules count as well."""
+    cluster = a_cluster(ssh_cidrs=("0.0.0.0/0",))
+    offer = user.cloud.offer(cluster)
+    group = user.ground(cluster, offer).ids["security_group"]
+
+    class Late(Maker):
+        """The first look at the groups comes too early."""
+
+        def reader(self, operation: str, key: str, *which: Any, **more: Any) -> Read:
+            read, looks = super().reader(operation, key, *which, **more), itertools.count()
+            return lambda: read() if operation != "describe_security_groups" or next(looks) else []
+
+    late = Late(user.cloud._api, user.clock, 5.0)
+    moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
+    ground = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
+    assert ground.ids["security_group"] == group
+    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    assert ranges == ["192.0.2.1/32"]
+
+
+def test_prepare_revokes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCloud) -> None:
+    """Revoked again, it is not there: nor is another one, which is revoked with it."""
+    cluster = a_cluster(ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
+    offer = user.cloud.offer(cluster)
+    user.ground(cluster, offer)
+    fake.fault(operation="RevokeSecurityGroupIngress", kind="drop_after")
+    group = user.ground(a_cluster(), offer).ids["security_group"]
+    (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
+    assert ranges == ["198.51.100.7/32"]
+
+
+def test_prepare_authorizes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCloud) -> None:
+    """Granted twice: AWS refuses the lot for the one that is there."""
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    fake.fault(operation="AuthorizeSecurityGroupIngress", kind="drop_after")
+    user.ground(cluster, offer)
+    assert operations(fake).count("AuthorizeSecurityGroupIngress") >= 2
+
+
+def test_prepare_refuses_another_key_of_the_same_name(user: User) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    user.ground(cluster, offer)
+    with pytest.raises(errors.Exists, match="gpuctl-demo-a1b2c3d4 in us-east-1 is not the key"):
+        user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
+
+
+def test_prepare_does_not_adopt_untagged_resources(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ec2 = boto3.client("ec2")
+    ec2.create_placement_group(GroupName="gpuctl-demo-a1b2c3d4-us-east-1a", Strategy="cluster")
+    foreign = ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    with pytest.raises(errors.Exists, match="was not made for this cluster"):
+        user.ground(cluster, offer)
+    user.remove_all()
+    assert not fake.owned()
+    assert ec2.describe_vpcs(VpcIds=[foreign])["Vpcs"]
+    assert ec2.describe_placement_groups()["PlacementGroups"]
+
+
+MAKING = (
+    "CreateVpc",
+    "CreateInternetGateway",
+    "AttachInternetGateway",
+    "CreateRouteTable",
+    "CreateRoute",
+    "CreateSecurityGroup",
+    "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupEgress",
+    "ImportKeyPair",
+    "CreateSubnet",
+    "AssociateRouteTable",
+    "CreatePlacementGroup",
+    "RunInstances",
+)
+
+
+@pytest.mark.parametrize("operation", MAKING)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error"])
+def test_launch_with_a_lost_reply_creates_nothing_twice(
+    user: User, fake: FakeCloud, operation: str, kind: str
+) -> None:
+    fake.fault(operation=operation, kind=kind)
+    cluster = a_cluster()
+    ids = user.launch(cluster)
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    assert [machine.id for machine in sorted(running(user, 2), key=lambda m: m.rank or 0)] == list(ids)
+    assert fake.state()["most_instances"] == 2
+
+
+def test_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeCloud) -> None:
+    fake.settings(list_lag_s=3)
+    cluster = a_cluster()
+    user.launch(cluster)
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    running(user, 2)
+
+
+CHANGING = (
+    "AttachInternetGateway",
+    "CreateRoute",
+    "AuthorizeSecurityGroupIngress",
+    "AuthorizeSecurityGroupEgress",
+    "AssociateRouteTable",
+)
+"""Calls about something that was just made, which take no token."""
+
+
+def test_prepare_survives_lost_replies_with_lagging_lists(
+    fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call is told when it is made again, the lists can't explain yet."""
+    monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
+    user = User(tmp_path / "home")
+    fake.settings(list_lag_s=40)
+    for operation in CHANGING:
+        fake.fault(operation=operation, kind="drop_after")
+    cluster = a_cluster("p4d.24xlarge")
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    assert {call["code"] for call in fake.calls(mutating=True)} >= {"Dropped", "Resource.AlreadyAssociated"}
+    gateway = boto3.client("ec2").describe_internet_gateways(
+        InternetGatewayIds=[ground.ids["internet_gateway"]]
+    )
+    assert gateway["InternetGateways"][0]["Attachments"][0]["VpcId"] == ground.ids["vpc"]
+    assert Counter(operations(fake))["CreateInternetGateway"] == 1
+
+
+def test_launch_survives_throttling(user: User, fake: FakeCloud) -> None:
+    fake.fault(nth=3, times=8, status=503, code="RequestLimitExceeded")
+    user.launch(a_cluster())
+    assert kinds(fake) == GROUND + Counter({"instance": 2})
+
+
+def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
+    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    users = [User(tmp_path / name) for name in ("one", "two")]
+    clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
+
+    def launch(number: int) -> tuple[str, ...]:
+        return users[number].launch(clusters[number], token=str(number) * 32)
+
+    assert [len(ids) for ids in values(run_all(launch, (0, 1)))] == [2, 2]
+    running(users[0], 4)
+    users[0].remove_all()
+    assert not fake.owned()
+
+
+def another_table(ground: Ground, cluster: CloudCluster) -> str:
+    """A second table of ours without any route, as of somebody else's racing `up`."""
+    request: Any = requests.route_table(cluster, ground.ids["vpc"], "another")
+    made = boto3.client("ec2").create_route_table(**request)
+    return str(made["RouteTable"]["RouteTableId"])
+
+
+def test_prepare_keeps_the_route_table_of_a_subnet(user: User, fake: FakeCloud) -> None:
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    subnet = ground.ids["subnet"]
+    ec2 = boto3.client("ec2")
+    tables = {ground.ids["route_table"], another_table(ground, cluster)}
+    (bound,) = ec2.describe_route_tables(Filters=[{"Name": "association.subnet-id", "Values": [subnet]}])[
+        "RouteTables"
+    ]
+    ec2.disassociate_route_table(AssociationId=bound["Associations"][0]["RouteTableAssociationId"])
+    # The one that nobody would choose.
+    ec2.associate_route_table(RouteTableId=max(tables), SubnetId=subnet)
+    fake.forget_calls()
+    again = user.ground(cluster, offer)
+    assert again.ids["route_table"] == min(tables)
+    assert "AssociateRouteTable" not in operations(fake)
+    for table in ec2.describe_route_tables(RouteTableIds=sorted(tables))["RouteTables"]:
+        gateways = {route.get("GatewayId"): route.get("DestinationCidrBlock") for route in table["Routes"]}
+        assert gateways[ground.ids["internet_gateway"]] == "0.0.0.0/0"
+    fake.forget_calls()
+    user.ground(cluster, offer)
+    assert operations(fake) == []
+    user.remove_all()
+    assert not fake.owned()
+
+
+def test_associate_returns_a_route_table_associated_meanwhile(user: User, fake: FakeCloud) -> None:
+    """Between the look and the call; the fake refuses a second association as EC2 does."""
+    cluster = a_cluster()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    tables = user.cloud._maker.reader("describe_route_tables", "RouteTables", requests.ours())
+    subnet, other = ground.ids["subnet"], another_table(ground, cluster)
+    had = subnets.associate(user.cloud._maker, subnet, other, [], read=tables)
+    assert had is not None
+    assert had["RouteTableId"] == ground.ids["route_table"]
+    with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
+        subnets.associate(user.cloud._maker, subnet, other, [], read=list)
+
+
+# Existing subnets
+
+
+def existing_subnet(zone: str = "us-east-1b") -> str:
+    ec2 = boto3.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    made = ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/20", AvailabilityZone=zone)
+    return str(made["Subnet"]["SubnetId"])
+
+
+def test_launch_uses_an_existing_subnet_and_keeps_it(user: User, fake: FakeCloud) -> None:
+    subnet = existing_subnet()
+    cluster = a_cluster("p4d.24xlarge", subnet_id=subnet, public_ip=False)
+    offer = user.cloud.offer(cluster)
+    assert offer.places == (Place(zone="us-east-1b"),)
+    user.launch(cluster)
+    machines = running(user, 2)
+    assert all(machine.private_ip and machine.public_ip is None for machine in machines)
+    assert kinds(fake)["vpc"] == kinds(fake)["subnet"] == 0
+    (reservation,) = boto3.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-id", "Values": [machines[0].id]}]
+    )["Reservations"]
+    interfaces = reservation["Instances"][0]["NetworkInterfaces"]
+    assert sorted(interface["InterfaceType"] for interface in interfaces) == ["efa-only"] * 4 + ["interface"]
+    user.remove_all()
+    assert not fake.owned()
+    assert boto3.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"]
+
+
+@pytest.mark.parametrize("subnet", ["subnet-0123456789abcdef0", "what"])
+def test_offer_refuses_an_unknown_subnet(user: User, subnet: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no subnet '{subnet}' in us-east-1"):
+        user.cloud.offer(a_cluster(subnet_id=subnet))
+
+
+def test_offer_refuses_a_subnet_whose_zone_lacks_the_type(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1b": -1}})
+    with pytest.raises(InvalidInput, match=r"is in us-east-1b, where AWS does not offer g5\.12xlarge"):
+        user.cloud.offer(a_cluster(subnet_id=existing_subnet()))

@@ -1,0 +1,616 @@
+"""Private subnets on AWS: a NAT gateway, its address and an endpoint for S3, made once and gone with the last."""
+
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from clocks import StepClock
+
+from provision import errors
+from provision.aws.cloud import AwsCloud
+from provision.aws.infrastructure import nat
+from provision.aws.infrastructure.find_or_create import Maker
+from provision.aws.resources.kinds import KINDS
+from provision.cloud import teardown
+from provision.cloud.interface import Ground, Place
+from provision.cloud.state import NETWORK_LOCK_WAIT_S
+from provision.parallel import run_all, values
+from provision.provider import quiet
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import NEW, User, a_cluster, operations, running
+from tests.provision.aws.infrastructure.test_network import GROUND, kinds
+
+PRIVATE = Counter(
+    {"natgateway": 1, "elastic-ip": 1, "vpc-endpoint": 1, "subnet": 1, "route-table": 1},
+)
+"""What a private cluster needs beside what a public one has."""
+
+
+def a_private(name: str = "demo", **changes: Any) -> Any:
+    return a_cluster(name=name, id=(name * 16)[:16], public_ip=False, **changes)
+
+
+def state_of(fake: FakeCloud, kind: str) -> list[str]:
+    return [entry["state"] for entry in fake.state()["resources"] if entry["kind"] == kind]
+
+
+def tables(ground_vpc: str) -> dict[str, Any]:
+    """The route tables of ours, by the subnets that they are of."""
+    ours: Any = [{"Name": "vpc-id", "Values": [ground_vpc]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
+    found = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
+    return {
+        link["SubnetId"]: table for table in found for link in table["Associations"] if "SubnetId" in link
+    }
+
+
+def test_private_launch_has_no_public_ip_and_routes_through_nat(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_ready_s=90)
+    cluster = a_private(shape="p4d.24xlarge")
+    user.launch(cluster)
+    machines = running(user, 2)
+    assert all(machine.private_ip and machine.public_ip is None for machine in machines)
+    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+    assert state_of(fake, "natgateway") == ["available"]
+    (reservation,) = boto3.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-id", "Values": [machines[0].id]}]
+    )["Reservations"]
+    (instance,) = reservation["Instances"]
+    types = sorted(interface["InterfaceType"] for interface in instance["NetworkInterfaces"])
+    assert types == ["efa-only"] * 4 + ["interface"], "all EFA interfaces of its type"
+    of = tables(instance["VpcId"])
+    private = of.pop(instance["SubnetId"])
+    ways = {(route.get("DestinationCidrBlock"), route.get("State")) for route in private["Routes"]}
+    (gateway,) = boto3.client("ec2").describe_nat_gateways()["NatGateways"]
+    assert gateway["SubnetId"] in of, "it stands in a public subnet"
+    assert ("0.0.0.0/0", "active") in ways
+    targets = {route.get("NatGatewayId") or route.get("GatewayId", "")[:5] for route in private["Routes"]}
+    assert targets == {"local", gateway["NatGatewayId"], "vpce-"}
+
+
+def test_prepare_creates_private_network_once(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    first = user.ground(cluster, offer)
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == first
+    assert operations(fake) == []
+
+
+def test_private_preview_lists_exactly_the_calls_launch_makes(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    shown = user.cloud.preview(cluster, offer, NEW, ()).requests
+    user.launch(cluster)
+    assert Counter(request.operation for request in shown) == Counter(operations(fake))
+    assert any("$0.045" in note for note in offer.notes)
+    again = user.cloud.preview(cluster, offer, NEW, user.cloud.parts(), cluster.ssh_cidrs)
+    assert [request.operation for request in again.requests] == ["RunInstances"]
+    assert {resource.action for resource in again.resources} == {"use"}
+    billed = {resource.kind: resource.hourly_usd for resource in again.resources if resource.hourly_usd}
+    assert billed == {"elastic-ip": 0.005, "nat-gateway": 0.045}
+
+
+def test_private_clusters_in_two_zones_share_one_nat_gateway(user: User, fake: FakeCloud) -> None:
+    one, two = a_private(), a_private("other")
+    user.ground(one, user.cloud.offer(one))
+    before = kinds(fake)
+    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    new = Counter({"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1})
+    assert kinds(fake) == before + new
+
+
+def remove(user: User, *clusters: Any) -> teardown.Removed:
+    return teardown.remove(user.cloud, {cluster.id for cluster in clusters}, clock=user.clock, say=quiet)
+
+
+def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: FakeCloud) -> None:
+    """What costs money goes with the last private cluster, whoever else is there."""
+    public, private, second = a_cluster(), a_private("private"), a_private("second")
+    grounds = [user.ground(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)]
+    assert len({ground.ids["vpc"] for ground in grounds}) == 1
+    assert grounds[0].ids["subnet"] != grounds[1].ids["subnet"] == grounds[2].ids["subnet"]
+    removed = remove(user, private)
+    assert removed == teardown.Removed(leftovers=(), network_users=("demo", "second"))
+    assert kinds(fake) & PRIVATE == PRIVATE
+    fake.settings(nat_gone_s=120)
+    assert remove(user, second) == teardown.Removed(leftovers=(), network_users=("demo",))
+    assert kinds(fake) == GROUND
+    fake.forget_calls()
+    assert user.ground(public, user.cloud.offer(public)) == grounds[0]
+    assert operations(fake) == []
+    assert remove(user, public) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_public_cluster_removal_keeps_network_for_private_cluster(user: User, fake: FakeCloud) -> None:
+    public, private = a_cluster(), a_private("private")
+    for cluster in (public, private):
+        user.ground(cluster, user.cloud.offer(cluster))
+    assert remove(user, public).network_users == ("private",)
+    assert kinds(fake) == GROUND + PRIVATE
+    assert remove(user, private) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+@pytest.mark.parametrize(
+    ("operation", "nth"),
+    [
+        ("AllocateAddress", 1),
+        ("CreateNatGateway", 1),
+        ("CreateVpcEndpoint", 1),
+        ("CreateRouteTable", 2),
+        ("CreateSubnet", 2),
+        ("AssociateRouteTable", 2),
+        ("CreateRoute", 2),
+    ],
+)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "error", "duplicate"])
+def test_private_launch_with_a_lost_reply_creates_nothing_twice(
+    user: User, fake: FakeCloud, operation: str, nth: int, kind: str
+) -> None:
+    fake.fault(operation=operation, kind=kind, nth=nth)
+    user.launch(a_private())
+    # Of a request without a token that the network repeats, nobody knows; `down` finds what it made.
+    stray = Counter({"elastic-ip": 1} if (operation, kind) == ("AllocateAddress", "duplicate") else {})
+    assert kinds(fake) == GROUND + PRIVATE + stray + Counter({"instance": 2})
+    running(user, 2)
+    assert teardown.remove(user.cloud, None, clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_private_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeCloud) -> None:
+    fake.settings(list_lag_s=3, use_lag_s=2)
+    user.launch(a_private())
+    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+
+
+def test_prepare_private_survives_lost_replies_with_lagging_lists(
+    fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call is told when it is made again, the lists can't explain yet."""
+    monkeypatch.setenv("GPUCTL_CONSISTENCY_S", "60")
+    user = User(tmp_path / "home")
+    fake.settings(list_lag_s=40)
+    for operation in ("AttachInternetGateway", "AssociateRouteTable", "CreateRoute"):
+        fake.fault(operation=operation, kind="drop_after", times=3)
+    for operation in ("AllocateAddress", "CreateNatGateway", "CreateVpcEndpoint"):
+        fake.fault(operation=operation, kind="drop_after")
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    made = Counter(operations(fake))
+    assert [made[name] for name in ("AllocateAddress", "CreateInternetGateway", "CreateSubnet")] == [1, 1, 2]
+
+
+def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
+    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    users = [User(tmp_path / name) for name in ("one", "two")]
+    clusters = [a_private("aaa"), a_private("bbb")]
+    fake.settings(nat_ready_s=20)
+
+    def launch(number: int) -> tuple[str, ...]:
+        return users[number].launch(clusters[number], token=str(number) * 32)
+
+    assert [len(ids) for ids in values(run_all(launch, (0, 1)))] == [2, 2]
+    running(users[0], 4)
+    assert teardown.remove(users[0].cloud, None, clock=users[0].clock, say=quiet).leftovers == ()
+    assert not fake.owned()
+
+
+def test_prepare_takes_another_address_when_the_first_is_taken(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
+    """A process that made a VPC of its own saw the address free, too: its gateway comes, and ours fails."""
+    cluster = a_private()
+    theirs = a_cluster(name="ccc", id="c" * 16)
+    ground = user.ground(theirs, user.cloud.offer(theirs))
+    said: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=said.append)
+    fake.fault(operation="CreateNatGateway", nth=1, kind="hold_before")
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(other.ground, cluster, user.cloud.offer(cluster))
+        assert fake.held(wait_s=30)
+        (address,) = boto3.client("ec2").describe_addresses()["Addresses"]
+        elsewhere = a_gateway_elsewhere(address["AllocationId"])
+        fake.release()
+        assert coming.result(timeout=30).ids["vpc"] == ground.ids["vpc"]
+    assert "took the address at the same time" in "".join(said)
+    assert {g["VpcId"] for g in usable_gateways()} == {elsewhere, ground.ids["vpc"]}
+    assert kinds(fake)["elastic-ip"] == 2
+
+
+def a_gateway_elsewhere(address: str) -> str:
+    """A NAT gateway in a VPC that is not ours. Returns the VPC's id."""
+    ec2 = boto3.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
+    internet = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=internet, VpcId=vpc)
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.99.0.0/24")["Subnet"]["SubnetId"]
+    ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address)
+    return vpc
+
+
+def usable_gateways() -> list[Any]:
+    return [
+        g for g in boto3.client("ec2").describe_nat_gateways()["NatGateways"] if g["State"] == "available"
+    ]
+
+
+def way_out_of(ground: Ground) -> Any:
+    """The default route of the machines' subnet."""
+    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    return out
+
+
+def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
+    """One looked before the other's was there; machines use the other's by the time that the late one works."""
+    early, late = a_private("aaa"), a_private("bbb")
+    offer = user.cloud.offer(early)
+    public = a_cluster(name="ccc", id="c" * 16)
+    user.ground(public, offer)
+    said: list[str] = []
+    other = User(tmp_path / "other", user.cloud, say=said.append)
+    fake.fault(operation="AllocateAddress", nth=1, kind="hold_before")
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(other.ground, late, offer)
+        assert fake.held(wait_s=30)
+        ground = user.ground(early, offer)
+        (first,) = usable_gateways()
+        fake.release()
+        assert coming.result(timeout=30).ids["subnet"] == ground.ids["subnet"]
+    assert usable_gateways() == [first]
+    assert kinds(fake)["elastic-ip"] == 1, "the other one's address went with it"
+    out = way_out_of(ground)
+    assert (out["NatGatewayId"], out["State"]) == (first["NatGatewayId"], "active")
+    assert "another NAT gateway was made at the same time" in said[-1]
+    assert remove(user, early, late, public) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+@pytest.mark.parametrize("made", ["lower", "higher"])
+def test_nat_agree_keeps_the_lower_id_of_two_unused_gateways(user: User, fake: FakeCloud, made: str) -> None:
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (first,) = usable_gateways()
+    a_second_gateway(first)
+    user.wait(lambda: len(usable_gateways()) == 2)
+    low, high = sorted(gateway["NatGatewayId"] for gateway in usable_gateways())
+    maker, own = user.cloud._maker, low if made == "lower" else high
+    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
+    assert nat.agree(maker, own, first["VpcId"], None, made=True, read=reader) == low
+    assert len(usable_gateways()) == kinds(fake)["elastic-ip"] == (2 if made == "lower" else 1)
+
+
+def a_second_gateway(first: Any) -> str:
+    """Another one of ours in the same VPC."""
+    ec2 = boto3.client("ec2")
+    tag: Any = [{"Key": "gpuctl", "Value": "@network"}, {"Key": "gpuctl-tier", "Value": "private"}]
+    address = ec2.allocate_address(TagSpecifications=[{"ResourceType": "elastic-ip", "Tags": tag}])
+    made = ec2.create_nat_gateway(
+        SubnetId=first["SubnetId"],
+        AllocationId=address["AllocationId"],
+        TagSpecifications=[{"ResourceType": "natgateway", "Tags": tag}],
+    )
+    return str(made["NatGateway"]["NatGatewayId"])
+
+
+def test_prepare_keeps_a_working_route_despite_a_lower_gateway_id(user: User, fake: FakeCloud) -> None:
+    """Whichever of two gateways is the lower one: machines have connections through the one that is used."""
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    (used,) = usable_gateways()
+    fake.settings(address_limit=50)
+    while min(g["NatGatewayId"] for g in usable_gateways()) == used["NatGatewayId"]:
+        a_second_gateway(used)
+        user.wait(lambda: "pending" not in state_of(fake, "natgateway"))
+    fake.forget_calls()
+    assert user.ground(cluster, offer) == ground
+    assert operations(fake) == []
+    assert way_out_of(ground)["NatGatewayId"] == used["NatGatewayId"]
+
+
+def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_path: Path) -> None:
+    said: list[str] = []
+    user = User(tmp_path / "one", say=said.append)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (used,) = usable_gateways()
+    made = a_second_gateway(used)
+    user.wait(lambda: len(usable_gateways()) == 2)
+    fake.settings(denied=["DeleteNatGateway"])
+    maker, vpc = user.cloud._maker, used["VpcId"]
+    reader = maker.reader("describe_nat_gateways", "NatGateways", [])
+    table = {"Routes": [{"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": used["NatGatewayId"]}]}
+    assert nat.agree(maker, made, vpc, table, made=False, read=reader) == used["NatGatewayId"]
+    assert said[1:] == []
+    found = nat.agree(maker, made, vpc, table, made=True, read=reader, say=said.append)
+    assert found == used["NatGatewayId"]
+    assert f"removing {made}" in said[-2]
+    assert "is billed until the last private cluster is removed" in said[-1]
+
+
+def test_prepare_creates_nat_gateway_in_the_next_available_zone(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_unavailable_zones=["us-east-1a"])
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer, Place(zone="us-east-1a"))
+    (gateway,) = usable_gateways()
+    subnets = {
+        s["SubnetId"]: s["AvailabilityZone"] for s in boto3.client("ec2").describe_subnets()["Subnets"]
+    }
+    assert (subnets[ground.ids["subnet"]], subnets[gateway["SubnetId"]]) == ("us-east-1a", "us-east-1b")
+    assert way_out_of(ground)["State"] == "active"
+    assert kinds(fake)["elastic-ip"] == 1
+    fake.forget_calls()
+    assert user.ground(cluster, offer, Place(zone="us-east-1a")) == ground
+    assert operations(fake) == []
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_prepare_without_any_nat_zone_suggests_region_or_subnet(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    fake.settings(nat_unavailable_zones=[place.zone for place in offer.places])
+    with pytest.raises(
+        errors.CloudError, match=r"NotAvailableInZone\).*another --region, or give --subnet-id"
+    ):
+        user.ground(cluster, offer)
+    assert kinds(fake)["elastic-ip"] == 1
+
+
+def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fake: FakeCloud) -> None:
+    """What is billed goes though the security group is used by something that nobody removes."""
+    cluster = a_private()
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    made = ec2.create_network_interface(SubnetId=ground.ids["subnet"], Groups=[ground.ids["security_group"]])
+    removed = teardown.remove(user.cloud, {cluster.id}, clock=user.clock, say=quiet, blocked_timeout_s=20)
+    assert {left.kind for left in removed.leftovers} == {"security-group", "subnet", "route-table"}
+    assert usable_gateways() == []
+    assert "elastic-ip" not in kinds(fake)
+    ec2.delete_network_interface(NetworkInterfaceId=made["NetworkInterface"]["NetworkInterfaceId"])
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_teardown_ignores_private_clusters_in_another_vpc(
+    user: User, fake: FakeCloud, tmp_path: Path
+) -> None:
+    """Two people made a VPC each: what one has goes with their clusters."""
+    mine, theirs = a_private("aaa"), a_private("bbb")
+    offer = user.cloud.offer(mine)
+    user.ground(mine, offer)
+    (first,) = usable_gateways()
+    hidden = [part for part in user.cloud.parts() if part.network == first["VpcId"]]
+    assert {part.kind for part in hidden} >= {
+        "vpc",
+        "nat-gateway",
+        "elastic-ip",
+        "internet-gateway",
+        "subnet",
+    }
+    ec2 = boto3.client("ec2")
+    shared = [part.id for part in hidden if part.kind != "security-group"]
+    network: Any = [{"Key": "gpuctl", "Value": "@network"}]
+    ec2.delete_tags(Resources=shared, Tags=network)
+    other = User(tmp_path / "other", user.cloud)
+    other.ground(theirs, offer)
+    ec2.create_tags(Resources=shared, Tags=network)
+    assert len(usable_gateways()) == 2
+    removed = remove(user, mine)
+    assert removed == teardown.Removed(leftovers=(), network_users=("bbb",))
+    assert kinds(fake) == GROUND + PRIVATE, "of mine there is nothing left, of theirs all"
+    assert [gateway["NatGatewayId"] for gateway in usable_gateways()] != [first["NatGatewayId"]]
+
+
+def test_delete_of_a_nat_gateway_reports_deletion_in_progress(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_gone_s=100)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (part,) = [part for part in user.cloud.parts() if part.kind == "nat-gateway"]
+    with pytest.raises(errors.Blocked, match="is being deleted, which can take 10 minutes"):
+        user.cloud.delete(part)
+
+
+def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_failure="InsufficientFreeAddressesInSubnet: Subnet has insufficient free addresses.")
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    with pytest.raises(errors.CloudError, match="did not come up: Subnet has insufficient free") as told:
+        user.ground(cluster, offer)
+    assert told.value.code == "InsufficientFreeAddressesInSubnet"
+    fake.settings(nat_failure="")
+    user.ground(cluster, offer)
+    assert sorted(state_of(fake, "natgateway")) == ["available", "failed"]
+    assert kinds(fake)["elastic-ip"] == 1
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_wait_available_uses_the_other_gateway_when_one_failed(user: User, fake: FakeCloud) -> None:
+    """Two processes took the same address; whose gateway failed takes the other one."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    (good,) = ec2.describe_nat_gateways()["NatGateways"]
+    made = ec2.create_nat_gateway(
+        SubnetId=good["SubnetId"], AllocationId=good["NatGatewayAddresses"][0]["AllocationId"]
+    )["NatGateway"]
+    reader = user.cloud._maker.reader("describe_nat_gateways", "NatGateways", [])
+    maker, vpc = user.cloud._maker, good["VpcId"]
+    assert nat.wait_available(maker, made["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
+    assert nat.wait_available(maker, good["NatGatewayId"], vpc, read=reader) == good["NatGatewayId"]
+    with pytest.raises(errors.CloudError, match="nat-gone did not come up: it is gone"):
+        nat.wait_available(maker, "nat-gone", "vpc-other", read=reader)
+
+
+def test_wait_available_times_out_after_10_minutes(user: User) -> None:
+    clock = StepClock()
+    pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
+    with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
+        nat.wait_available(Maker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending])
+    assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
+
+
+def test_wait_available_logs_progress(user: User) -> None:
+    clock = StepClock()
+    maker = Maker(user.cloud._api, clock, 5.0)
+    said: list[str] = []
+
+    def read() -> list[dict[str, str]]:
+        state = "available" if clock.time > 100 else "pending"
+        return [{"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": state}]
+
+    for _ in range(2):  # the second time it is there
+        nat.wait_available(maker, "nat-1", "vpc-1", read=read, say=said.append)
+    first, *more = said
+    assert first == "waiting for the NAT gateway nat-1, which takes AWS one to three minutes …"
+    assert len(more) == 3
+    assert all(re.fullmatch(r"waiting for the NAT gateway nat-1 … \(\d+ s\)", line) for line in more)
+
+
+def test_prepare_logs_the_wait_for_the_nat_gateway(
+    tmp_path: Path, account: AwsCloud, fake: FakeCloud
+) -> None:
+    fake.settings(nat_ready_s=15)
+    said: list[str] = []
+    user = User(tmp_path / "teller", account, say=said.append)
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    assert [line.partition(" nat-")[0] for line in said] == ["waiting for the NAT gateway"]
+
+
+def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: FakeCloud) -> None:
+    """Its route leads nowhere then, and is led to the new one; its address is used again."""
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    ec2 = boto3.client("ec2")
+    (old,) = ec2.describe_nat_gateways()["NatGateways"]
+    ec2.delete_nat_gateway(NatGatewayId=old["NatGatewayId"])
+    user.wait(lambda: state_of(fake, "natgateway") == ["deleted"])
+    assert user.ground(cluster, offer) == ground
+    usable: Any = [{"Name": "state", "Values": ["available"]}]
+    (new,) = ec2.describe_nat_gateways(Filter=usable)["NatGateways"]
+    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    assert (out["NatGatewayId"], out["State"]) == (new["NatGatewayId"], "active")
+    assert kinds(fake) == GROUND + PRIVATE
+
+
+def test_prepare_reattaches_the_s3_endpoint_to_the_route_table(user: User, fake: FakeCloud) -> None:
+    cluster = a_private()
+    offer = user.cloud.offer(cluster)
+    ground = user.ground(cluster, offer)
+    table = tables(ground.ids["vpc"])[ground.ids["subnet"]]["RouteTableId"]
+    ec2 = boto3.client("ec2")
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    ec2.modify_vpc_endpoint(VpcEndpointId=endpoint["VpcEndpointId"], RemoveRouteTableIds=[table])
+    fake.forget_calls()
+    user.ground(cluster, offer)
+    assert operations(fake) == ["ModifyVpcEndpoint"]
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    assert endpoint["RouteTableIds"] == [table]
+
+
+def test_private_launch_at_the_address_limit_suggests_subnet_id(user: User, fake: FakeCloud) -> None:
+    fake.settings(address_limit=0)
+    cluster = a_private()
+    with pytest.raises(errors.Quota, match=r"Release one, .* --subnet-id\."):
+        user.launch(cluster)
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+# The end
+
+
+def test_teardown_waits_for_a_slow_nat_gateway_deletion(user: User, fake: FakeCloud) -> None:
+    fake.settings(nat_gone_s=400)
+    cluster = a_private()
+    user.launch(cluster)
+    running(user, 2)
+    fake.forget_calls()
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+    done = operations(fake)
+    last = max(index for index, name in enumerate(done) if name == "DeleteNatGateway")
+    assert last < done.index("ReleaseAddress") < done.index("DetachInternetGateway")
+
+
+def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) -> None:
+    """No file of ours, and nothing else of any cluster: as `reap` looks."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    for part in user.cloud.parts():
+        if part.kind in ("security-group", "key-pair", "placement-group", "vpc-endpoint"):
+            user.cloud.delete(part)
+    assert {part.kind for part in user.cloud.parts()} >= {"nat-gateway", "elastic-ip"}
+    assert teardown.remove(user.cloud, set(), clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
+    assert not fake.owned()
+
+
+def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud) -> None:
+    """AWS says AuthFailure of an address that a NAT gateway has."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    parts = {part.kind: part for part in user.cloud.parts()}
+    with pytest.raises(errors.Blocked, match=r"elastic-ip eipalloc-\w+ .* used by network interface eni-"):
+        user.cloud.delete(parts["elastic-ip"])
+    public = boto3.client("ec2").describe_nat_gateways()["NatGateways"][0]["SubnetId"]
+    (subnet,) = [part for part in user.cloud.parts() if part.id == public]
+    with pytest.raises(errors.Blocked, match="Interface for NAT Gateway nat-"):
+        user.cloud.delete(subnet)
+
+
+def test_teardown_retries_releasing_an_address_freed_late(user: User, fake: FakeCloud) -> None:
+    """AWS shows no association any more, and refuses all the same."""
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    fake.fault(operation="ReleaseAddress", times=3, status=400, code="AuthFailure")
+    assert remove(user, cluster) == teardown.Removed(leftovers=())
+    assert len(fake.calls("ReleaseAddress")) == 4
+    assert not fake.owned()
+
+
+def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
+    cluster = a_cluster()
+    ground = user.ground(cluster, user.cloud.offer(cluster))
+    ec2 = boto3.client("ec2")
+    made = ec2.create_vpc_endpoint(VpcId=ground.ids["vpc"], ServiceName="com.amazonaws.us-east-1.dynamodb")
+    name = made["VpcEndpoint"]["VpcEndpointId"]
+    (vpc,) = [part for part in user.cloud.parts() if part.kind == "vpc"]
+    with pytest.raises(errors.Blocked, match=f"endpoint {name}"):
+        user.cloud.delete(vpc)
+
+
+def test_delete_of_a_vpc_endpoint_twice_succeeds(user: User) -> None:
+    cluster = a_private()
+    user.ground(cluster, user.cloud.offer(cluster))
+    (endpoint,) = [part for part in user.cloud.parts() if part.kind == "vpc-endpoint"]
+    user.cloud.delete(endpoint)
+    user.cloud.delete(endpoint)  # InvalidVpcEndpointId.NotFound, in an answer with status 200
+    assert "vpc-endpoint" not in {part.kind for part in user.cloud.parts()}
+
+
+def test_check_of_a_private_cluster_names_missing_nat_permissions(user: User, fake: FakeCloud) -> None:
+    fake.settings(denied=["CreateNatGateway", "AllocateAddress", "DescribeAddresses"])
+    found = {finding.what: finding for finding in user.cloud.check(a_private(), 2)}
+    assert "Not allowed: ec2:AllocateAddress, ec2:CreateNatGateway." in found["permissions to change"].detail
+    assert "ec2:DescribeAddresses" in found["permissions to read"].fix
+    public = {finding.what: finding for finding in user.cloud.check(a_cluster(), 2)}
+    assert "Nat" not in public["permissions to change"].detail
+
+
+def test_network_lock_wait_exceeds_the_longest_hold() -> None:
+    up = 2 * nat.READY_TIMEOUT_S + 2 * nat.GONE_TIMEOUT_S
+    down = teardown.BLOCKED_TIMEOUT_S + max(kind.ends_within_s for kind in KINDS)
+    assert max(up, down) < NETWORK_LOCK_WAIT_S

@@ -1,0 +1,50 @@
+"""Deleting parts of OCI's networks: what stands in the way is named, what is gone is gone."""
+
+import pytest
+
+from provision.cloud.interface import Part
+from provision.errors import Blocked
+from provision.oci.cloud import OciCloud
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import Builder, delete_all, kinds
+
+
+def test_delete_names_what_uses_the_part(builder: Builder, cloud: OciCloud) -> None:
+    (machine,) = builder.machines()
+    for part in cloud.parts():
+        if part.kind in ("nsg", "subnet"):
+            with pytest.raises(Blocked, match=machine.id):
+                cloud.delete(part)
+    by_kind = {part.kind: part for part in cloud.parts()}
+    for kind, by in (
+        ("route-table", "subnet"),
+        ("security-list", "subnet"),
+        ("internet-gateway", "route-table"),
+        ("vcn", "subnet"),
+    ):
+        with pytest.raises(Blocked, match=by_kind[by].id):
+            cloud.delete(by_kind[kind])
+
+
+def test_delete_of_a_removed_part_succeeds(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    builder.ground()
+    nsg = next(part for part in cloud.parts() if part.kind == "nsg")
+    fake.fault(operation="DeleteNetworkSecurityGroup", kind="drop_after")
+    cloud.delete(nsg)
+    cloud.delete(nsg)
+    assert "nsg" not in kinds(cloud)
+
+
+def test_delete_refuses_untagged_parts(cloud: OciCloud) -> None:
+    with pytest.raises(AssertionError):
+        cloud.delete(Part(kind="vcn", id="ocid1.vcn", name="prod", tags={}, stage=4))
+
+
+def test_teardown_survives_lost_replies(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
+    machines = builder.machines(2)
+    for nth in range(1, 9):
+        fake.fault(mutating=True, nth=nth, kind="drop_after" if nth % 2 else "duplicate")
+    cloud.terminate([machine.id for machine in machines])
+    builder.wait("ended")
+    delete_all(cloud)
+    assert fake.owned() == []
