@@ -26,7 +26,16 @@ FORMAT = 1
 def to_json(obj: object) -> dict[str, Any]:
     """A dataclass as a dictionary of plain JSON types."""
     assert dataclasses.is_dataclass(obj), f"{type(obj).__name__} is no dataclass"
-    return {field.name: plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    return {_key(field): plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+
+
+def key(name: str) -> dict[str, str]:
+    """Metadata of a field whose key in files is not its name."""
+    return {"key": name}
+
+
+def _key(field: "dataclasses.Field[Any]") -> str:
+    return str(field.metadata.get("key", field.name))
 
 
 def plain(value: object) -> Json:
@@ -99,14 +108,14 @@ def _build(cls: Any, data: object, where: str) -> object:  # noqa: ANN401 (a typ
     if not isinstance(data, dict):
         raise _wrong(where, "an object", data)
     hints = get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    fields = {_key(field): field for field in dataclasses.fields(cls)}
     for key in data:
         if key not in fields:
             raise _Mismatch(f"key '{_join(where, str(key))}' is not known{did_you_mean(str(key), fields)}")
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in data:
-            values[name] = _value(hints[name], data[name], _join(where, name))
+            values[field.name] = _value(hints[field.name], data[name], _join(where, name))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise _Mismatch(f"key '{_join(where, name)}' is missing")
     return cls(**values)

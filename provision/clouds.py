@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from provision.clock import Clock, SystemClock
-from provision.cloud.interface import Cloud, CloudCluster, Finding, NewMachine, Offer, Preview, Target
+from provision.cloud.interface import Cloud
+from provision.cloud.records import CloudCluster, Finding, NewMachine, Offer, Preview, Target
 from provision.errors import UnknownProvider
 
 CLOUDS: dict[str, tuple[str, str, str]] = {

@@ -9,8 +9,8 @@ ProvisionError
 ├── OtherAccount        the credentials in force are of another account than the cluster
 ├── LeftBehind          it did not work, and what it made is still there: the message lists it
 └── CloudError          a cloud's answer to one call, translated at the boundary of its SDK
-    ├── Capacity        none of these machines at that place now: try the next one
-    ├── Quota           the account may not have that many: no other place helps
+    ├── Capacity        none of these machines in that zone now: try the next one
+    ├── Quota           the account may not have that many: no other zone helps
     ├── Throttled       refused for coming too fast; it was not done
     ├── Unclear         no answer, or one that does not tell whether it was done
     ├── Gone            there is no such thing, or not yet, or not any more
@@ -66,7 +66,7 @@ class CloudError(ProvisionError):
 
 
 class Capacity(CloudError):
-    """None of these machines at that place now, or never: the next place may have them."""
+    """None of these machines in that zone now, or never: the next zone may have them."""
 
 
 class Quota(CloudError):

@@ -10,7 +10,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
-from provision.cloud.interface import PlannedRequest, PlannedResource
+from provision.cloud.records import PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported import refuse_unsupported

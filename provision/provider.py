@@ -8,7 +8,7 @@ from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.store import Journal
-from provision.cloud.interface import PlannedRequest, PlannedResource, Terms
+from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
 
 DAY_S = 86_400.0

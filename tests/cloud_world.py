@@ -20,9 +20,10 @@ from clouds import Kind
 
 from inventories.store import ClusterFolder
 from provision.cloud import tags
-from provision.cloud.interface import Cloud, Target
+from provision.cloud.interface import Cloud
 from provision.cloud.provider import CloudProvider
-from provision.cloud.state import CloudFolder
+from provision.cloud.records import Target
+from provision.cloud.state import CloudState
 from provision.clouds import connect
 from provision.errors import ProvisionError
 from tests.fakes.client import GONE, FakeCloud, start_fake
@@ -79,7 +80,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What goes wrong during one command. Places by their number in `Kind.places`."""
+    """What goes wrong during one command. Zones by their number in `Kind.zones`."""
 
     faults: tuple[Fault, ...] = ()
     capacity: dict[int, int] = field(default_factory=dict)
@@ -253,7 +254,7 @@ class World:
 
     def id_of(self, name: str) -> str | None:
         """The cluster's id, where this computer knows of it."""
-        record = CloudFolder(self.folder(name)).load()
+        record = CloudState(self.folder(name)).load()
         return record.id if record else None
 
     def machines(self, name: str) -> dict[str, str]:
@@ -308,11 +309,11 @@ class World:
                 operation=of[fault.where], mutating=changes, nth=fault.nth, times=fault.times, **kind
             )
             self.twice |= fault.what == "duplicate"
-        shape, places = self.kind.shape, self.kind.places
+        shape, zones = self.kind.shape, self.kind.zones
         self.fake.settings(
-            capacity={shape: {places[at]: room for at, room in trouble.capacity.items()}},
+            capacity={shape: {zones[at]: room for at, room in trouble.capacity.items()}},
             quota={} if trouble.quota is None else {shape: trouble.quota},
-            late_failure={places[at]: LATE_FAILURES[self.kind.provider] for at in trouble.late},
+            late_failure={zones[at]: LATE_FAILURES[self.kind.provider] for at in trouble.late},
         )
         self.clock.interrupt = trouble.interrupt
 
@@ -352,7 +353,7 @@ def make_foreign_oci(account: Account) -> None:
     machine = {
         **common,
         "displayName": "default-0",
-        "availabilityDomain": account.kind.places[0],
+        "availabilityDomain": account.kind.zones[0],
         "shape": account.kind.other_shape,
         "sourceDetails": {
             "sourceType": "image",
@@ -372,7 +373,7 @@ def make_foreign_aws(account: Account) -> None:
 
     vpc = api.call("create_vpc", CidrBlock="10.77.0.0/16", TagSpecifications=tagged("vpc", "gpuctl"))
     where = {"VpcId": vpc["Vpc"]["VpcId"]}
-    zone = account.kind.places[0]
+    zone = account.kind.zones[0]
     subnet = api.call("create_subnet", CidrBlock="10.77.0.0/20", AvailabilityZone=zone, **where)
     api.call("create_security_group", GroupName="gpuctl-default", Description="of others", **where)
     api.call(

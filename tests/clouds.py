@@ -33,7 +33,7 @@ class Kind:
     shape: str
     other_shape: str
     region: str
-    places: tuple[str, ...]
+    zones: tuple[str, ...]
     """In the order in which they are tried."""
     client: str
     """The cloud's own command line."""
@@ -48,7 +48,7 @@ KINDS = {
         shape="VM.GPU.A10.2",
         other_shape="VM.GPU.A10.1",
         region="eu-frankfurt-1",
-        places=("Uocm:EU-FRANKFURT-1-AD-1", "Uocm:EU-FRANKFURT-1-AD-2", "Uocm:EU-FRANKFURT-1-AD-3"),
+        zones=("Uocm:EU-FRANKFURT-1-AD-1", "Uocm:EU-FRANKFURT-1-AD-2", "Uocm:EU-FRANKFURT-1-AD-3"),
         client="oci",
     ),
     "aws": Kind(
@@ -57,7 +57,7 @@ KINDS = {
         shape="g5.12xlarge",
         other_shape="g5.xlarge",
         region="us-east-1",
-        places=("us-east-1a", "us-east-1b", "us-east-1c"),
+        zones=("us-east-1a", "us-east-1b", "us-east-1c"),
         client="aws",
     ),
 }

@@ -18,28 +18,28 @@ from clocks import StepClock
 
 from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.interface import (
+from provision.cloud.interface import Ensure
+from provision.cloud.planning.preview import Previewer
+from provision.cloud.records import (
     CloudCluster,
-    Ensure,
     Finding,
-    Ground,
+    Infrastructure,
     Instance,
     InstanceState,
     NewMachine,
     Offer,
-    Part,
-    Place,
     Preview,
+    Resource,
     Target,
+    Zone,
 )
-from provision.cloud.planning.preview import Previewer
 from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
 
 T = TypeVar("T")
 
 ACCOUNT = "account-one"
 REGION = "region-a"
-PLACES = ("a-1", "a-2", "a-3")
+ZONES = ("a-1", "a-2", "a-3")
 CONSISTENCY_S = 60.0
 LONGEST_S = 50_000.0
 MOST_CALLS = 50_000
@@ -104,8 +104,8 @@ class StubMachine:
 
 
 @dataclass(kw_only=True)
-class StubPart:
-    part: Part
+class StubResource:
+    resource: Resource
     made_at: float
     deleted_at: float = math.inf
 
@@ -142,7 +142,7 @@ class World:
         self.clock = clock
         self.calls = calls
         self.lock = threading.RLock()
-        self.places = PLACES
+        self.zones = ZONES
         self.pending_s = 30.0
         self.ending_s = 20.0
         self.list_lag_s = 5.0
@@ -152,14 +152,14 @@ class World:
         self.ended_listed_s = 3600.0
         self.deleted_listed_s = 0.0
         self.capacity: dict[str, int] = {}
-        """Machines that fit in a place at once; elsewhere there is no end of them."""
+        """Machines that fit in a zone at once; elsewhere there is no end of them."""
         self.quota = math.inf
         self.lists_others = False
         """Whether lists also tell of what carries no tag of ours, which they should not."""
         self.blocked_until: dict[str, float] = {}
         """Until when a part can't be deleted, by id."""
         self.machines: dict[str, StubMachine] = {}
-        self.parts: dict[str, StubPart] = {}
+        self.resources: dict[str, StubResource] = {}
         self.ssh_cidrs: dict[str, tuple[str, ...]] = {}
         """From where SSH is let in, by the nsg's id."""
         self.sent: list[dict[str, Any]] = []
@@ -223,7 +223,7 @@ class World:
         of: Mapping[str, str],
         *,
         rank: int | None = None,
-        zone: str = PLACES[0],
+        zone: str = ZONES[0],
         shape: str = "VM.GPU.A10.1",
         lag_s: float | None = None,
         age_s: float = 0.0,
@@ -266,24 +266,24 @@ class World:
         for machine in self.machines.values():
             self.end(machine)
 
-    def add_part(self, kind: str, of: Mapping[str, str], name: str = "") -> Part:
+    def add_resource(self, kind: str, of: Mapping[str, str], name: str = "") -> Resource:
         """A part, listed at once."""
         with self.lock:
             number = next(self._numbers)
-            part = Part(
+            resource = Resource(
                 kind=kind,
                 id=f"{kind}-{self.account}-{self.region}-{number:03}",
                 name=name or kind,
                 tags=dict(of),
                 stage=STAGES[kind],
             )
-            self.parts[part.id] = StubPart(part=part, made_at=self.clock.now())
-            return part
+            self.resources[resource.id] = StubResource(resource=resource, made_at=self.clock.now())
+            return resource
 
-    def there(self, kind: str | None = None) -> list[Part]:
+    def there(self, kind: str | None = None) -> list[Resource]:
         """The parts that are not deleted."""
-        all_of = [stub.part for stub in self.parts.values() if stub.deleted_at == math.inf]
-        return [part for part in all_of if kind in (None, part.kind)]
+        all_of = [stub.resource for stub in self.resources.values() if stub.deleted_at == math.inf]
+        return [resource for resource in all_of if kind in (None, resource.kind)]
 
     def perform(self, name: str, argument: Any, do: Callable[[], T]) -> T:
         """A call: it is kept, the rules for it are followed, and `do` is what it does."""
@@ -317,7 +317,7 @@ class World:
             if any(self.state(self.machines[i]) in ("ending", "ended") for i in ids):
                 raise TokenSpent("The token's machines have ended.", code="IdempotentInstanceTerminated")
             return ids
-        if request["group"] not in {part.id for part in self.there()}:
+        if request["group"] not in {resource.id for resource in self.there()}:
             raise Gone(f"There is no {request['group']}.", code="NotFound")
         ranks, zone = request["ranks"], request["zone"]
         if len(self.living()) + len(ranks) > self.quota:
@@ -347,7 +347,7 @@ class World:
                 rank=machine.rank,
                 state=self.state(machine),
                 shape=machine.shape,
-                place=Place(zone=machine.zone),
+                zone=Zone(name=machine.zone),
                 launched_at=(BEGAN + timedelta(seconds=machine.made_at)).isoformat(),
                 reason=machine.reason if self.state(machine) in ("ending", "ended") else None,
             )
@@ -364,26 +364,30 @@ class World:
             if machine.listed_at <= self.clock.now():
                 self.end(machine, reason="asked for", at_once=False)
 
-    def list_parts(self) -> tuple[Part, ...]:
+    def list_resources(self) -> tuple[Resource, ...]:
         now = self.clock.now()
         return tuple(
-            stub.part
-            for stub in self.parts.values()
+            stub.resource
+            for stub in self.resources.values()
             if now < stub.deleted_at + self.deleted_listed_s or stub.deleted_at == math.inf
-            if self.lists_others or tags.is_ours(stub.part.tags)
+            if self.lists_others or tags.is_ours(stub.resource.tags)
         )
 
-    def delete(self, part: Part) -> None:
-        stub = self.parts[part.id]
+    def delete(self, resource: Resource) -> None:
+        stub = self.resources[resource.id]
         if stub.deleted_at < math.inf:
             return
-        users = [machine.id for machine in self.living() if part.id in (machine.group, machine.subnet)]
-        if part.kind == "vcn":
+        users = [machine.id for machine in self.living() if resource.id in (machine.group, machine.subnet)]
+        if resource.kind == "vcn":
             users += [other.id for other in self.there() if other.kind != "vcn"]
         if users:
-            raise Blocked(f"The {part.kind} {part.id} is used by {users[0]}.", code="DependencyViolation")
-        if self.clock.now() < self.blocked_until.get(part.id, 0.0):
-            raise Blocked(f"The {part.kind} {part.id} is used by something.", code="DependencyViolation")
+            raise Blocked(
+                f"The {resource.kind} {resource.id} is used by {users[0]}.", code="DependencyViolation"
+            )
+        if self.clock.now() < self.blocked_until.get(resource.id, 0.0):
+            raise Blocked(
+                f"The {resource.kind} {resource.id} is used by something.", code="DependencyViolation"
+            )
         stub.deleted_at = self.clock.now()
 
 
@@ -408,7 +412,7 @@ class StubCloud:
                 image_name="image",
                 user="ubuntu",
                 disk_gb=cluster.disk_gb or 100,
-                places=tuple(Place(zone=zone) for zone in self.world.places),
+                zones=tuple(Zone(name=zone) for zone in self.world.zones),
                 hourly_usd=2.0,
                 billed_when_stopped=False,
             )
@@ -420,46 +424,46 @@ class StubCloud:
         cluster: CloudCluster,
         offer: Offer,
         machines: Sequence[NewMachine],
-        parts: Sequence[Part],
+        resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        found = Previewer(cluster, parts)
+        found = Previewer(cluster, resources)
         group = found.add("nsg", found.own("nsg"), ("create group", {}), name=cluster.name)
         if machines:
             ranks = [machine.rank for machine in machines]
             found.call(("launch", {"shape": offer.shape, "ranks": ranks, "group": group}))
         return found.preview()
 
-    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
-        def do() -> Ground:
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
+        def do() -> Infrastructure:
             shared = () if cluster.subnet_id else ("vcn", "gateway")
             ids = {kind: self._ensure(ensure, kind, kind, tags.of_network(cluster.owner)) for kind in shared}
             of = tags.of_cluster(cluster.name, cluster.id, cluster.owner)
             ids["nsg"] = self._ensure(ensure, "nsg", cluster.name, of)
             self.world.ssh_cidrs[ids["nsg"]] = cluster.ssh_cidrs
-            return Ground(ids=ids)
+            return Infrastructure(ids=ids)
 
         return self.world.perform("prepare", cluster, do)
 
-    def prepare_place(
-        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
-    ) -> Ground:
-        def do() -> Ground:
+    def prepare_zone(
+        self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
+    ) -> Infrastructure:
+        def do() -> Infrastructure:
             subnet = cluster.subnet_id or self._ensure(
-                ensure, "subnet", place.zone, tags.of_network(cluster.owner)
+                ensure, "subnet", zone.name, tags.of_network(cluster.owner)
             )
-            return Ground(ids={**ground.ids, "subnet": subnet})
+            return Infrastructure(ids={**infrastructure.ids, "subnet": subnet})
 
-        return self.world.perform("prepare_place", place, do)
+        return self.world.perform("prepare_place", zone, do)
 
     def _ensure(self, ensure: Ensure, kind: str, name: str, of: Mapping[str, str]) -> str:
         def find() -> str | None:
-            same = [p for p in self.world.list_parts() if (p.kind, p.name) == (kind, name)]
+            same = [p for p in self.world.list_resources() if (p.kind, p.name) == (kind, name)]
             ids = [p.id for p in same if p.tags.get(tags.CLUSTER_ID) == of.get(tags.CLUSTER_ID)]
             return min(ids, default=None)
 
         def create(token: str) -> str:
-            return self.world.perform("make part", kind, lambda: self.world.add_part(kind, of, name).id)
+            return self.world.perform("make part", kind, lambda: self.world.add_resource(kind, of, name).id)
 
         return ensure(f"{kind} {name}", find=find, create=create, shared=tags.is_shared(of))
 
@@ -467,8 +471,8 @@ class StubCloud:
         self,
         cluster: CloudCluster,
         offer: Offer,
-        ground: Ground,
-        place: Place,
+        infrastructure: Infrastructure,
+        zone: Zone,
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
@@ -478,13 +482,13 @@ class StubCloud:
             {
                 "token": "-".join([launch, *(str(machine.rank) for machine in group)]),
                 "ranks": [machine.rank for machine in group],
-                "zone": place.zone,
+                "zone": zone.name,
                 "shape": offer.shape,
                 "disk_gb": offer.disk_gb,
                 "spot": cluster.spot,
                 "public_ip": cluster.public_ip,
-                "group": ground.ids["nsg"],
-                "subnet": ground.ids["subnet"],
+                "group": infrastructure.ids["nsg"],
+                "subnet": infrastructure.ids["subnet"],
                 "user_data": group[0].user_data,
                 "tags": {**of, tags.LAUNCH: launch, tags.RANKS: tags.ranks_text(m.rank for m in group)},
             }
@@ -516,11 +520,11 @@ class StubCloud:
     def terminate(self, ids: Sequence[str]) -> None:
         self.world.perform("terminate", tuple(ids), lambda: self.world.terminate(ids))
 
-    def parts(self) -> tuple[Part, ...]:
-        return self.world.perform("parts", None, self.world.list_parts)
+    def resources(self) -> tuple[Resource, ...]:
+        return self.world.perform("parts", None, self.world.list_resources)
 
-    def delete(self, part: Part) -> None:
-        self.world.perform("delete", part, lambda: self.world.delete(part))
+    def delete(self, resource: Resource) -> None:
+        self.world.perform("delete", resource, lambda: self.world.delete(resource))
 
     def regions(self) -> tuple[str, ...]:
         return (self.world.region,)

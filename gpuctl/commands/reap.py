@@ -54,9 +54,9 @@ def command(
     removed is named and keeps nothing else; the exit status is then 4.
     """
     from gpuctl.workflow.cluster.reap import Which, reap_all
-    from provision.cloud.scan import Where
+    from provision.cloud.scan import Scope
 
-    where = Where(
+    scope = Scope(
         providers=providers,
         regions=regions,
         all_regions=all_regions,
@@ -64,7 +64,7 @@ def command(
         compartment=compartment,
     )
     which = Which(names=_names(app, names), one_each=app.cluster_named, expired=expired)
-    document = reap_all(app, where, which, dry_run=dry_run)
+    document = reap_all(app, scope, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
     return 4 if document["leftovers"] or document["failed"] or document["not_looked_at"] else 0

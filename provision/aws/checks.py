@@ -15,7 +15,7 @@ from provision.aws.requests import filters, tags_in
 from provision.aws.resources.deletion import listed
 from provision.aws.resources.kinds import KINDS
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Finding, Ground, NewMachine, Offer
+from provision.cloud.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
 from provision.errors import CloudError, Denied, Gone, ProvisionError, Throttled, Unclear
 from provision.parallel import run_all
 
@@ -95,7 +95,7 @@ def _offer(cluster: CloudCluster, offer: Callable[[CloudCluster], Offer]) -> tup
     except (ProvisionError, InvalidInput) as error:
         said = None if isinstance(error, Throttled | Unclear) else False
         return None, Finding(what=what, ok=said, detail=str(error))
-    zones = ", ".join(str(place) for place in offered.places)
+    zones = ", ".join(str(zone) for zone in offered.zones)
     detail = f"{offered.shape} ({offered.gpus} GPUs) in {zones}; {offered.image_name} ({offered.image_id})."
     return offered, Finding(what=what, ok=True, detail=detail)
 
@@ -223,9 +223,9 @@ def _dry_runs(cluster: CloudCluster, offer: Offer | None) -> list[tuple[str, Map
 
 def _launch(cluster: CloudCluster, offer: Offer) -> dict[str, Any]:
     """A launch of one machine into the subnet that there is, else into whatever AWS takes by default."""
-    ground = Ground(ids={"subnet": "", "security_group": "", "key": ""})
+    infrastructure = Infrastructure(ids={"subnet": "", "security_group": "", "key": ""})
     machine = NewMachine(name=cluster.name, rank=0, user_data="")
-    launch = requests.run_instances(cluster, offer, ground, offer.places[0], "dry-run", [machine])
+    launch = requests.run_instances(cluster, offer, infrastructure, offer.zones[0], "dry-run", [machine])
     for name in ("NetworkInterfaces", "KeyName", "UserData", "ClientToken", "Placement"):
         del launch[name]
     return launch | ({"SubnetId": cluster.subnet_id} if cluster.subnet_id else {})

@@ -16,21 +16,20 @@ from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import Maker
 from provision.aws.resources import deletion
 from provision.clock import Clock
-from provision.cloud.interface import (
-    Cloud,
+from provision.cloud.interface import Cloud, Ensure
+from provision.cloud.planning.drivers import driver_plan
+from provision.cloud.records import (
     CloudCluster,
-    Ensure,
     Finding,
-    Ground,
+    Infrastructure,
     Instance,
     NewMachine,
     Offer,
-    Part,
-    Place,
     Preview,
+    Resource,
     Target,
+    Zone,
 )
-from provision.cloud.planning.drivers import driver_plan
 from provision.errors import CloudError, Gone, UnknownShape
 from provision.parallel import run_all, values
 
@@ -105,7 +104,7 @@ class AwsCloud:
             boot_commands=lookup.boot_commands(image),
             user=lookup.user_of(image),
             disk_gb=lookup.disk_gb(image, cluster.disk_gb),
-            places=tuple(Place(zone=zone) for zone in zones),
+            zones=tuple(Zone(name=zone) for zone in zones),
             hourly_usd=shapes.spot_usd(api, cluster.shape, zones) if cluster.spot else None,
             billed_when_stopped=False,
             facts=shapes.facts(described) | lookup.facts(image) | ({"subnet": subnet} if subnet else {}),
@@ -118,33 +117,33 @@ class AwsCloud:
         cluster: CloudCluster,
         offer: Offer,
         machines: Sequence[NewMachine],
-        parts: Sequence[Part],
+        resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
         """As the protocol says."""
-        return preview.preview(cluster, offer, machines, parts, let_in)
+        return preview.preview(cluster, offer, machines, resources, let_in)
 
-    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """VPC, gateway and route table for all clusters; security group and key pair for this one."""
         return network.prepare(self._maker, cluster, offer, public_key, ensure)
 
-    def prepare_place(
-        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
-    ) -> Ground:
+    def prepare_zone(
+        self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
+    ) -> Infrastructure:
         """The zone's subnet and its way out, and a cluster placement group where the type takes one."""
-        return network.prepare_place(self._maker, cluster, offer, ground, place, ensure)
+        return network.prepare_zone(self._maker, cluster, offer, infrastructure, zone, ensure)
 
     def requests(
         self,
         cluster: CloudCluster,
         offer: Offer,
-        ground: Ground,
-        place: Place,
+        infrastructure: Infrastructure,
+        zone: Zone,
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
         """One RunInstances."""
-        return (requests.run_instances(cluster, offer, ground, place, launch, machines),)
+        return (requests.run_instances(cluster, offer, infrastructure, zone, launch, machines),)
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
         """RunInstances; the launch's token keeps AWS from doing it twice."""
@@ -160,7 +159,7 @@ class AwsCloud:
 
     def failure(self, instance: Instance) -> Exception | None:
         """From the reason that AWS keeps of an instance's last change of state."""
-        return of_state_reason(instance.reason, zone=instance.place.zone) if instance.reason else None
+        return of_state_reason(instance.reason, zone=instance.zone.name) if instance.reason else None
 
     def console(self, instance_id: str) -> str | None:
         """GetConsoleOutput."""
@@ -170,13 +169,13 @@ class AwsCloud:
         """TerminateInstances in batches."""
         machines.terminate(self._api, ids)
 
-    def parts(self) -> tuple[Part, ...]:
+    def resources(self) -> tuple[Resource, ...]:
         """By tag."""
-        return deletion.parts(self._api)
+        return deletion.resources(self._api)
 
-    def delete(self, part: Part) -> None:
+    def delete(self, resource: Resource) -> None:
         """One part."""
-        deletion.delete(self._api, self._clock, part)
+        deletion.delete(self._api, self._clock, resource)
 
     def compartments(self) -> tuple[str, ...]:
         """An account has no parts."""

@@ -11,7 +11,7 @@ from provision.aws.requests import ours, tagged, tags_in
 from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.console import briefly, end_of
-from provision.cloud.interface import Instance, InstanceState, Place
+from provision.cloud.records import Instance, InstanceState, Zone
 from provision.errors import CloudError, Gone, Quota
 from provision.parallel import first_error, run_all
 
@@ -46,7 +46,7 @@ def read(item: Mapping[str, Any]) -> Instance:
         rank=tags.rank_at(of, int(item.get("AmiLaunchIndex", 0))),
         state=STATES.get(item["State"]["Name"], "pending"),
         shape=item["InstanceType"],
-        place=Place(zone=item.get("Placement", {}).get("AvailabilityZone", "")),
+        zone=Zone(name=item.get("Placement", {}).get("AvailabilityZone", "")),
         launched_at=launched.astimezone(UTC).isoformat(timespec="seconds"),
         public_ip=item.get("PublicIpAddress"),
         private_ip=item.get("PrivateIpAddress"),

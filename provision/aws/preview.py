@@ -10,8 +10,8 @@ from provision.aws import requests
 from provision.aws.images import choice, lookup
 from provision.aws.requests import for_people, way_out
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
 from provision.cloud.planning.preview import Previewer
+from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
@@ -28,15 +28,15 @@ def preview(
     cluster: CloudCluster,
     offer: Offer,
     machines: Sequence[NewMachine],
-    parts: Sequence[Part],
+    resources: Sequence[Resource],
     let_in: Sequence[str] = (),
 ) -> Preview:
     """As `Cloud.preview` says."""
-    found = Previewer(cluster, parts)
-    place = offer.places[0]
+    found = Previewer(cluster, resources)
+    zone = offer.zones[0]
     ids = {"key": requests.name_of(cluster)}
     if cluster.subnet_id is None:
-        ids["vpc"], ids["subnet"] = _network(found, cluster, place)
+        ids["vpc"], ids["subnet"] = _network(found, cluster, zone)
     else:
         ids["vpc"] = offer.facts["subnet"]["vpc"]
         ids["subnet"] = found.add("subnet", cluster.subnet_id, detail="an existing one")
@@ -48,12 +48,12 @@ def preview(
         name=requests.name_of(cluster),
     )
     if offer.facts["placement_group"]:
-        placement = requests.placement_group(cluster, place.zone)
+        placement = requests.placement_group(cluster, zone.name)
         name = ids["placement_group"] = placement["GroupName"]
-        there = found.own("placement-group", lambda part: part.name == name)
+        there = found.own("placement-group", lambda resource: resource.name == name)
         found.add("placement-group", there, ("CreatePlacementGroup", placement), name=name)
     if machines:
-        request = requests.run_instances(cluster, offer, Ground(ids=ids), place, "<launch>", machines)
+        request = requests.run_instances(cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machines)
         found.call(("RunInstances", for_people(request)))
     return found.preview()
 
@@ -69,7 +69,7 @@ def outline(cluster: CloudCluster) -> Offer:
         image_name=choice.unknown(cluster),
         user="ubuntu",
         disk_gb=cluster.disk_gb or lookup.MIN_DISK_GB,
-        places=(Place(zone=f"{region}a"),),
+        zones=(Zone(name=f"{region}a"),),
         hourly_usd=None,
         billed_when_stopped=False,
         network_hourly_usd=requests.network_hourly_usd(cluster),
@@ -104,7 +104,7 @@ def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
     )
 
 
-def _network(found: Previewer, cluster: CloudCluster, place: Place) -> tuple[str, str]:
+def _network(found: Previewer, cluster: CloudCluster, zone: Zone) -> tuple[str, str]:
     """The ids of the shared VPC and of the zone's public or private subnet."""
     body = requests.vpc(cluster)
     name = requests.NETWORK_NAME
@@ -118,51 +118,53 @@ def _network(found: Previewer, cluster: CloudCluster, place: Place) -> tuple[str
     )
     table = found.add(
         "route-table",
-        found.shared("route-table", lambda part: part.network == vpc and not tags.is_private(part.tags)),
+        found.shared(
+            "route-table", lambda resource: resource.network == vpc and not tags.is_private(resource.tags)
+        ),
         ("CreateRouteTable", requests.route_table(cluster, vpc, "<token>")),
         ("CreateRoute", requests.default_route("<route-table>", way_out(gateway))),
         name=name,
     )
     if not requests.is_private(cluster):
-        return vpc, _subnet(found, cluster, vpc, place, table)
-    nat = found.shared("nat-gateway", lambda part: part.network == vpc)
+        return vpc, _subnet(found, cluster, vpc, zone, table)
+    nat = found.shared("nat-gateway", lambda resource: resource.network == vpc)
     # A NAT gateway that is there stands in a subnet of its own already.
-    subnet = "<subnet>" if nat else _subnet(found, cluster, vpc, place, table)
-    return vpc, _private_network(found, cluster, vpc, place, nat, subnet)
+    subnet = "<subnet>" if nat else _subnet(found, cluster, vpc, zone, table)
+    return vpc, _private_network(found, cluster, vpc, zone, nat, subnet)
 
 
 def _subnet(
-    found: Previewer, cluster: CloudCluster, vpc: str, place: Place, table: str, *, private: bool = False
+    found: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, table: str, *, private: bool = False
 ) -> str:
     """The zone's public or private subnet."""
-    cidr = requests.subnet_cidr(place.zone, (), private=private)
+    cidr = requests.subnet_cidr(zone.name, (), private=private)
     placeholder = "<private subnet>" if private else "<subnet>"
     kind = "private " if private else ""
 
-    def in_zone(part: Part) -> bool:
-        here = part.network == vpc and part.name.endswith(f" {place.zone}")
-        return here and tags.is_private(part.tags) == private
+    def in_zone(resource: Resource) -> bool:
+        here = resource.network == vpc and resource.name.endswith(f" {zone.name}")
+        return here and tags.is_private(resource.tags) == private
 
     return found.add(
         "subnet",
         found.shared("subnet", in_zone),
-        ("CreateSubnet", requests.subnet(cluster, vpc, place.zone, cidr, private=private)),
+        ("CreateSubnet", requests.subnet(cluster, vpc, zone.name, cidr, private=private)),
         ("AssociateRouteTable", {"RouteTableId": table, "SubnetId": placeholder}),
-        name=f"{requests.NETWORK_NAME} {kind}{place.zone}",
+        name=f"{requests.NETWORK_NAME} {kind}{zone.name}",
         detail=cidr,
         placeholder=placeholder,
     )
 
 
 def _private_network(
-    found: Previewer, cluster: CloudCluster, vpc: str, place: Place, nat: str | None, subnet: str
+    found: Previewer, cluster: CloudCluster, vpc: str, zone: Zone, nat: str | None, subnet: str
 ) -> str:
     """The private subnet with its way out. `nat`: the NAT gateway that is there."""
     name = f"{requests.NETWORK_NAME} private"
     # An address that no gateway has is in no network.
     address = found.add(
         "elastic-ip",
-        found.shared("elastic-ip", lambda part: part.network == (None if nat is None else vpc)),
+        found.shared("elastic-ip", lambda resource: resource.network == (None if nat is None else vpc)),
         ("AllocateAddress", requests.elastic_ip(cluster)),
         name=name,
         detail="of the NAT gateway",
@@ -176,7 +178,9 @@ def _private_network(
         detail="shared by all private clusters of the region",
         hourly_usd=NAT_HOURLY_USD,
     )
-    there = found.shared("route-table", lambda part: part.network == vpc and tags.is_private(part.tags))
+    there = found.shared(
+        "route-table", lambda resource: resource.network == vpc and tags.is_private(resource.tags)
+    )
     table = found.add(
         "route-table",
         there,
@@ -184,10 +188,10 @@ def _private_network(
         name=name,
         placeholder="<private route-table>",
     )
-    private = _subnet(found, cluster, vpc, place, table, private=True)
+    private = _subnet(found, cluster, vpc, zone, table, private=True)
     found.add(
         "vpc-endpoint",
-        found.shared("vpc-endpoint", lambda part: part.network == vpc),
+        found.shared("vpc-endpoint", lambda resource: resource.network == vpc),
         ("CreateVpcEndpoint", requests.s3_endpoint(cluster, vpc, table, "<token>")),
         name=name,
         detail="S3 without the NAT gateway",
@@ -199,7 +203,7 @@ def _private_network(
 
 def _firewall(found: Previewer, cluster: CloudCluster, offer: Offer, vpc: str, let_in: Sequence[str]) -> str:
     """The cluster's group; of one that is there, the rules that change."""
-    there = found.own("security-group", lambda part: part.network in (vpc, None))
+    there = found.own("security-group", lambda resource: resource.network in (vpc, None))
     name = requests.name_of(cluster)
     body = requests.security_group(cluster, vpc)
     group = found.add("security-group", there, ("CreateSecurityGroup", body), name=name)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
 from provision.pricing.plan_price import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
 Request = dict[str, Any]
@@ -217,8 +217,8 @@ def efa_layout(facts: Mapping[str, Any], *, public: bool) -> list[Request]:
 def run_instances(
     cluster: CloudCluster,
     offer: Offer,
-    ground: Ground,
-    place: Place,
+    infrastructure: Infrastructure,
+    zone: Zone,
     launch: str,
     machines: Sequence[NewMachine],
 ) -> Request:
@@ -232,8 +232,8 @@ def run_instances(
         of[tags.IMAGE] = cluster.image
     name = machines[0].name if len(machines) == 1 else cluster.name
     kinds = ["instance", "volume", "network-interface"] + ["spot-instances-request"] * cluster.spot
-    placement = {"AvailabilityZone": place.zone}
-    if group := ground.ids.get("placement_group"):
+    placement = {"AvailabilityZone": zone.name}
+    if group := infrastructure.ids.get("placement_group"):
         placement["GroupName"] = group
     request: Request = {
         "ImageId": offer.image_id,
@@ -241,9 +241,9 @@ def run_instances(
         "MinCount": len(machines),
         "MaxCount": len(machines),
         "ClientToken": launch,
-        "KeyName": ground.ids["key"],
+        "KeyName": infrastructure.ids["key"],
         "Placement": placement,
-        "NetworkInterfaces": _interfaces(cluster, offer, ground),
+        "NetworkInterfaces": _interfaces(cluster, offer, infrastructure),
         "BlockDeviceMappings": _disks(offer),
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
@@ -262,11 +262,11 @@ def run_instances(
     return request
 
 
-def _interfaces(cluster: CloudCluster, offer: Offer, ground: Ground) -> list[Request]:
+def _interfaces(cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure) -> list[Request]:
     layout = efa_layout(offer.facts, public=cluster.public_ip)
     at = {
-        "SubnetId": ground.ids["subnet"],
-        "Groups": [ground.ids["security_group"]],
+        "SubnetId": infrastructure.ids["subnet"],
+        "Groups": [infrastructure.ids["security_group"]],
         "DeleteOnTermination": True,
     }
     # Said for the first one in either case: a subnet may assign addresses by itself.

@@ -7,7 +7,7 @@ from typing import Any
 from inventories.errors import InvalidInput
 from provision.aws.api import Api
 from provision.aws.requests import filters
-from provision.cloud.interface import CloudCluster
+from provision.cloud.records import CloudCluster
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.pricing import catalog
 

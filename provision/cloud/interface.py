@@ -1,244 +1,24 @@
-"""What a cloud has to answer, so that `gang` and `teardown` can work on it; the only view that they have.
+"""What a cloud implements, so that machines can be launched, shown and removed: the interface of a new cloud.
 
 A cloud's own package translates these few questions into its SDK's calls, and the SDK's errors into
-`provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, above.
+`provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, in this folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from inventories.driver import NO_DRIVER, DriverPlan
-
-InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]
-"""`ending` still costs money and still counts; `ended` instances stay listed for hours."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """Where in a cloud: whose account, which region. None: as the SDK's own configuration says."""
-
-    provider: str
-    region: str | None = None
-    profile: str | None = None
-    compartment: str | None = None
-    """OCI: the compartment's OCID; None: the tenancy's root."""
-    account: str | None = None
-    """Whose it is, as the cloud says: AWS's account number, OCI's tenancy. Found out, never asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BootImage:
-    """The image that a cluster's first machines were made from, whoever chose it."""
-
-    id: str
-    name: str = ""
-    """Empty: not known."""
-    marketplace: bool = False
-    """Whether it is a partner's, which can be launched also where it can't be looked at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CloudCluster:
-    """A cluster as it was asked for: on the disk before the first call, the same in every later command."""
-
-    name: str
-    id: str
-    """Random; the value of the tag `gpuctl-cluster-id`."""
-    owner: str
-    created_at: str
-    """ISO 8601, UTC."""
-    target: Target
-    """Its region is set."""
-    shape: str
-    image: str | None = None
-    """As it was typed: a name, an id, an SSM parameter. None: the provider's newest fitting one."""
-    driver: str | None = None
-    """As it was typed: `auto`, `none` or a branch. None: auto."""
-    disk_gb: int | None = None
-    spot: bool = False
-    ssh_cidr: str | None = None
-    """As it was typed. None: the caller's own address."""
-    ssh_cidrs: tuple[str, ...] = ()
-    """From where SSH is let in now."""
-    ssh_port: int = 22
-    subnet_id: str | None = None
-    """An existing subnet; None: the shared network of ours."""
-    public_ip: bool = True
-    bastion: str | None = None
-    """Jump host for machines without a public address, `user@host[:port]`."""
-    ttl_s: float | None = None
-    """As it was asked for."""
-    max_cost_usd: float | None = None
-    """What it may cost within its time, all machines together."""
-    expires_at: str | None = None
-    """ISO 8601, UTC: when the machines end by themselves."""
-    boots_from: BootImage | None = None
-    """The image of the machines that are there: those that join boot from it as well. None: there are none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Somewhere that all machines of a gang can be: a zone (AWS) or availability domain (OCI)."""
-
-    zone: str
-    fault_domain: str | None = None
-    """OCI: one fault domain of it. None: whichever the cloud picks."""
-
-    def __str__(self) -> str:
-        return f"{self.zone}/{self.fault_domain}" if self.fault_domain else self.zone
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What has to be accepted before an image of a marketplace can be used."""
-
-    name: str
-    """Of the image, as its marketplace shows it."""
-    links: tuple[str, ...]
-    """Where the terms can be read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRequest:
-    """A request that would be sent, without secrets; ids that the cloud would give stand in <…>."""
-
-    operation: str
-    """As the cloud calls it: `LaunchInstance`."""
-    body: Mapping[str, Any]
-    """Plain JSON."""
-
-
-ResourceAction = Literal["create", "use", "end"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedResource:
-    """Something that a plan creates, uses as it is there already, or ends: one line for people."""
-
-    action: ResourceAction
-    kind: str
-    """The field's word: `instance`, `boot-volume`, `vcn`, `subnet`, …"""
-    name: str = ""
-    """Empty where it has none, or where there are several."""
-    id: str | None = None
-    """None: it is not there yet, or there are several."""
-    count: int = 1
-    detail: str = ""
-    """What it is, in a few words."""
-    hourly_usd: float | None = 0.0
-    """Price of all `count`, USD an hour; 0: free; None: not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """What `prepare`, `prepare_place` and a launch would do."""
-
-    requests: tuple[PlannedRequest, ...]
-    resources: tuple[PlannedResource, ...]
-    """All but the machines and their disks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """What the cloud says of a cluster before anything is made."""
-
-    shape: str
-    gpus: int
-    image_id: str
-    image_name: str
-    image_why: str = ""
-    """Why this one, in a clause: `as asked for`, or which better ones could not be had and why."""
-    driver: DriverPlan = NO_DRIVER
-    terms: Terms | None = None
-    """Of the image, where nobody has accepted them yet for this account."""
-    from_marketplace: bool = False
-    image_there: bool = True
-    """False: the image of the cluster's machines can't be found any more, so that none can join them."""
-    boot_commands: tuple[str, ...] = ()
-    """Shell commands that a machine of this image needs at its first boot, run as root."""
-    user: str
-    """Who logs in: `ubuntu`, `opc`."""
-    disk_gb: int
-    places: tuple[Place, ...]
-    """In the order in which they are tried."""
-    hourly_usd: float | None
-    """Price of one machine. None: not known."""
-    billed_when_stopped: bool
-    """Whether an OS shutdown leaves the machine on the bill."""
-    room: Mapping[str, int | None] = field(default_factory=dict)
-    """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the cloud's own package wants to know of the shape, plain JSON."""
-    network_hourly_usd: float = 0.0
-    """What the cluster's network costs beside its machines, USD an hour by list price: shared by the clusters
-    that need it, and billed until the last of them is removed, be there machines or none."""
-    notes: tuple[str, ...] = ()
-    """What a person should know before they say yes to new machines: what else costs money, what is lost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ground:
-    """What machines stand on, by id: network, firewall, key, placement. Keys are the package's own."""
-
-    ids: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewMachine:
-    """A machine about to be launched."""
-
-    name: str
-    rank: int
-    user_data: str
-    """cloud-init's text. The same for all machines of a launch where `Cloud.one_user_data`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instance:
-    """A machine as the cloud knows it now."""
-
-    id: str
-    tags: Mapping[str, str]
-    rank: int | None
-    """None: its tags don't tell."""
-    state: InstanceState
-    shape: str
-    place: Place
-    launched_at: str
-    """ISO 8601, UTC."""
-    public_ip: str | None = None
-    private_ip: str | None = None
-    reason: str | None = None
-    """Why it ended, where the cloud says so."""
-    spot: bool = False
-    """Whether it was launched at the cloud's price of the hour, and may be taken away."""
-    image_id: str | None = None
-    """What it was booted from. None: the cloud does not tell."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is there to be used, now or soon."""
-        return self.state not in ("ending", "ended")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Something of ours that is no instance: network, firewall, key, placement."""
-
-    kind: str
-    """The field's word: `vpc`, `subnet`, `security-group`, `nsg`, …"""
-    id: str
-    name: str
-    tags: Mapping[str, str]
-    stage: int
-    """Parts of stage k can be removed once those of all smaller stages are gone."""
-    ends_within_s: float = 0.0
-    """How long the cloud may take over its end, where that is more than some seconds."""
-    network: str | None = None
-    """The id of the network that it is in. None: in none, or the cloud does not tell."""
-    going: bool = False
-    """Whether it is on its way out, or never came up: nothing can use it."""
+from provision.cloud.records import (
+    CloudCluster,
+    Finding,
+    Infrastructure,
+    Instance,
+    NewMachine,
+    Offer,
+    Preview,
+    Resource,
+    Target,
+    Zone,
+)
 
 
 class Ensure(Protocol):
@@ -294,16 +74,16 @@ class Cloud(Protocol):
         cluster: CloudCluster,
         offer: Offer,
         machines: Sequence[NewMachine],
-        parts: Sequence[Part],
+        resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        """The requests that would be sent for these machines at the offer's first place, and what they are about.
+        """The requests that would be sent for these machines at the offer's first zone, and what they are about.
 
         `parts`: all of ours in the region; what is there already is used, and no request is made for it. `let_in`:
         from where SSH is let in already. Pure: made by the functions that make the real ones.
         """
 
-    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """Network, firewall, key; the terms of `offer` are accepted. Idempotent: what is there with our tags is
         used, and its rules are mended.
 
@@ -311,17 +91,17 @@ class Cloud(Protocol):
         there that isn't ours.
         """
 
-    def prepare_place(
-        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
-    ) -> Ground:
-        """`ground` with what one place needs: the zone's subnet, an RDMA compute cluster. Idempotent."""
+    def prepare_zone(
+        self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
+    ) -> Infrastructure:
+        """`infrastructure` with what one zone needs: its subnet, an RDMA compute cluster. Idempotent."""
 
     def requests(
         self,
         cluster: CloudCluster,
         offer: Offer,
-        ground: Ground,
-        place: Place,
+        infrastructure: Infrastructure,
+        zone: Zone,
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
@@ -354,10 +134,10 @@ class Cloud(Protocol):
     def terminate(self, ids: Sequence[str]) -> None:
         """Begin to end these machines; returns as soon as the cloud has understood. Gone ones are no error."""
 
-    def parts(self) -> tuple[Part, ...]:
+    def resources(self) -> tuple[Resource, ...]:
         """Everything of ours in the region that is no instance."""
 
-    def delete(self, part: Part) -> None:
+    def delete(self, resource: Resource) -> None:
         """Remove a part and wait until it is gone, at most some seconds. A part that is gone is no error.
 
         Raises Blocked while something uses it.
@@ -369,19 +149,5 @@ class Cloud(Protocol):
     def compartments(self) -> tuple[str, ...]:
         """The parts of the account that resources can be in, where the cloud has such: OCI's compartments."""
 
-    def check(self, cluster: CloudCluster, count: int) -> "tuple[Finding, ...]":
+    def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """What would make `up` fail: credentials, permissions, quota, clock, image, shape. Read-only."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that `doctor` looked at."""
-
-    what: str
-    """What was checked, in a few words."""
-    ok: bool | None
-    """None: it could not be found out."""
-    detail: str
-    """What was found."""
-    fix: str = ""
-    """What to do, whole sentences; empty where nothing is to be done."""

@@ -1,7 +1,7 @@
-"""Making the machines of a cluster: all that are missing or none, in one place, whatever crashed before.
+"""Making the machines of a cluster: all that are missing or none, in one zone, whatever crashed before.
 
 Never more machines than were asked for: a launch is on the disk with its token before it is sent, an
-interrupted one is sent again as it was, and a failed one is gone before the next place is tried.
+interrupted one is sent again as it was, and a failed one is gone before the next zone is tried.
 """
 
 import secrets
@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from inventories.store import Journal
 from provision.clock import Clock
 from provision.cloud.find_or_create import TOKEN_LIFE_S
-from provision.cloud.interface import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Place
-from provision.cloud.state import CloudFolder, Launch
+from provision.cloud.interface import Cloud
+from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Zone
+from provision.cloud.state import CloudState, Launch
 from provision.cloud.tags import LAUNCH
 from provision.cloud.user_data import user_data
 from provision.errors import (
@@ -53,25 +54,25 @@ class _Unheard(Exception):
 class Attempt:
     """A launch that did not work out."""
 
-    place: Place
+    zone: Zone
     code: str
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.place}: no capacity ({self.code}) after {self.seconds:.1f} s"
+        return f"{self.zone}: no capacity ({self.code}) after {self.seconds:.1f} s"
 
 
-class Gang:
-    """The machines of one cluster. `ground_at` prepares a place and may be called again."""
+class Launching:
+    """The machines of one cluster. `infrastructure_at` prepares a zone and may be called again."""
 
     def __init__(
         self,
         cloud: Cloud,
-        folder: CloudFolder,
+        folder: CloudState,
         cluster: CloudCluster,
         offer: Offer,
         *,
-        ground_at: Callable[[Place], Ground],
+        infrastructure_at: Callable[[Zone], Infrastructure],
         public_key: str,
         journal: Journal,
         clock: Clock,
@@ -82,7 +83,7 @@ class Gang:
         self._folder = folder
         self._cluster = cluster
         self._offer = offer
-        self._ground_at = ground_at
+        self._infrastructure_at = infrastructure_at
         self._public_key = public_key
         self._clock = clock
         self._say = say
@@ -92,7 +93,7 @@ class Gang:
     def fill(self, count: int) -> tuple[Instance, ...]:
         """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
 
-        Raises NoCapacity where no place has them or the account's quota forbids them, CreateFailed for
+        Raises NoCapacity where no zone has them or the account's quota forbids them, CreateFailed for
         anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
         """
         try:
@@ -133,41 +134,41 @@ class Gang:
         missing = tuple(rank for rank in range(count) if rank not in have)
         if missing:
             # Machines that join stand where the others are.
-            places = tuple({machine.place: None for machine in have.values()}) or self._offer.places
-            self._launch_somewhere(missing, places[:1] if have else places)
+            zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
+            self._launch_in_some_zone(missing, zones[:1] if have else zones)
         return self._all_running(count, {rank: machine.id for rank, machine in have.items()})
 
-    def _launch_somewhere(self, ranks: tuple[int, ...], places: Sequence[Place]) -> None:
+    def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
         attempts: list[Attempt] = []
-        for place in places:
+        for zone in zones:
             began = self._clock.now()
             try:
-                self._launch_at(ranks, place)
+                self._launch_in(ranks, zone)
                 return
             except Capacity as error:
                 attempt = Attempt(
-                    place=place, code=error.code or "no capacity", seconds=self._clock.now() - began
+                    zone=zone, code=error.code or "no capacity", seconds=self._clock.now() - began
                 )
                 attempts.append(attempt)
                 self._say(f"{attempt}: {_first_sentence(error)}")
-        tried = ", ".join(str(attempt.place) for attempt in attempts)
+        tried = ", ".join(str(attempt.zone) for attempt in attempts)
         raise NoCapacity(
-            f"No place in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
+            f"No zone in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
             "No machine is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
         )
 
-    def _launch_at(self, ranks: tuple[int, ...], place: Place) -> None:
+    def _launch_in(self, ranks: tuple[int, ...], zone: Zone) -> None:
         for last in (False, True):
             try:
-                self._attempt(self._new_launch(ranks, place))
+                self._attempt(self._new_launch(ranks, zone))
                 return
             except CreateFailed as error:
                 # The network was removed under us, by the `down` of the last cluster that used it.
                 if last or not isinstance(error.__cause__, Gone):
                     raise
 
-    def _new_launch(self, ranks: tuple[int, ...], place: Place) -> Launch:
-        ground = self._ground_at(place)
+    def _new_launch(self, ranks: tuple[int, ...], zone: Zone) -> Launch:
+        infrastructure = self._infrastructure_at(zone)
         token = secrets.token_hex(16)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         shared = new_key() if self._cloud.one_user_data else None
@@ -183,7 +184,7 @@ class Gang:
                     host_public_key=key.public,
                     ssh_port=self._cluster.ssh_port,
                     expires_at=self._cluster.expires_at,
-                    peer_cidr=ground.ids.get("peer_cidr"),
+                    peer_cidr=infrastructure.ids.get("peer_cidr"),
                     boot_commands=self._offer.boot_commands,
                 ),
             )
@@ -191,11 +192,11 @@ class Gang:
         ]
         return Launch(
             id=token,
-            place=place,
+            zone=zone,
             ranks=ranks,
             user=self._offer.user,
             host_keys=tuple(key.public for key in keys),
-            requests=self._cloud.requests(self._cluster, self._offer, ground, place, token, machines),
+            requests=self._cloud.requests(self._cluster, self._offer, infrastructure, zone, token, machines),
             began_at=now,
             sent_at=now,
             state="open",
@@ -203,7 +204,7 @@ class Gang:
 
     def _settle(self, launch: Launch, count: int) -> None:
         """Bring an interrupted launch to its end: all of its machines, or none."""
-        self._say(f"going on with the launch in {launch.place} that was interrupted …")
+        self._say(f"going on with the launch in {launch.zone} that was interrupted …")
         now = datetime.now(UTC)
         if launch.state == "undoing" or max(launch.ranks) >= count:
             self._undo(launch, set(), unsure=self._is_fresh(launch))
@@ -213,7 +214,7 @@ class Gang:
             try:
                 self._attempt(launch)
             except Capacity as error:
-                self._say(f"{launch.place}: {_first_sentence(error)}")
+                self._say(f"{launch.zone}: {_first_sentence(error)}")
             except CreateFailed as error:
                 if not isinstance(error.__cause__, TokenSpent | Gone):
                     raise
@@ -233,12 +234,12 @@ class Gang:
         again = bool(launch.requests) and self._is_fresh(launch) and launch in self._folder.launches()
         launch = launch.sent(datetime.now(UTC))
         self._folder.save_launch(launch)
-        self._say(f"launching {len(launch.ranks)} {self._offer.shape} in {launch.place} …")
+        self._say(f"launching {len(launch.ranks)} {self._offer.shape} in {launch.zone} …")
         ids: set[str] = set()
         unsure = True
         try:
             errors = self._send(launch, ids)
-            self._journal.append("launched", launch=launch.id, place=str(launch.place), ids=sorted(ids))
+            self._journal.append("launched", launch=launch.id, zone=str(launch.zone), ids=sorted(ids))
             # After a refusal nothing can come up later; after silence it can.
             unsure = again or any(
                 isinstance(error, Unclear) or not isinstance(error, CloudError) for error in errors
@@ -263,7 +264,7 @@ class Gang:
 
     def _send(self, launch: Launch, ids: set[str]) -> list[Exception]:
         """Send all requests; `ids` grows as the cloud answers. Returns what went wrong."""
-        # A place that has none of these machines is told by one call.
+        # A zone that has none of these machines is told by one call.
         for requests in (launch.requests[:1], launch.requests[1:]):
             outcomes = run_all(self._cloud.send, requests)
             for outcome in outcomes:
@@ -287,7 +288,7 @@ class Gang:
                 if machine.id in ids and not machine.alive:
                     failure = self._cloud.failure(machine)
                     raise failure or CreateFailed(
-                        f"Machine {machine.id} in {machine.place} ended before it ran"
+                        f"Machine {machine.id} in {machine.zone} ended before it ran"
                         f"{f' ({machine.reason})' if machine.reason else ''}."
                     )
             waiting = [i for i in ids if i not in states or states[i].state != "running"]
@@ -317,7 +318,7 @@ class Gang:
         listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={launch.id}"
         name = self._cluster.name
         return (
-            f"{why} What may be running, and billed, in {launch.place}: {listed}. "
+            f"{why} What may be running, and billed, in {launch.zone}: {listed}. "
             f"`gpuctl up --cluster {name}` goes on with it, `gpuctl down --cluster {name}` removes it."
         )
 
@@ -358,13 +359,13 @@ class Gang:
             if to_ask := reminders.due(i for i in left if states.get(i) != "ending"):
                 if not told_of:
                     told_of = True
-                    self._say(f"undoing the launch in {launch.place} …")
+                    self._say(f"undoing the launch in {launch.zone} …")
                 self._cloud.terminate(to_ask)
                 # A call for a machine that the cloud does not list yet may have gone unheard.
                 reminders.asked(i for i in to_ask if i in states)
             self._clock.sleep(waits.next())
         self._folder.save_launch(launch.ended("undone"))
-        self._say(f"no machine is left of the launch in {launch.place}")
+        self._say(f"no machine is left of the launch in {launch.zone}")
 
     def _by_rank(self, count: int) -> dict[int, Instance]:
         """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""

@@ -20,19 +20,8 @@ from inventories.store import ClusterFolder, Journal
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
-from provision.cloud.interface import (
-    Cloud,
-    CloudCluster,
-    Finding,
-    Ground,
-    Instance,
-    InstanceState,
-    Offer,
-    Part,
-    Place,
-    Target,
-)
-from provision.cloud.launching import Gang
+from provision.cloud.interface import Cloud
+from provision.cloud.launching import Launching
 from provision.cloud.planning import caller_address, contents
 from provision.cloud.planning.drivers import expected_plan
 from provision.cloud.planning.spec_checks import (
@@ -50,7 +39,18 @@ from provision.cloud.planning.spec_checks import (
     refuse_stopped,
     refuse_terms,
 )
-from provision.cloud.state import CloudFolder, Launch
+from provision.cloud.records import (
+    CloudCluster,
+    Finding,
+    Infrastructure,
+    Instance,
+    InstanceState,
+    Offer,
+    Resource,
+    Target,
+    Zone,
+)
+from provision.cloud.state import CloudState, Launch
 from provision.cloud.tags import CLUSTER, LAUNCH, OWNER
 from provision.clouds import connect, outline, sdk
 from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownShape
@@ -113,7 +113,7 @@ class CloudProvider:
         connect: Callable[[Target, Clock], Cloud] = connect,
     ) -> None:
         self.name = name
-        self._folder = CloudFolder(folder)
+        self._folder = CloudState(folder)
         self._clock = clock or SystemClock()
         self._connect = connect
         self._clouds: dict[Target, Cloud] = {}
@@ -150,7 +150,7 @@ class CloudProvider:
         wanted = replace(wanted, boots_from=recorded_image(wanted, offer))
         moved = record is not None and any(getattr(record, name) != getattr(wanted, name) for name in NETWORK)
         if record is not None and moved:
-            refuse_other_network(record, wanted, cloud.parts(), private=bool(offer.network_hourly_usd))
+            refuse_other_network(record, wanted, cloud.resources(), private=bool(offer.network_hourly_usd))
         refuse_over_limits(offer, len(create))
         cidrs, unknown = caller_address.planned_cidrs(wanted.ssh_cidr)
         wanted = replace(wanted, ssh_cidrs=cidrs)
@@ -159,11 +159,11 @@ class CloudProvider:
         kept = [machine for _, machine in sorted(alive.items())]
         end = tuple(sorted(m.id for m in machines if m.alive and m.id not in {m.id for m in kept}))
         # Machines that join stand where the others are.
-        there = replace(offer, places=(kept[0].place,)) if kept else offer
+        there = replace(offer, zones=(kept[0].zone,)) if kept else offer
         let_in = record.ssh_cidrs if record is not None else ()
         changes = bool(create) or set(let_in) != set(wanted.ssh_cidrs)
-        parts, unseen = self._parts(cloud)
-        preview = cloud.preview(wanted, there, contents.new_machines(create), parts, let_in)
+        resources, unseen = self._resources(cloud)
+        preview = cloud.preview(wanted, there, contents.new_machines(create), resources, let_in)
         own = contents.resources(wanted, offer, price, create=create, keep=[m.id for m in kept], end=end)
         return Plan(
             spec=spec,
@@ -247,21 +247,21 @@ class CloudProvider:
             journal, shared, clock=self._clock, consistency_s=cloud.consistency_s, say=say
         )
 
-        def ground_at(place: Place) -> Ground:
+        def infrastructure_at(zone: Zone) -> Infrastructure:
             with self._folder.network_lock(cluster.target, "up", say):
-                ground = cloud.prepare(cluster, offer, public_key, ensure)
-                return cloud.prepare_place(cluster, offer, ground, place, ensure)
+                infrastructure = cloud.prepare(cluster, offer, public_key, ensure)
+                return cloud.prepare_zone(cluster, offer, infrastructure, zone, ensure)
 
         if plan.keep and let_in != cluster.ssh_cidrs:
             say(f"letting SSH in from {', '.join(cluster.ssh_cidrs)} …")
             with self._folder.network_lock(cluster.target, "up", say):
                 cloud.prepare(cluster, offer, public_key, ensure)
-        gang = Gang(
+        gang = Launching(
             cloud,
             self._folder,
             cluster,
             offer,
-            ground_at=ground_at,
+            infrastructure_at=infrastructure_at,
             public_key=public_key,
             journal=journal,
             clock=self._clock,
@@ -270,7 +270,7 @@ class CloudProvider:
         instances = gang.fill(len(plan.create) + len(plan.keep))
         if cluster.subnet_id is None and not cluster.public_ip and not plan.create:
             # Nothing else notices that their way out is gone.
-            ground_at(instances[0].place)
+            infrastructure_at(instances[0].zone)
         self._folder.save(cluster)
         if plan.create and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
@@ -321,10 +321,10 @@ class CloudProvider:
             all_gone(self._folder.cluster_folder.journal)
         return removed.leftovers
 
-    def _parts(self, cloud: Cloud) -> tuple[tuple[Part, ...], CloudError | None]:
+    def _resources(self, cloud: Cloud) -> tuple[tuple[Resource, ...], CloudError | None]:
         """What is there of ours beside machines; or why it could not be looked at."""
         try:
-            return cloud.parts(), None
+            return cloud.resources(), None
         except BadCredentials:
             raise
         except CloudError as error:
@@ -476,7 +476,7 @@ class CloudProvider:
         recent = [one for journal in journals for one in recent_makings(journal, cloud.consistency_s)]
         ages: list[float] = []
         if recent:
-            listed = {word for part in cloud.parts() for word in (part.id, part.name)}
+            listed = {word for resource in cloud.resources() for word in (resource.id, resource.name)}
             ages += [age_s for made, age_s in recent if made not in listed]
         if launches:
             seen = Counter(machine.tags.get(LAUNCH) for machine in cloud.instances(cluster.id))

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from inventories.errors import InvalidInput
-from provision.cloud.interface import Cloud, Target
-from provision.cloud.tagged_clusters import Price, Survey, survey
+from provision.cloud.interface import Cloud
+from provision.cloud.records import Target
+from provision.cloud.tagged_clusters import Price, RegionContents, list_clusters
 from provision.clouds import CLOUDS, configured, connect, installed
 from provision.errors import BadCredentials, CloudError, Denied, Gone
 from provision.parallel import run_all
@@ -18,7 +19,7 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class Scope:
     """Where to look. Empty: every cloud that is set up here, in its configured region."""
 
     providers: tuple[str, ...] = ()
@@ -30,18 +31,18 @@ class Where:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Found:
     """Somewhere that was looked at."""
 
     cloud: Cloud
-    survey: Survey
+    contents: RegionContents
 
     def __str__(self) -> str:
         return name_of(self.cloud.target)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unseen:
+class Failed:
     """Somewhere that could not be looked at."""
 
     target: Target
@@ -54,21 +55,21 @@ class Unseen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class ScanResult:
     """All that there was to look at."""
 
-    seen: tuple[Seen, ...]
-    unseen: tuple[Unseen, ...]
+    found: tuple[Found, ...]
+    failed: tuple[Failed, ...]
 
     @property
-    def problems(self) -> tuple[Unseen, ...]:
+    def problems(self) -> tuple[Failed, ...]:
         """Where something of ours may be that we don't know of."""
-        return tuple(one for one in self.unseen if not one.passed_over)
+        return tuple(one for one in self.failed if not one.passed_over)
 
     @property
-    def passed_over(self) -> tuple[Unseen, ...]:
+    def passed_over(self) -> tuple[Failed, ...]:
         """The others."""
-        return tuple(one for one in self.unseen if one.passed_over)
+        return tuple(one for one in self.failed if one.passed_over)
 
 
 def name_of(target: Target) -> str:
@@ -77,74 +78,75 @@ def name_of(target: Target) -> str:
     return " ".join(part for part in (target.provider, target.region, compartment) if part)
 
 
-def look(where: Where, price: Callable[[Target], Price]) -> Sight:
+def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     """Look everywhere. `price` tells what machines cost there.
 
     Raises what kept us from it where nothing could be looked at.
     """
-    places = [_places(name, where) for name in where.providers or [n for n in CLOUDS if installed(n)]]
-    regions = {cloud.target.region for clouds, _ in places for cloud in clouds}
-    seen: list[Seen] = []
-    unseen: list[Unseen] = []
-    for clouds, failed in places:
-        found, closed = _surveys(clouds, price, listed=where.compartment is None)
-        seen += found
+    names = scope.providers or [name for name in CLOUDS if installed(name)]
+    connected = [_connect_all(name, scope) for name in names]
+    regions = {cloud.target.region for clouds, _ in connected for cloud in clouds}
+    found: list[Found] = []
+    failed: list[Failed] = []
+    for clouds, not_connected in connected:
+        listed, refused = _list_all(clouds, price, listed=scope.compartment is None)
+        found += listed
         # A region is one cloud's alone, and the others don't know it.
-        unseen += [
+        failed += [
             replace(one, passed_over=isinstance(one.error, InvalidInput) and one.target.region in regions)
-            for one in failed
+            for one in not_connected
         ]
-        unseen += closed if found else [replace(one, passed_over=False) for one in closed]
-    if not where.providers:
-        unseen = _without_strangers(unseen)
-    sight = Sight(seen=tuple(seen), unseen=tuple(unseen))
-    if not seen:
-        _raise(sight.problems or sight.unseen)
-    return sight
+        failed += refused if listed else [replace(one, passed_over=False) for one in refused]
+    if not scope.providers:
+        failed = _without_strangers(failed)
+    result = ScanResult(found=tuple(found), failed=tuple(failed))
+    if not found:
+        _raise(result.problems or result.failed)
+    return result
 
 
-def _places(name: str, where: Where) -> tuple[list[Cloud], list[Unseen]]:
+def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
     """The regions and compartments of one cloud."""
-    compartment = where.compartment if name == "oci" else None
-    target = Target(provider=name, profile=where.profile, compartment=compartment)
-    if where.regions:
-        regions, failed = _connected([replace(target, region=region) for region in where.regions])
+    compartment = scope.compartment if name == "oci" else None
+    target = Target(provider=name, profile=scope.profile, compartment=compartment)
+    if scope.regions:
+        regions, failed = _connected([replace(target, region=region) for region in scope.regions])
     else:
         regions, failed = _connected([target])
-        if regions and where.all_regions:
+        if regions and scope.all_regions:
             regions, failed = _all_regions(regions[0])
-    if not regions or where.compartment is not None:
+    if not regions or scope.compartment is not None:
         return regions, failed
     first = regions[0]
     try:
         compartments = first.compartments()
     except BadCredentials as error:
-        return [], [*failed, Unseen(target=first.target, error=error)]
+        return [], [*failed, Failed(target=first.target, error=error)]
     except CloudError as error:
-        return regions, [*failed, Unseen(target=first.target, error=error)]
+        return regions, [*failed, Failed(target=first.target, error=error)]
     if not compartments:
         return regions, failed
     inner, more = _connected([replace(c.target, compartment=one) for c in regions for one in compartments])
     return inner, failed + more
 
 
-def _all_regions(first: Cloud) -> tuple[list[Cloud], list[Unseen]]:
+def _all_regions(first: Cloud) -> tuple[list[Cloud], list[Failed]]:
     try:
         regions = first.regions()
     except BadCredentials as error:
-        return [], [Unseen(target=first.target, error=error)]
+        return [], [Failed(target=first.target, error=error)]
     except CloudError as error:
         # It is not known which others there are.
-        return [first], [Unseen(target=Target(provider=first.name), error=error)]
+        return [first], [Failed(target=Target(provider=first.name), error=error)]
     return _connected([replace(first.target, region=region) for region in regions])
 
 
-def _connected(targets: Sequence[Target]) -> tuple[list[Cloud], list[Unseen]]:
+def _connected(targets: Sequence[Target]) -> tuple[list[Cloud], list[Failed]]:
     clouds: list[Cloud] = []
-    failed: list[Unseen] = []
+    failed: list[Failed] = []
     for target, outcome in zip(targets, run_all(connect, targets), strict=True):
         if isinstance(outcome, CloudError | InvalidInput):
-            failed.append(Unseen(target=target, error=outcome))
+            failed.append(Failed(target=target, error=outcome))
         elif isinstance(outcome, Exception):
             raise outcome
         else:
@@ -152,39 +154,39 @@ def _connected(targets: Sequence[Target]) -> tuple[list[Cloud], list[Unseen]]:
     return clouds, failed
 
 
-def _surveys(
+def _list_all(
     clouds: Sequence[Cloud], price: Callable[[Target], Price], *, listed: bool
-) -> tuple[list[Seen], list[Unseen]]:
+) -> tuple[list[Found], list[Failed]]:
     """`listed`: the compartments are those that a list has, which also has some that we have no rights in."""
-    seen: list[Seen] = []
-    unseen: list[Unseen] = []
-    outcomes = run_all(lambda cloud: survey(cloud, price(cloud.target)), clouds)
+    found: list[Found] = []
+    failed: list[Failed] = []
+    outcomes = run_all(lambda cloud: list_clusters(cloud, price(cloud.target)), clouds)
     for cloud, outcome in zip(clouds, outcomes, strict=True):
         if isinstance(outcome, CloudError):
             closed = listed and cloud.target.compartment is not None and isinstance(outcome, Denied | Gone)
-            unseen.append(Unseen(target=cloud.target, error=outcome, passed_over=closed))
+            failed.append(Failed(target=cloud.target, error=outcome, passed_over=closed))
         elif isinstance(outcome, Exception):
             raise outcome
         else:
-            seen.append(Seen(cloud=cloud, survey=outcome))
-            if outcome.unseen is not None:
-                unseen.append(Unseen(target=cloud.target, error=outcome.unseen))
-    return seen, unseen
+            found.append(Found(cloud=cloud, contents=outcome))
+            if outcome.error is not None:
+                failed.append(Failed(target=cloud.target, error=outcome.error))
+    return found, failed
 
 
-def _without_strangers(unseen: Sequence[Unseen]) -> list[Unseen]:
+def _without_strangers(failed: Sequence[Failed]) -> list[Failed]:
     """Pass over the clouds that nobody has set up here."""
-    of_setup = [one for one in unseen if isinstance(one.error, BadCredentials | InvalidInput)]
+    of_setup = [one for one in failed if isinstance(one.error, BadCredentials | InvalidInput)]
     strangers = {name for name in {one.target.provider for one in of_setup} if not configured(name)}
     return [
         replace(one, passed_over=True) if one in of_setup and one.target.provider in strangers else one
-        for one in unseen
+        for one in failed
     ]
 
 
-def _raise(unseen: Sequence[Unseen]) -> None:
+def _raise(failed: Sequence[Failed]) -> None:
     """Raise the first error; its message has the others'."""
-    sentences = list(dict.fromkeys(str(one) for one in unseen))
+    sentences = list(dict.fromkeys(str(one) for one in failed))
     more = len(sentences) - MOST_NAMED
     told = sentences[:MOST_NAMED] + [f"So it is at {more} other places."] * (more > 0)
-    raise type(unseen[0].error)(" ".join(told)) from unseen[0].error
+    raise type(failed[0].error)(" ".join(told)) from failed[0].error

@@ -9,7 +9,7 @@ Both are on the disk before the call that they are about.
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from inventories import codec, files, lock
 from inventories.errors import CorruptFile
 from inventories.store import ClusterFolder, Journal
-from provision.cloud.interface import CloudCluster, Place, Target
+from provision.cloud.records import CloudCluster, Target, Zone
 
 NETWORK_LOCK_WAIT_S = 2700.0
 """More than the deadlines of a holder together: `up` may wait for two NAT gateways to come up, and for one of them
@@ -31,11 +31,11 @@ REBUILD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Machines that are launched together, in one place."""
+    """Machines that are launched together, in one zone."""
 
     id: str
     """Random: the token of its requests, and the value of the tag `gpuctl-launch`."""
-    place: Place
+    zone: Zone = field(metadata=codec.key("place"))
     ranks: tuple[int, ...]
     user: str
     """Who logs in there."""
@@ -69,7 +69,7 @@ class Launch:
         return replace(self, state=state, requests=())
 
 
-class CloudFolder:
+class CloudState:
     """The files of one rented cluster."""
 
     def __init__(self, folder: ClusterFolder) -> None:

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from provision.clock import Clock, SystemClock
 from provision.cloud import tags
-from provision.cloud.interface import Cloud, Instance, Part
+from provision.cloud.interface import Cloud
+from provision.cloud.records import Instance, Resource
 from provision.cloud.teardown import remove
 from provision.errors import CloudError
 from provision.pricing.spending import cost_so_far
@@ -30,7 +31,7 @@ class FoundCluster:
     """OCI: where it is."""
     machines: tuple[str, ...]
     """Ids of what is not ended."""
-    parts: tuple[str, ...]
+    resources: tuple[str, ...]
     """Kinds and ids of what else there is."""
     since: str | None
     """When its oldest machine was launched, ISO 8601, UTC."""
@@ -54,45 +55,49 @@ class FoundCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class RegionContents:
     """Everything of ours in one region of an account."""
 
     clusters: tuple[FoundCluster, ...]
     network: tuple[str, ...]
     """Kinds and ids of the shared network's parts."""
-    unseen: CloudError | None = None
+    error: CloudError | None = None
     """Why only machines could be looked at."""
 
 
-def survey(cloud: Cloud, price: Price) -> Survey:
+def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
     """Look, and change nothing. Raises CloudError; not where machines of ours were seen before it."""
     instances = [i for i in cloud.instances() if i.state != "ended" and tags.is_clusters(i.tags)]
-    unseen: CloudError | None = None
-    parts: list[Part] = []
+    failed: CloudError | None = None
+    resources: list[Resource] = []
     try:
-        parts = [part for part in cloud.parts() if tags.is_ours(part.tags)]
+        resources = [resource for resource in cloud.resources() if tags.is_ours(resource.tags)]
     except CloudError as error:
         if not instances:
             raise
-        unseen = error
-    own = [part for part in parts if tags.is_clusters(part.tags)]
-    owned = [*(machine.tags for machine in instances), *(part.tags for part in own)]
+        failed = error
+    own = [resource for resource in resources if tags.is_clusters(resource.tags)]
+    owned = [*(machine.tags for machine in instances), *(resource.tags for resource in own)]
     ids = sorted({of[tags.CLUSTER_ID] for of in owned})
     clusters = [
         _cluster(
             cloud,
             [machine for machine in instances if machine.tags[tags.CLUSTER_ID] == cluster_id],
-            [part for part in own if part.tags[tags.CLUSTER_ID] == cluster_id],
+            [resource for resource in own if resource.tags[tags.CLUSTER_ID] == cluster_id],
             price,
         )
         for cluster_id in ids
     ]
-    shared = tuple(f"{part.kind} {part.id}" for part in parts if tags.is_shared(part.tags))
-    return Survey(clusters=tuple(clusters), network=shared, unseen=unseen)
+    shared = tuple(
+        f"{resource.kind} {resource.id}" for resource in resources if tags.is_shared(resource.tags)
+    )
+    return RegionContents(clusters=tuple(clusters), network=shared, error=failed)
 
 
-def _cluster(cloud: Cloud, machines: Sequence[Instance], parts: Sequence[Part], price: Price) -> FoundCluster:
-    every = [*(machine.tags for machine in machines), *(part.tags for part in parts)]
+def _cluster(
+    cloud: Cloud, machines: Sequence[Instance], resources: Sequence[Resource], price: Price
+) -> FoundCluster:
+    every = [*(machine.tags for machine in machines), *(resource.tags for resource in resources)]
     # What is paid for a spot machine changes by the hour.
     prices = [None if machine.spot else price(machine.shape) for machine in machines]
     return FoundCluster(
@@ -103,7 +108,7 @@ def _cluster(cloud: Cloud, machines: Sequence[Instance], parts: Sequence[Part], 
         region=cloud.target.region,
         compartment=cloud.target.compartment,
         machines=tuple(machine.id for machine in machines),
-        parts=tuple(f"{part.kind} {part.id}" for part in parts),
+        resources=tuple(f"{resource.kind} {resource.id}" for resource in resources),
         since=min((machine.launched_at for machine in machines), default=None),
         expires_at=_expires_at(every),
         hourly_usd=None if None in prices else round(sum(each or 0.0 for each in prices), 4),

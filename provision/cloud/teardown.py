@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.interface import Cloud, Instance, Part
+from provision.cloud.interface import Cloud
+from provision.cloud.records import Instance, Resource
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
 from provision.parallel import run_all
 from provision.progress import Progress
@@ -87,7 +88,7 @@ class _Teardown:
             if leftovers:
                 # What holds the rest is still there; trying would only wait for it.
                 return Removed(leftovers=(*leftovers, *self._held_by(leftovers)))
-            leftovers = self._delete(lambda part: self._ours(part.tags))
+            leftovers = self._delete(lambda resource: self._ours(resource.tags))
             if any(left.kind == "instance" for left in leftovers):
                 told = {left.id for left in leftovers}
                 held = [left for left in self._held_by(leftovers) if left.id not in told]
@@ -111,7 +112,7 @@ class _Teardown:
         """Delete the shared network as far as no other cluster needs it."""
         # Somebody else's cluster may come in between at any moment; then the network is theirs.
         # What was made just before its cluster's end may be listed only now, and holds the network.
-        leftovers = self._delete(lambda part: self._ours(part.tags) or tags.is_shared(part.tags))
+        leftovers = self._delete(lambda resource: self._ours(resource.tags) or tags.is_shared(resource.tags))
         users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._others()}))
         return Removed(leftovers=leftovers, network_users=users)
 
@@ -120,9 +121,10 @@ class _Teardown:
         users = self._others()
         reason = f"Instance {next(left.id for left in machines if left.kind == 'instance')} is still there."
         return [
-            _left(part, reason)
-            for part in self._parts()
-            if self._ours(part.tags) or (_is_private_network(part) and not _is_needed(part, users))
+            _left(resource, reason)
+            for resource in self._resources()
+            if self._ours(resource.tags)
+            or (_is_private_network(resource) and not _is_needed(resource, users))
         ]
 
     def _ours(self, of: Mapping[str, str]) -> bool:
@@ -190,7 +192,7 @@ class _Teardown:
             refused |= outcome
         return refused
 
-    def _delete(self, wanted: Callable[[Part], bool]) -> tuple[Leftover, ...]:
+    def _delete(self, wanted: Callable[[Resource], bool]) -> tuple[Leftover, ...]:
         """Delete parts stage by stage. What is blocked is tried again until the deadline.
 
         What another cluster needs of the shared network stays, and is not left over.
@@ -201,29 +203,31 @@ class _Teardown:
         progress = Progress(self._clock, self._say)
         looked_again = False
         while True:
-            parts = [part for part in self._parts() if wanted(part)]
-            self._live |= {part.id: part.kind for part in parts}
-            problems, needed = self._delete_by_stage(parts)
-            parts = [part for part in parts if part.id not in needed]
-            if not parts:
+            resources = [resource for resource in self._resources() if wanted(resource)]
+            self._live |= {resource.id: resource.kind for resource in resources}
+            problems, needed = self._delete_by_stage(resources)
+            resources = [resource for resource in resources if resource.id not in needed]
+            if not resources:
                 return ()
             # What waits for a slow end may itself be held for as long as ever after it.
-            slowest_s = max(part.ends_within_s for part in parts)
+            slowest_s = max(resource.ends_within_s for resource in resources)
             timeout_s = max(timeout_s, self._blocked_timeout_s + slowest_s)
             late = self._clock.now() > began + timeout_s
-            left = [part for part in parts if part.id in self._live]
+            left = [resource for resource in resources if resource.id in self._live]
             final = any(not isinstance(error, Blocked | Throttled | Unclear) for error in problems.values())
             if left and (final or late):
-                first = next(part for part in left if part.id in problems)
+                first = next(resource for resource in left if resource.id in problems)
                 waiting = f"The {first.kind} {first.id} has to go first."
                 users = self._others()
                 return tuple(
-                    _left(part, str(problems.get(part.id, waiting)))
-                    for part in left
-                    if not _is_needed(part, users)
+                    _left(resource, str(problems.get(resource.id, waiting)))
+                    for resource in left
+                    if not _is_needed(resource, users)
                 )
             if late:
-                return tuple(_left(part, "It was deleted, and is still listed.") for part in parts)
+                return tuple(
+                    _left(resource, "It was deleted, and is still listed.") for resource in resources
+                )
             if problems:
                 minutes = timeout_s / 60
                 progress.tell(f"waiting, at most {minutes:.0f} minutes: {next(iter(problems.values()))}")
@@ -231,13 +235,16 @@ class _Teardown:
                 if stuck := self._end_machines(0.0):
                     return (
                         *stuck,
-                        *(_left(part, str(problems.get(part.id, "It is in use."))) for part in left),
+                        *(
+                            _left(resource, str(problems.get(resource.id, "It is in use.")))
+                            for resource in left
+                        ),
                     )
             if problems or looked_again:
                 self._clock.sleep(waits.next())
             looked_again = not problems
 
-    def _delete_by_stage(self, parts: Sequence[Part]) -> tuple[dict[str, Exception], set[str]]:
+    def _delete_by_stage(self, resources: Sequence[Resource]) -> tuple[dict[str, Exception], set[str]]:
         """Try all of a stage, and go on to the next one if all of it went.
 
         Returns what went wrong, by id, and the ids of what other clusters need of the shared network; before
@@ -245,37 +252,39 @@ class _Teardown:
         """
         problems: dict[str, Exception] = {}
         needed: set[str] = set()
-        for stage in sorted({part.stage for part in parts}):
-            now = [part for part in parts if part.stage == stage]
-            if any(tags.is_shared(part.tags) for part in now):
+        for stage in sorted({resource.stage for resource in resources}):
+            now = [resource for resource in resources if resource.stage == stage]
+            if any(tags.is_shared(resource.tags) for resource in now):
                 users = self._others()
-                needed |= {part.id for part in now if _is_needed(part, users)}
-                now = [part for part in now if part.id not in needed]
-            for part, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
+                needed |= {resource.id for resource in now if _is_needed(resource, users)}
+                now = [resource for resource in now if resource.id not in needed]
+            for resource, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
                 if isinstance(outcome, BadCredentials):
                     raise outcome
                 if isinstance(outcome, Exception):
-                    problems[part.id] = outcome
+                    problems[resource.id] = outcome
                 else:
-                    self._live.pop(part.id, None)
+                    self._live.pop(resource.id, None)
             if problems:
                 break
         return problems, needed
 
-    def _parts(self) -> list[Part]:
+    def _resources(self) -> list[Resource]:
         """All of ours, each with the network that it was in: what is freed of it still belongs there."""
-        parts = self._cloud.parts()
-        self._networks |= {part.id: part.network for part in parts if part.network is not None}
-        return [replace(part, network=self._networks.get(part.id)) for part in parts]
+        resources = self._cloud.resources()
+        self._networks |= {
+            resource.id: resource.network for resource in resources if resource.network is not None
+        }
+        return [replace(resource, network=self._networks.get(resource.id)) for resource in resources]
 
     def _others(self) -> list[User]:
         """What there is of clusters of ours other than those that go."""
-        parts = [part for part in self._parts() if tags.is_clusters(part.tags)]
+        resources = [resource for resource in self._resources() if tags.is_clusters(resource.tags)]
         networks: dict[str, set[str]] = {}
-        for part in parts:
-            if part.network is not None:
-                networks.setdefault(part.tags[tags.CLUSTER_ID], set()).add(part.network)
-        found = [part.tags for part in parts]
+        for resource in resources:
+            if resource.network is not None:
+                networks.setdefault(resource.tags[tags.CLUSTER_ID], set()).add(resource.network)
+        found = [resource.tags for resource in resources]
         found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
         return [
             (of, networks.get(of[tags.CLUSTER_ID], set()))
@@ -284,23 +293,23 @@ class _Teardown:
         ]
 
 
-def _is_needed(part: Part, users: Sequence[User]) -> bool:
+def _is_needed(resource: Resource, users: Sequence[User]) -> bool:
     """Whether other clusters need a part of a shared network: its private parts, only private ones.
 
     A race may have made several networks: a cluster needs the one that it is in, as far as that is known.
     """
-    if not tags.is_shared(part.tags):
+    if not tags.is_shared(resource.tags):
         return False
     return any(
-        (tags.is_private(of) or not tags.is_private(part.tags))
-        and (part.network is None or not networks or part.network in networks)
+        (tags.is_private(of) or not tags.is_private(resource.tags))
+        and (resource.network is None or not networks or resource.network in networks)
         for of, networks in users
     )
 
 
-def _is_private_network(part: Part) -> bool:
-    return tags.is_shared(part.tags) and tags.is_private(part.tags)
+def _is_private_network(resource: Resource) -> bool:
+    return tags.is_shared(resource.tags) and tags.is_private(resource.tags)
 
 
-def _left(part: Part, reason: str) -> Leftover:
-    return Leftover(kind=part.kind, id=part.id, reason=reason)
+def _left(resource: Resource, reason: str) -> Leftover:
+    return Leftover(kind=resource.kind, id=resource.id, reason=reason)

@@ -19,7 +19,7 @@ from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerF
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from inventories.store import ClusterFolder, Journal
-from provision.cloud.interface import PlannedRequest, PlannedResource
+from provision.cloud.records import PlannedRequest, PlannedResource
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local import processes, start, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark

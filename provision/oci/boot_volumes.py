@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from provision.cloud import tags
-from provision.cloud.interface import Instance
+from provision.cloud.records import Instance
 from provision.errors import Blocked, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.kinds import is_live, list_kind, tags_of
@@ -23,7 +23,7 @@ def tag(api: Api, machines: Sequence[Instance]) -> None:
     Who may not do that still has machines: `doctor` names the permission.
     """
     alive = {machine.id: machine for machine in machines if machine.alive}
-    zones = sorted({machine.place.zone for machine in alive.values()})
+    zones = sorted({machine.zone.name for machine in alive.values()})
     try:
         volumes, attached = together(
             partial(list_kind, api, "boot-volume"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import oci
 
 from inventories.errors import InvalidInput
-from provision.cloud.interface import CloudCluster, Finding, Offer
+from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers
 from provision.oci.api import Api
@@ -208,7 +208,7 @@ def _quota(api: Api, offer: Offer, count: int) -> Iterator[Finding]:
     if not limits:
         yield Finding(what="service limits", ok=None, detail=f"OCI names no limit for {offer.shape}.")
         return
-    zones = list(dict.fromkeys(place.zone for place in offer.places))
+    zones = list(dict.fromkeys(zone.name for zone in offer.zones))
     left = run_all(lambda zone: available(api, limits[0], zone), zones)
     pairs = [
         (zone, None if isinstance(free, Exception) else free) for zone, free in zip(zones, left, strict=True)

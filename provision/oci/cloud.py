@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud.interface import (
+from provision.cloud.interface import Ensure
+from provision.cloud.records import (
     CloudCluster,
-    Ensure,
     Finding,
-    Ground,
+    Infrastructure,
     Instance,
     NewMachine,
     Offer,
-    Part,
-    Place,
     Preview,
+    Resource,
     Target,
+    Zone,
 )
 from provision.errors import Denied, TermsRefused
 from provision.oci import checks, console, credentials, offers, preview, quotas, requests
@@ -82,13 +82,13 @@ class OciCloud:
         cluster: CloudCluster,
         offer: Offer,
         machines: Sequence[NewMachine],
-        parts: Sequence[Part],
+        resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
         """As the protocol says."""
-        return preview.preview(cluster, offer, machines, parts, self._api.compartment, let_in)
+        return preview.preview(cluster, offer, machines, resources, self._api.compartment, let_in)
 
-    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+    def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """As the protocol says."""
         try:
             marketplace.subscribe(self._api, offer, ensure)
@@ -99,29 +99,29 @@ class OciCloud:
             raise TermsRefused(str(error), operation=error.operation, code=error.code) from error
         return network.prepare(self._api, cluster, public_key, ensure)
 
-    def prepare_place(
-        self, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
-    ) -> Ground:
+    def prepare_zone(
+        self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
+    ) -> Infrastructure:
         """As the protocol says."""
         if not offer.facts.get("compute_cluster"):
-            return ground
-        made = network.compute_cluster(self._api, cluster, place.zone, ensure)
-        return Ground(ids={**ground.ids, "compute_cluster": made})
+            return infrastructure
+        made = network.compute_cluster(self._api, cluster, zone.name, ensure)
+        return Infrastructure(ids={**infrastructure.ids, "compute_cluster": made})
 
     def requests(
         self,
         cluster: CloudCluster,
         offer: Offer,
-        ground: Ground,
-        place: Place,
+        infrastructure: Infrastructure,
+        zone: Zone,
         launch: str,
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
         """As the protocol says."""
         where = self._api.compartment
-        room = quotas.room_needed(offer, place, len(machines))
+        room = quotas.room_needed(offer, zone, len(machines))
         return tuple(
-            requests.launch(cluster, offer, ground, place, launch, machine, where) | {"room": room}
+            requests.launch(cluster, offer, infrastructure, zone, launch, machine, where) | {"room": room}
             for machine in machines
         )
 
@@ -149,13 +149,13 @@ class OciCloud:
         """As the protocol says."""
         machines.terminate(self._api, ids)
 
-    def parts(self) -> tuple[Part, ...]:
+    def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""
-        return deletion.all_parts(self._api)
+        return deletion.all_resources(self._api)
 
-    def delete(self, part: Part) -> None:
+    def delete(self, resource: Resource) -> None:
         """As the protocol says."""
-        deletion.delete(self._api, part)
+        deletion.delete(self._api, resource)
 
     def compartments(self) -> tuple[str, ...]:
         """As the protocol says."""

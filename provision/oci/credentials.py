@@ -15,7 +15,7 @@ import oci
 
 from inventories.errors import InvalidInput
 from inventories.suggest import did_you_mean
-from provision.cloud.interface import Target
+from provision.cloud.records import Target
 from provision.errors import BadCredentials, UnknownProfile
 
 KINDS = ("api_key", "security_token", "instance_principal", "resource_principal")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from provision.cloud import tags
-from provision.cloud.interface import Instance, InstanceState, Place
+from provision.cloud.records import Instance, InstanceState, Zone
 from provision.errors import Blocked, CloudError, Denied, Gone, Quota
 from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
@@ -39,7 +39,7 @@ _HELD = ("ATTACHING", "ATTACHED")
 def as_instance(view: Json) -> Instance:
     """A machine as ListInstances shows it.
 
-    Its place is the domain alone: which fault domain it was put in is no wish for others.
+    Its zone is the domain alone: which fault domain it was put in is no wish for others.
     """
     of = tags_of(view)
     return Instance(
@@ -49,7 +49,7 @@ def as_instance(view: Json) -> Instance:
         # A state that we don't know is no reason to take a machine for gone.
         state=STATES.get(view["lifecycleState"], "running"),
         shape=view["shape"],
-        place=Place(zone=view["availabilityDomain"]),
+        zone=Zone(name=view["availabilityDomain"]),
         launched_at=view["timeCreated"],
         spot=bool(view.get("preemptibleInstanceConfig")),
         image_id=(view.get("sourceDetails") or {}).get("imageId"),

@@ -1,6 +1,6 @@
 """What OCI says of a cluster before anything is made: shape, image, price, and where to try.
 
-Reports of capacity and of limits are hints: they order the places, and their failure changes nothing.
+Reports of capacity and of limits are hints: they order the zones, and their failure changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.cloud.interface import CloudCluster, Offer, Place
 from provision.cloud.planning.drivers import driver_plan
+from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
 from provision.oci import requests
 from provision.oci.api import Api, Json
@@ -28,7 +28,7 @@ FLEXIBLE_OCPUS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zone:
+class Domain:
     """One availability domain, as far as it matters for a shape."""
 
     name: str
@@ -45,12 +45,12 @@ class Zone:
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
     """As `Cloud.offer` says; `refused` as `choice.find` does."""
-    zones, image_if_any, subnet = together(
-        partial(_zones, api, cluster.shape),
+    domains, image_if_any, subnet = together(
+        partial(_domains, api, cluster.shape),
         partial(_image, api, cluster, terms=terms, refused=refused),
         partial(_subnet, api, cluster),
     )
-    shape = next((zone.shape for zone in zones if zone.shape), None)
+    shape = next((domain.shape for domain in domains if domain.shape), None)
     if shape is None:
         raise UnknownShape(_no_shape(api, cluster.shape))
     image = image_if_any()  # only now, as no image fits a shape that is not there
@@ -61,9 +61,9 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     if subnet is not None:
         check_subnet(cluster, subnet)
         only = subnet.get("availabilityDomain")
-        zones = [zone for zone in zones if only in (None, zone.name)]
-    places = ordered_places(zones)
-    if not places:
+        domains = [domain for domain in domains if only in (None, domain.name)]
+    zones = ordered_zones(domains)
+    if not zones:
         raise InvalidInput(
             f"Subnet '{cluster.subnet_id}' is in an availability domain that has no {cluster.shape}. Give a "
             "regional subnet, or another shape."
@@ -86,12 +86,12 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         boot_commands=image.boot_commands,
         user=image.user,
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
-        places=places,
+        zones=zones,
         hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
-        room={zone.name: zone.left for zone in zones if zone.shape},
+        room={domain.name: domain.left for domain in domains if domain.shape},
         facts=facts_of(cluster.shape, shape, image)
-        | {"no_capacity_report": next((zone.unknown for zone in zones if zone.unknown), None)},
+        | {"no_capacity_report": next((domain.unknown for domain in domains if domain.unknown), None)},
     )
 
 
@@ -128,19 +128,23 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
     return price * OCI_SPOT_SHARE if spot else price
 
 
-def ordered_places(zones: Sequence[Zone]) -> tuple[Place, ...]:
+def ordered_zones(domains: Sequence[Domain]) -> tuple[Zone, ...]:
     """Each domain as a whole, the likelier ones first; then each fault domain by itself."""
-    likely = sorted((zone for zone in zones if zone.shape is not None), key=_unlikely)
-    whole = [Place(zone=zone.name) for zone in likely]
-    parts = [Place(zone=zone.name, fault_domain=domain) for zone in likely for domain in zone.fault_domains]
+    likely = sorted((domain for domain in domains if domain.shape is not None), key=_unlikely)
+    whole = [Zone(name=domain.name) for domain in likely]
+    parts = [
+        Zone(name=domain.name, fault_domain=fault_domain)
+        for domain in likely
+        for fault_domain in domain.fault_domains
+    ]
     return (*whole, *parts)
 
 
-def _unlikely(zone: Zone) -> tuple[bool, bool, int]:
+def _unlikely(domain: Domain) -> tuple[bool, bool, int]:
     """The higher, the later: no room for one machine, no capacity, less room for more of them."""
-    needed = int((zone.shape or {}).get("gpus") or 1)
-    left = needed if zone.left is None else zone.left
-    return left < needed, zone.capacity is not True, -left
+    needed = int((domain.shape or {}).get("gpus") or 1)
+    left = needed if domain.left is None else domain.left
+    return left < needed, domain.capacity is not True, -left
 
 
 def availability_domains(api: Api) -> list[str]:
@@ -167,12 +171,12 @@ def _subnet(api: Api, cluster: CloudCluster) -> Json | None:
     return view
 
 
-def _zones(api: Api, shape: str) -> list[Zone]:
+def _domains(api: Api, shape: str) -> list[Domain]:
     names = availability_domains(api)
-    return values(run_all(lambda name: _zone(api, name, shape), names))
+    return values(run_all(lambda name: _domain(api, name, shape), names))
 
 
-def _zone(api: Api, name: str, shape: str) -> Zone:
+def _domain(api: Api, name: str, shape: str) -> Domain:
     found, fault_domains, (capacity, unknown) = together(
         partial(_shape, api, name, shape),
         partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
@@ -180,7 +184,7 @@ def _zone(api: Api, name: str, shape: str) -> Zone:
     )
     limits = (found or {}).get("quotaNames") or ()
     left = available(api, limits[0], name) if found and limits else None
-    return Zone(
+    return Domain(
         name=name,
         fault_domains=tuple(str(domain["name"]) for domain in fault_domains),
         shape=found,

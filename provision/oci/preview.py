@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Part, Place, Preview
 from provision.cloud.planning.preview import Previewer
+from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
@@ -15,13 +15,13 @@ def preview(
     cluster: CloudCluster,
     offer: Offer,
     machines: Sequence[NewMachine],
-    parts: Sequence[Part],
+    resources: Sequence[Resource],
     compartment: str,
     let_in: Sequence[str] = (),
 ) -> Preview:
     """As `Cloud.preview` says."""
-    found = Previewer(cluster, parts)
-    place = offer.places[0]
+    found = Previewer(cluster, resources)
+    zone = offer.zones[0]
     ids = {"public_key": "<public key>"}
     if offer.terms is not None:
         listing, version = offer.facts["listing"]
@@ -37,12 +37,14 @@ def preview(
         ids["compute_cluster"] = found.add(
             "compute-cluster",
             found.own("compute-cluster"),
-            ("CreateComputeCluster", requests.compute_cluster(cluster, compartment, place.zone)),
-            detail=f"RDMA network in {place.zone}",
+            ("CreateComputeCluster", requests.compute_cluster(cluster, compartment, zone.name)),
+            detail=f"RDMA network in {zone.name}",
             placeholder="<compute cluster>",
         )
     for machine in machines:
-        request = requests.launch(cluster, offer, Ground(ids=ids), place, "<launch>", machine, compartment)
+        request = requests.launch(
+            cluster, offer, Infrastructure(ids=ids), zone, "<launch>", machine, compartment
+        )
         request["details"]["metadata"]["user_data"] = "<user data>"
         found.call(("LaunchInstance", request["details"]))
     return found.preview()
@@ -59,7 +61,7 @@ def outline(cluster: CloudCluster) -> Offer:
         image_name=choice.unknown(cluster),
         user="ubuntu",
         disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
-        places=(Place(zone="<availability domain>"),),
+        zones=(Zone(name="<availability domain>"),),
         hourly_usd=None,
         billed_when_stopped=not virtual,
         terms=choice.unknown_terms(cluster),
@@ -107,7 +109,7 @@ def _gateway(found: Previewer, kind: str, operation: str, body: dict[str, Any]) 
 def _named(found: Previewer, kind: str, operation: str, body: dict[str, Any], detail: str = "") -> str:
     """A part of which the public and the private machines have one each."""
     name = _name(body)
-    there = found.shared(kind, lambda part: part.name == name)
+    there = found.shared(kind, lambda resource: resource.name == name)
     placeholder = f"<{kind.replace('-', ' ')}>"
     return found.add(kind, there, (operation, body), name=name, detail=detail, placeholder=placeholder)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.cloud.interface import Offer, Place
+from provision.cloud.records import Offer, Zone
 from provision.errors import BadCredentials, Capacity, CloudError, Quota
 from provision.oci.api import Api
 from provision.parallel import run_all
@@ -22,9 +22,9 @@ def units(offer: Offer, count: int) -> int:
     return count * int(offer.gpus or config.get("ocpus") or 1)
 
 
-def room_needed(offer: Offer, place: Place, count: int) -> dict[str, Any]:
+def room_needed(offer: Offer, zone: Zone, count: int) -> dict[str, Any]:
     """What a launch needs of its limit, and where else it could be tried; plain JSON, beside its requests."""
-    others = dict.fromkeys(other.zone for other in offer.places if other.zone != place.zone)
+    others = dict.fromkeys(other.name for other in offer.zones if other.name != zone.name)
     return {"needed": units(offer, count), "elsewhere": list(others)}
 
 

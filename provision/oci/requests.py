@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ground, NewMachine, Offer, Place
+from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
 
 Json = dict[str, Any]
 
@@ -175,8 +175,8 @@ def capacity_report(tenancy: str, zone: str, shape: str) -> Json:
 def launch(
     cluster: CloudCluster,
     offer: Offer,
-    ground: Ground,
-    place: Place,
+    infrastructure: Infrastructure,
+    zone: Zone,
     launch_id: str,
     machine: NewMachine,
     compartment: str,
@@ -184,13 +184,13 @@ def launch(
     """One machine's request: its token and LaunchInstance's body."""
     token = f"{launch_id}-{machine.rank}"
     assert len(token) <= MOST_TOKEN_CHARACTERS, token
-    ids, facts = ground.ids, offer.facts
+    ids, facts = infrastructure.ids, offer.facts
     of = cluster_tags(cluster) | {tags.LAUNCH: launch_id, tags.RANKS: tags.ranks_text([machine.rank])}
     if cluster.image:
         of[tags.IMAGE] = cluster.image[:256]
     details: Json = {
         "compartmentId": compartment,
-        "availabilityDomain": place.zone,
+        "availabilityDomain": zone.name,
         "displayName": machine.name,
         "shape": cluster.shape,
         "freeformTags": of,
@@ -212,8 +212,8 @@ def launch(
         },
         "instanceOptions": {"areLegacyImdsEndpointsDisabled": True},
     }
-    if place.fault_domain:
-        details["faultDomain"] = place.fault_domain
+    if zone.fault_domain:
+        details["faultDomain"] = zone.fault_domain
     if facts.get("encrypts_in_transit"):
         details["isPvEncryptionInTransitEnabled"] = True
     if facts.get("shape_config"):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
 from inventories.spec import LEAST_TTL_S
-from provision.cloud.interface import Offer, Target
+from provision.cloud.records import Offer, Target
 from provision.cloud.tags import read_time
 from provision.errors import RefusedPlan
 from provision.pricing.prices import refresh_command

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from inventories.spec import Spec
-from provision.cloud.interface import Target
+from provision.cloud.records import Target
 from provision.cloud.tagged_clusters import reap
 from provision.errors import CreateFailed, LeftBehind, NoCapacity, ProvisionError, RefusedPlan
 

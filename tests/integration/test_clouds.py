@@ -110,7 +110,7 @@ def test_up_replaces_machine_terminated_elsewhere(gpuctl: CloudGpuctl) -> None:
 
 
 def test_up_tries_next_zone_when_first_has_no_capacity(gpuctl: CloudGpuctl) -> None:
-    first, second, _ = gpuctl.kind.places
+    first, second, _ = gpuctl.kind.zones
     gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {first: 0}})
     up = gpuctl.ok(*gpuctl.up_words)
     launches = [
@@ -127,8 +127,8 @@ def test_up_removes_all_if_capacity_is_for_some_only(gpuctl: CloudGpuctl) -> Non
     gpuctl.cloud.settings(capacity={gpuctl.kind.shape: {"*": COUNT - 1}})
     up = gpuctl(*gpuctl.up_words)
     assert up.status == 3, up.err
-    for place in gpuctl.kind.places:
-        assert place in up.err
+    for zone in gpuctl.kind.zones:
+        assert zone in up.err
     assert gpuctl.cloud.owned() == []
     assert gpuctl.cloud.state()["most_instances"] <= COUNT
     assert not (gpuctl.home / "clusters" / "default").exists()
@@ -147,10 +147,10 @@ def test_up_stops_after_first_quota_error(gpuctl: CloudGpuctl) -> None:
 
 
 def test_up_tries_next_zone_after_late_launch_failure(gpuctl: CloudGpuctl) -> None:
-    gpuctl.cloud.settings(late_failure={gpuctl.kind.places[0]: LATE_FAILURES[gpuctl.kind.provider]})
+    gpuctl.cloud.settings(late_failure={gpuctl.kind.zones[0]: LATE_FAILURES[gpuctl.kind.provider]})
     gpuctl.ok(*gpuctl.up_words)
     assert {instance["place"].split("/")[0] for instance in gpuctl.cloud.live_instances()} == {
-        gpuctl.kind.places[1]
+        gpuctl.kind.zones[1]
     }
 
 

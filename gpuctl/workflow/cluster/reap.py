@@ -13,10 +13,11 @@ from gpuctl.text import dollars, plural
 from inventories.errors import InventoryError
 from inventories.store import ClusterFolder
 from provision.cloud.find_or_create import all_gone
-from provision.cloud.interface import Cloud, Target
-from provision.cloud.scan import Sight, Where, look, name_of
-from provision.cloud.state import CloudFolder
-from provision.cloud.tagged_clusters import FoundCluster, Price, Survey, reap
+from provision.cloud.interface import Cloud
+from provision.cloud.records import Target
+from provision.cloud.scan import ScanResult, Scope, name_of, scan
+from provision.cloud.state import CloudState
+from provision.cloud.tagged_clusters import FoundCluster, Price, RegionContents, reap
 from provision.cloud.tags import read_time
 from provision.clouds import CLOUDS, installed
 from provision.errors import ProvisionError
@@ -36,7 +37,7 @@ class Which:
     expired: bool = False
     """Only those whose --ttl is over."""
 
-    def wants_network(self, found: Survey) -> bool:
+    def wants_network(self, found: RegionContents) -> bool:
         """Whether the shared network is to go, if no cluster goes.
 
         Where there is none, also with `expired`: it has no time limit of its own, and may cost money for ever.
@@ -69,33 +70,33 @@ class Outcome:
     failed: list[dict[str, Any]] = field(default_factory=list)
 
 
-def reap_all(app: App, where: Where, which: Which, *, dry_run: bool) -> dict[str, Any]:
+def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str, Any]:
     """Look, show, ask, remove; returns the document of `reap --json`.
 
     What can't be looked at, or can't be removed, keeps nothing else: it is told, and is in the document.
     """
     began = time.monotonic()
     now = datetime.now(UTC)
-    if not where.providers and not any(installed(name) for name in CLOUDS):
+    if not scope.providers and not any(installed(name) for name in CLOUDS):
         sdks = " ".join(sdk for _, sdk, _ in CLOUDS.values())
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
-    sight = look(where, _prices(app))
+    result = scan(scope, _prices(app))
     rows = [
         describe(cluster, now) | {"chosen": which.wants(cluster, now)}
-        for seen in sight.seen
-        for cluster in seen.survey.clusters
+        for found in result.found
+        for cluster in found.contents.clusters
     ]
-    _show(app, rows, sight)
-    _refuse_unknown(which, rows, sight)
+    _show(app, rows, result)
+    _refuse_unknown(which, rows, result)
     _refuse_ambiguous(which, rows)
     chosen = [
         Chosen(
-            cloud=seen.cloud,
-            clusters=tuple(c for c in seen.survey.clusters if which.wants(c, now)),
-            network=seen.survey.network,
+            cloud=found.cloud,
+            clusters=tuple(c for c in found.contents.clusters if which.wants(c, now)),
+            network=found.contents.network,
         )
-        for seen in sight.seen
-        if any(which.wants(c, now) for c in seen.survey.clusters) or which.wants_network(seen.survey)
+        for found in result.found
+        if any(which.wants(c, now) for c in found.contents.clusters) or which.wants_network(found.contents)
     ]
     outcome = Outcome()
     if chosen and not dry_run:
@@ -106,13 +107,13 @@ def reap_all(app: App, where: Where, which: Which, *, dry_run: bool) -> dict[str
             app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
     return {
         "clusters": rows,
-        "networks": [part for seen in sight.seen for part in seen.survey.network],
+        "networks": [part for found in result.found for part in found.contents.network],
         "removed": outcome.removed,
         "leftovers": [
             {"kind": left.kind, "id": left.id, "reason": left.reason} for left in outcome.leftovers
         ],
         "failed": outcome.failed,
-        "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in sight.problems],
+        "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in result.problems],
         "seconds": round(time.monotonic() - began, 3),
     }
 
@@ -129,7 +130,7 @@ def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
         "region": cluster.region,
         "compartment": cluster.compartment,
         "machines": list(cluster.machines),
-        "parts": list(cluster.parts),
+        "parts": list(cluster.resources),
         "since": cluster.since,
         "age_s": None if since is None else round((now - since).total_seconds()),
         "expires_at": cluster.expires_at,
@@ -162,38 +163,38 @@ def _prices(app: App) -> Callable[[Target], Price]:
     return at
 
 
-def _looked_at(sight: Sight) -> str:
-    places = dict.fromkeys(f"{seen.cloud.name} {seen.cloud.target.region}" for seen in sight.seen)
+def _looked_at(result: ScanResult) -> str:
+    places = dict.fromkeys(f"{found.cloud.name} {found.cloud.target.region}" for found in result.found)
     return "in " + ", ".join(places)
 
 
-def _show(app: App, rows: Sequence[dict[str, Any]], sight: Sight) -> None:
+def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
     if rows and not app.options.json:
         from gpuctl.tables.lists import found_table
 
         app.output.table(found_table(rows))
     if not rows:
-        app.output.say(f"no cluster of ours {_looked_at(sight)}")
-    for seen in sight.seen:
-        if seen.survey.network:
-            app.output.say(f"the shared network in {seen}: {plural(len(seen.survey.network), 'part')}")
-    for one in sight.passed_over:
+        app.output.say(f"no cluster of ours {_looked_at(result)}")
+    for found in result.found:
+        if found.contents.network:
+            app.output.say(f"the shared network in {found}: {plural(len(found.contents.network), 'part')}")
+    for one in result.passed_over:
         app.output.detail(f"not looked at: {one}")
-    for one in sight.problems:
+    for one in result.problems:
         app.output.error(f"not looked at: {one}")
 
 
-def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], sight: Sight) -> None:
+def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
     known = {row[key] for row in rows for key in ("cluster", "id")}
     for name in which.names:
         if name in known:
             continue
-        if sight.problems:
+        if result.problems:
             raise Attention(
-                f"No cluster {name!r} of ours was found {_looked_at(sight)}; it may be where we could not look. "
+                f"No cluster {name!r} of ours was found {_looked_at(result)}; it may be where we could not look. "
                 "Nothing was removed."
             )
-        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(sight)}. Nothing was removed.")
+        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}. Nothing was removed.")
 
 
 def _refuse_ambiguous(which: Which, rows: Sequence[dict[str, Any]]) -> None:
@@ -245,7 +246,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        files = CloudFolder(
+        files = CloudState(
             app.store.cluster(DEFAULT_CLUSTER)
         )  # the network's locks are beside every cluster's folder
         try:
@@ -275,7 +276,7 @@ def _gone(
 ) -> list[FoundCluster]:
     """The clusters of which nothing is left, as far as can be told."""
     left = {leftover.id for leftover in leftovers}
-    of = {cluster.id: {*cluster.machines, *_ids(cluster.parts)} for cluster in clusters}
+    of = {cluster.id: {*cluster.machines, *_ids(cluster.resources)} for cluster in clusters}
     if left - _ids(network) - set().union(*of.values()):
         return []  # it came up since, and may be anybody's
     return [cluster for cluster in clusters if not left & of[cluster.id]]
@@ -294,7 +295,7 @@ def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
 def _id_of(folder: ClusterFolder) -> str | None:
     """None: it is no rented cluster's, or not known to be."""
     try:
-        record = CloudFolder(folder).load()
+        record = CloudState(folder).load()
     except InventoryError:
         return None
     return record.id if record else None

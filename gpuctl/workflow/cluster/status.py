@@ -14,7 +14,7 @@ from gpuctl.workflow.training.open_runs import OpenRun, open_runs
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder
-from provision.cloud.state import CloudFolder
+from provision.cloud.state import CloudState
 from provision.clouds import CLOUDS
 from provision.pricing import spending
 from provision.pricing.prices import price_of
@@ -111,11 +111,11 @@ def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> fl
 
 def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
     """Of one machine, USD an hour on demand. None: not known, as of spot machines."""
-    record = CloudFolder(folder).load() if inventory.provider in CLOUDS else None
+    record = CloudState(folder).load() if inventory.provider in CLOUDS else None
     if record is None or record.spot:
         return None
     try:
-        price = price_of(CloudFolder(folder).home, record.shape, record.target.region)
+        price = price_of(CloudState(folder).home, record.shape, record.target.region)
     except InventoryError:
         return None  # a torn file of prices hides no machine
     return price.usd_per_hour if price else None
@@ -165,7 +165,7 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
     name = None if folder.exists() else provider_name(folder)
     if name is None:
         return None
-    record = CloudFolder(folder).load() if name in CLOUDS else None
+    record = CloudState(folder).load() if name in CLOUDS else None
     journal = folder.journal.read()
     if record is None:
         say(f"the first `up` of {folder.name} did not finish: {UNFINISHED}")
@@ -181,5 +181,5 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 def ending_of(folder: ClusterFolder, provider: str) -> str | None:
     """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
-    record = CloudFolder(folder).load() if provider in CLOUDS else None
+    record = CloudState(folder).load() if provider in CLOUDS else None
     return record.expires_at if record else None

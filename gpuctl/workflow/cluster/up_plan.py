@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.text import clean, nothing_ends, plural
 from inventories.driver import DriverPlan
-from provision.cloud.interface import PlannedResource, Terms
 from provision.cloud.planning.drivers import system_of
+from provision.cloud.records import PlannedResource, Terms
 from provision.pricing.prices import refresh_command
 from provision.provider import DAY_S, Plan
 

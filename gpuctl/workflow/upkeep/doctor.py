@@ -12,7 +12,7 @@ from gpuctl.options import App
 from inventories.errors import InventoryError
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.cloud.interface import Finding
+from provision.cloud.records import Finding
 from provision.errors import ProvisionError
 
 

@@ -12,8 +12,8 @@ from provision.aws import shapes
 from provision.aws.api import Api
 from provision.aws.images import lookup
 from provision.aws.images.lookup import Source
-from provision.cloud.interface import BootImage, CloudCluster
 from provision.cloud.planning.drivers import branch_of
+from provision.cloud.records import BootImage, CloudCluster
 from provision.pricing.catalog import nvidia_by_name
 
 ImageView = Mapping[str, Any]

@@ -13,7 +13,8 @@ from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowes
 from provision.aws.infrastructure.subnets import leads_to
 from provision.aws.requests import Request
 from provision.aws.resources import deletion
-from provision.cloud.interface import CloudCluster, Ensure, Part
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Resource
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
 from provision.progress import Progress
 from provision.provider import Say, quiet
@@ -113,7 +114,7 @@ def _remove(maker: Maker, nat: str, item: Item | None, say: Say) -> None:
     say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
     ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
     try:
-        found = {part.id: part for part in deletion.parts(maker.api)}
+        found = {resource.id: resource for resource in deletion.resources(maker.api)}
         for name in ids:
             if name in found:
                 _delete(maker, found[name])
@@ -121,13 +122,13 @@ def _remove(maker: Maker, nat: str, item: Item | None, say: Say) -> None:
         say(f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed.")
 
 
-def _delete(maker: Maker, part: Part) -> None:
+def _delete(maker: Maker, resource: Resource) -> None:
     """Raises Blocked at the deadline."""
     deadline = maker.clock.now() + GONE_TIMEOUT_S
     waits = PollWaits()
     while True:
         try:
-            return deletion.delete(maker.api, maker.clock, part)
+            return deletion.delete(maker.api, maker.clock, resource)
         except Blocked:
             if maker.clock.now() > deadline:
                 raise

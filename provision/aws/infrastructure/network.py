@@ -21,7 +21,8 @@ from provision.aws.infrastructure.security_group import ensure_group, ensure_key
 from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.aws.requests import filters, tagged, way_out
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ensure, Ground, Offer, Place
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Infrastructure, Offer, Zone
 from provision.errors import CloudError, Exists
 from provision.parallel import run_all, values
 
@@ -29,7 +30,9 @@ Found = Mapping[str, Sequence[Item]]
 """What each list had at the beginning, by the names of the reads."""
 
 
-def prepare(maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Ground:
+def prepare(
+    maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure
+) -> Infrastructure:
     """Network, group, key: see `Cloud.prepare`."""
     own = tagged(tags.CLUSTER_ID, cluster.id)
     shared = tagged(tags.CLUSTER, tags.NETWORK)
@@ -58,12 +61,17 @@ def prepare(maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, 
         efa=bool(offer.facts["efa_cards"]),
     )
     key = ensure_key(maker, cluster, public_key, ensure, found["keys"], read=reads["keys"])
-    return Ground(ids=ids | {"security_group": group, "key": key})
+    return Infrastructure(ids=ids | {"security_group": group, "key": key})
 
 
-def prepare_place(
-    maker: Maker, cluster: CloudCluster, offer: Offer, ground: Ground, place: Place, ensure: Ensure
-) -> Ground:
+def prepare_zone(
+    maker: Maker,
+    cluster: CloudCluster,
+    offer: Offer,
+    infrastructure: Infrastructure,
+    zone: Zone,
+    ensure: Ensure,
+) -> Infrastructure:
     """The zone's subnet with its way out, and a placement group where the type takes one."""
     reads: dict[str, Read] = {}
     if offer.facts["placement_group"]:
@@ -72,16 +80,16 @@ def prepare_place(
     if cluster.subnet_id is None:
         reads |= _subnet_reads(maker, cluster)
     found = _read_all(reads)
-    ids = dict(ground.ids) | {"subnet": cluster.subnet_id or ""}
+    ids = dict(infrastructure.ids) | {"subnet": cluster.subnet_id or ""}
     if cluster.subnet_id is None:
         make = _private_subnet if requests.is_private(cluster) else _public_subnet
-        places = (place, *(other for other in offer.places if other != place))
-        ids["subnet"] = make(maker, cluster, ids, places, ensure, found, reads)
+        zones = (zone, *(other for other in offer.zones if other != zone))
+        ids["subnet"] = make(maker, cluster, ids, zones, ensure, found, reads)
     if offer.facts["placement_group"]:
         ids["placement_group"] = _ensure_placement_group(
-            maker, cluster, place, ensure, found["groups"], read=reads["groups"]
+            maker, cluster, zone, ensure, found["groups"], read=reads["groups"]
         )
-    return Ground(ids=ids)
+    return Infrastructure(ids=ids)
 
 
 def _read_all(reads: Mapping[str, Read]) -> Found:
@@ -105,14 +113,14 @@ def _public_subnet(
     maker: Maker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
-    places: Sequence[Place],
+    zones: Sequence[Zone],
     ensure: Ensure,
     found: Found,
     reads: Mapping[str, Read],
 ) -> str:
     """The first zone's subnet, which leads to the internet gateway."""
     subnet = ensure_subnet(
-        maker, cluster, ids["vpc"], places[0], ensure, found["subnets"], read=reads["subnets"]
+        maker, cluster, ids["vpc"], zones[0], ensure, found["subnets"], read=reads["subnets"]
     )
     had = associate(maker, subnet, ids["route_table"], found["tables"], read=reads["tables"])
     if had is not None:  # `prepare` has seen to the route of the other one
@@ -124,7 +132,7 @@ def _private_subnet(
     maker: Maker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
-    places: Sequence[Place],
+    zones: Sequence[Zone],
     ensure: Ensure,
     found: Found,
     reads: Mapping[str, Read],
@@ -145,8 +153,8 @@ def _private_subnet(
             read=reads["nats"],
             addresses=maker.reader("describe_addresses", "Addresses", tagged(tags.CLUSTER, tags.NETWORK)),
             public_subnets={
-                place.zone: partial(_public_subnet, maker, cluster, ids, [place], ensure, found, reads)
-                for place in places
+                zone.name: partial(_public_subnet, maker, cluster, ids, [zone], ensure, found, reads)
+                for zone in zones
             },
         )
 
@@ -154,7 +162,7 @@ def _private_subnet(
     tables, subnets = found["tables"], found["subnets"]
     table = ensure_table(maker, cluster, vpc, ensure, tables, read=reads["tables"], private=True)
     subnet = ensure_subnet(
-        maker, cluster, vpc, places[0], ensure, subnets, read=reads["subnets"], private=True
+        maker, cluster, vpc, zones[0], ensure, subnets, read=reads["subnets"], private=True
     )
     had = associate(maker, subnet, table, tables, read=reads["tables"])
     if had is not None:
@@ -260,9 +268,9 @@ def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
 
 
 def _ensure_placement_group(
-    maker: Maker, cluster: CloudCluster, place: Place, ensure: Ensure, known: Sequence[Item], *, read: Read
+    maker: Maker, cluster: CloudCluster, zone: Zone, ensure: Ensure, known: Sequence[Item], *, read: Read
 ) -> str:
-    wanted = requests.placement_group(cluster, place.zone)
+    wanted = requests.placement_group(cluster, zone.name)
     name = str(wanted["GroupName"])
 
     def create(_: str) -> str:
@@ -270,7 +278,7 @@ def _ensure_placement_group(
         return name
 
     return maker.ensure(
-        f"placement-group {place.zone}",
+        f"placement-group {zone.name}",
         ensure,
         known,
         read=read,

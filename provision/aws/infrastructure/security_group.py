@@ -7,7 +7,8 @@ from typing import Any
 from provision.aws import requests
 from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
 from provision.aws.requests import Request
-from provision.cloud.interface import CloudCluster, Ensure
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster
 from provision.errors import Exists, Gone
 
 RULE_GONE = "InvalidPermission.NotFound"

@@ -6,7 +6,8 @@ from provision.aws import requests
 from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
 from provision.aws.requests import EVERYWHERE, Request, tags_in
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ensure, Place
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Zone
 from provision.errors import Exists
 
 
@@ -43,7 +44,7 @@ def ensure_subnet(
     maker: Maker,
     cluster: CloudCluster,
     vpc: str,
-    place: Place,
+    zone: Zone,
     ensure: Ensure,
     known: Sequence[Item],
     *,
@@ -53,17 +54,17 @@ def ensure_subnet(
     """The zone's public or private subnet. No table leads out of a new one: see `associate`."""
 
     def in_zone(items: Sequence[Item]) -> Item | None:
-        here = [s for s in _of_tier(items, vpc, private) if s["AvailabilityZone"] == place.zone]
+        here = [s for s in _of_tier(items, vpc, private) if s["AvailabilityZone"] == zone.name]
         return lowest(here, "SubnetId")
 
     def create(_: str) -> str:
         taken = [subnet["CidrBlock"] for subnet in known if subnet["VpcId"] == vpc]
-        cidr = requests.subnet_cidr(place.zone, taken, private=private)
-        wanted = requests.subnet(cluster, vpc, place.zone, cidr, private=private)
+        cidr = requests.subnet_cidr(zone.name, taken, private=private)
+        wanted = requests.subnet(cluster, vpc, zone.name, cidr, private=private)
         return maker.create("create_subnet", wanted, "Subnet", "SubnetId")
 
     return maker.ensure(
-        f"{_kind('subnet', private)} {place.zone}",
+        f"{_kind('subnet', private)} {zone.name}",
         ensure,
         known,
         read=read,

@@ -13,7 +13,7 @@ from provision.aws.requests import filters, ours, tags_in
 from provision.aws.resources.kinds import KINDS, Kind
 from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.interface import Part
+from provision.cloud.records import Resource
 from provision.errors import Blocked, CloudError, Gone
 from provision.parallel import run_all, values
 from provision.retry import PollWaits
@@ -33,7 +33,7 @@ _IN_USE = {
 """What EC2 answers, of some kinds, where something uses them."""
 
 
-def parts(api: Api) -> tuple[Part, ...]:
+def resources(api: Api) -> tuple[Resource, ...]:
     """Everything of ours in the region that is no instance and does not go with one."""
     reads: list[Callable[[], Sequence[Any]]] = [partial(_items, api, kind) for kind in KINDS]
     reads.append(partial(instances.listed, api, None))
@@ -49,7 +49,7 @@ def parts(api: Api) -> tuple[Part, ...]:
     )
 
 
-def listed(api: Api, kind: Kind) -> list[Part]:
+def listed(api: Api, kind: Kind) -> list[Resource]:
     """Ours of one kind, also what goes with an instance."""
     return [_part(kind, item, {}) for item in _items(api, kind)]
 
@@ -83,11 +83,11 @@ def _address_networks(gateways: Sequence[Item]) -> dict[str, str]:
     }
 
 
-def _part(kind: Kind, item: Item, networks: Mapping[str, str]) -> Part:
+def _part(kind: Kind, item: Item, networks: Mapping[str, str]) -> Resource:
     of = tags_in(item)
     name = str(item.get(kind.named, "")) if kind.named else of.get("Name", "")
     part_id = str(item.get(kind.id) or name)
-    return Part(
+    return Resource(
         kind=kind.name,
         id=part_id,
         name=name,
@@ -104,38 +104,42 @@ def _attached_vpc(item: Item) -> str | None:
     return next((str(one["VpcId"]) for one in item.get("Attachments", []) if "VpcId" in one), None)
 
 
-def delete(api: Api, clock: Clock, part: Part) -> None:
+def delete(api: Api, clock: Clock, resource: Resource) -> None:
     """Remove a part. Raises Blocked while something uses it, with the names of what does."""
-    assert tags.is_ours(part.tags), f"{part.id} is not ours"
-    kind = _BY_NAME[part.kind]
+    assert tags.is_ours(resource.tags), f"{resource.id} is not ours"
+    kind = _BY_NAME[resource.kind]
     try:
-        if part.kind == "internet-gateway":
-            _detach(api, part)
-        if part.kind == "route-table":
-            _disassociate(api, part)
-        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_whom(kind, part)))
+        if resource.kind == "internet-gateway":
+            _detach(api, resource)
+        if resource.kind == "route-table":
+            _disassociate(api, resource)
+        _refuse_unsuccessful(api, kind, api.call(kind.delete, again=True, **_whom(kind, resource)))
     except Gone:
         return
     except CloudError as error:
-        if not isinstance(error, Blocked) and error.code not in _IN_USE.get(part.kind, ()):
+        if not isinstance(error, Blocked) and error.code not in _IN_USE.get(resource.kind, ()):
             raise
-        holders = [*_attached_to(api, kind, part), *_interfaces(api, kind, part), *_inside(api, part)]
+        holders = [
+            *_attached_to(api, kind, resource),
+            *_interfaces(api, kind, resource),
+            *_inside(api, resource),
+        ]
         if not holders:
             raise
         more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
         raise Blocked(
-            f"The {part.kind} {part.id} in {api.region} is used by {', '.join(holders[:MOST_NAMED])}{more}.",
+            f"The {resource.kind} {resource.id} in {api.region} is used by {', '.join(holders[:MOST_NAMED])}{more}.",
             operation=error.operation,
             code=error.code,
         ) from error
     if kind.slow:
-        _await_gone(api, clock, kind, part)
+        _await_gone(api, clock, kind, resource)
 
 
-def _whom(kind: Kind, part: Part) -> dict[str, Any]:
+def _whom(kind: Kind, resource: Resource) -> dict[str, Any]:
     if kind.deleted_by_name:
-        return {kind.named or "": part.name}
-    return {f"{kind.id}s": [part.id]} if kind.deleted_in_a_list else {kind.id: part.id}
+        return {kind.named or "": resource.name}
+    return {f"{kind.id}s": [resource.id]} if kind.deleted_in_a_list else {kind.id: resource.id}
 
 
 def _refuse_unsuccessful(api: Api, kind: Kind, answer: Answer) -> None:
@@ -145,9 +149,11 @@ def _refuse_unsuccessful(api: Api, kind: Kind, answer: Answer) -> None:
         raise translate(refused, service="ec2", operation=operation, region=api.region)
 
 
-def _disassociate(api: Api, part: Part) -> None:
+def _disassociate(api: Api, resource: Resource) -> None:
     """Free a route table of subnets: of those that are gone, too, where a cloud keeps their association."""
-    for table in api.pages("describe_route_tables", "RouteTables", Filters=filters(route_table_id=part.id)):
+    for table in api.pages(
+        "describe_route_tables", "RouteTables", Filters=filters(route_table_id=resource.id)
+    ):
         for association in table.get("Associations", []):
             if not association.get("Main"):
                 with contextlib.suppress(Gone):
@@ -158,34 +164,37 @@ def _disassociate(api: Api, part: Part) -> None:
                     )
 
 
-def _detach(api: Api, part: Part) -> None:
+def _detach(api: Api, resource: Resource) -> None:
     found = api.pages(
-        "describe_internet_gateways", "InternetGateways", Filters=filters(internet_gateway_id=part.id)
+        "describe_internet_gateways", "InternetGateways", Filters=filters(internet_gateway_id=resource.id)
     )
     for attachment in [a for gateway in found for a in gateway.get("Attachments", [])]:
         try:
             api.call(
-                "detach_internet_gateway", again=True, InternetGatewayId=part.id, VpcId=attachment["VpcId"]
+                "detach_internet_gateway",
+                again=True,
+                InternetGatewayId=resource.id,
+                VpcId=attachment["VpcId"],
             )
         except Gone:
             continue  # detached since it was listed
 
 
-def _await_gone(api: Api, clock: Clock, kind: Kind, part: Part) -> None:
+def _await_gone(api: Api, clock: Clock, kind: Kind, resource: Resource) -> None:
     deadline = clock.now() + GONE_WITHIN_S
     waits = PollWaits()
-    while part.id in {other.id for other in listed(api, kind)}:
+    while resource.id in {other.id for other in listed(api, kind)}:
         if clock.now() > deadline:
             minutes = f", which can take {kind.ends_within_s / 60:.0f} minutes" if kind.ends_within_s else ""
-            raise Blocked(f"The {part.kind} {part.id} in {api.region} is being deleted{minutes}.")
+            raise Blocked(f"The {resource.kind} {resource.id} in {api.region} is being deleted{minutes}.")
         clock.sleep(waits.next())
 
 
-def _attached_to(api: Api, kind: Kind, part: Part) -> list[str]:
+def _attached_to(api: Api, kind: Kind, resource: Resource) -> list[str]:
     """The instances that a volume or a network interface is attached to, whosever they are."""
     if not kind.attachable:
         return []
-    which = [{"Name": f"{kind.name}-id", "Values": [part.id]}]
+    which = [{"Name": f"{kind.name}-id", "Values": [resource.id]}]
     found = api.pages(kind.list, kind.key, Filters=which)
     return [
         f"instance {a['InstanceId']}" if "InstanceId" in a else f"attachment {a.get('AttachmentId', '')}"
@@ -194,21 +203,21 @@ def _attached_to(api: Api, kind: Kind, part: Part) -> list[str]:
     ]
 
 
-def _associated_with(api: Api, part: Part) -> list[str]:
+def _associated_with(api: Api, resource: Resource) -> list[str]:
     """The network interface that has an Elastic IP; just after a NAT gateway's end, none is shown any more."""
-    found = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=part.id))
+    found = api.pages("describe_addresses", "Addresses", Filters=filters(allocation_id=resource.id))
     holders = [f"network interface {a.get('NetworkInterfaceId', '')}" for a in found if "AssociationId" in a]
     return holders or ["something that AWS does not name"]
 
 
-def _interfaces(api: Api, kind: Kind, part: Part) -> list[str]:
+def _interfaces(api: Api, kind: Kind, resource: Resource) -> list[str]:
     """The network interfaces that use a part, whosever they are."""
     if kind.holds is None:
         return []
     found = api.pages(
         "describe_network_interfaces",
         "NetworkInterfaces",
-        Filters=[{"Name": kind.holds, "Values": [part.id]}],
+        Filters=[{"Name": kind.holds, "Values": [resource.id]}],
     )
     return [_interface_name(interface) for interface in found]
 
@@ -219,18 +228,18 @@ def _interface_name(interface: Item) -> str:
     return f"network interface {interface['NetworkInterfaceId']}" + (f" ({owner})" if owner else "")
 
 
-def _inside(api: Api, part: Part) -> list[str]:
+def _inside(api: Api, resource: Resource) -> list[str]:
     """What somebody else has put into our VPC, or lets our group in."""
-    if part.kind == "security-group":
-        which = [{"Name": "ip-permission.group-id", "Values": [part.id]}]
+    if resource.kind == "security-group":
+        which = [{"Name": "ip-permission.group-id", "Values": [resource.id]}]
         found = api.pages("describe_security_groups", "SecurityGroups", Filters=which)
-        others = [group["GroupId"] for group in found if group["GroupId"] != part.id]
+        others = [group["GroupId"] for group in found if group["GroupId"] != resource.id]
         return [f"the rules of security group {other}" for other in others]
-    if part.kind == "elastic-ip":
-        return _associated_with(api, part)
-    if part.kind != "vpc":
+    if resource.kind == "elastic-ip":
+        return _associated_with(api, resource)
+    if resource.kind != "vpc":
         return []
-    here = filters(vpc_id=part.id)
+    here = filters(vpc_id=resource.id)
     groups = api.pages("describe_security_groups", "SecurityGroups", Filters=here)
     subnets = api.pages("describe_subnets", "Subnets", Filters=here)
     tables = api.pages("describe_route_tables", "RouteTables", Filters=here)

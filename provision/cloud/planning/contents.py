@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from provision.cloud.interface import (
+from provision.cloud.records import (
     CloudCluster,
     Instance,
     NewMachine,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Part, PlannedRequest, PlannedResource, Preview
+from provision.cloud.records import CloudCluster, PlannedRequest, PlannedResource, Preview, Resource
 
 Call = tuple[str, dict[str, Any]]
 """An operation and its body."""
@@ -13,20 +13,20 @@ Call = tuple[str, dict[str, Any]]
 class Previewer:
     """Collects the requests and the resources of a preview, in the order in which they are made."""
 
-    def __init__(self, cluster: CloudCluster, parts: Sequence[Part]) -> None:
+    def __init__(self, cluster: CloudCluster, resources: Sequence[Resource]) -> None:
         self._cluster = cluster
-        self._parts = [part for part in parts if not part.going]
+        self._existing = [resource for resource in resources if not resource.going]
         self._requests: list[PlannedRequest] = []
         self._resources: list[PlannedResource] = []
 
-    def shared(self, kind: str, wanted: Callable[[Part], bool] = lambda _: True) -> str | None:
+    def shared(self, kind: str, wanted: Callable[[Resource], bool] = lambda _: True) -> str | None:
         """The id of a part of the network that all clusters share, where it is there."""
-        return self._find(kind, lambda part: tags.is_shared(part.tags) and wanted(part))
+        return self._find(kind, lambda resource: tags.is_shared(resource.tags) and wanted(resource))
 
-    def own(self, kind: str, wanted: Callable[[Part], bool] = lambda _: True) -> str | None:
+    def own(self, kind: str, wanted: Callable[[Resource], bool] = lambda _: True) -> str | None:
         """The id of a part of this cluster, where it is there."""
         return self._find(
-            kind, lambda part: part.tags.get(tags.CLUSTER_ID) == self._cluster.id and wanted(part)
+            kind, lambda resource: resource.tags.get(tags.CLUSTER_ID) == self._cluster.id and wanted(resource)
         )
 
     def add(
@@ -65,6 +65,9 @@ class Previewer:
         """What was collected."""
         return Preview(requests=tuple(self._requests), resources=tuple(self._resources))
 
-    def _find(self, kind: str, wanted: Callable[[Part], bool]) -> str | None:
+    def _find(self, kind: str, wanted: Callable[[Resource], bool]) -> str | None:
         # The lowest id is the one that everybody takes where a race has made several.
-        return min((part.id for part in self._parts if part.kind == kind and wanted(part)), default=None)
+        return min(
+            (resource.id for resource in self._existing if resource.kind == kind and wanted(resource)),
+            default=None,
+        )

@@ -7,7 +7,7 @@ from datetime import datetime
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from provision.cloud import tags
-from provision.cloud.interface import BootImage, CloudCluster, Instance, Offer, Part
+from provision.cloud.records import BootImage, CloudCluster, Instance, Offer, Resource
 from provision.errors import NoCapacity, RefusedPlan
 from provision.pricing.spending import expires_at, ttl_text
 
@@ -144,15 +144,17 @@ def _typed(option: str, name: str, value: object) -> str:
 
 
 def refuse_other_network(
-    record: CloudCluster, wanted: CloudCluster, parts: Iterable[Part], *, private: bool
+    record: CloudCluster, wanted: CloudCluster, resources: Iterable[Resource], *, private: bool
 ) -> None:
     """Raise RefusedPlan where parts of the cluster are tagged for another network than is asked for now.
 
     `parts`: all of ours in the region. `private`: the cluster will need the network's private parts. Such a tag
     tells everybody else what they may remove.
     """
-    own = [part for part in parts if part.tags.get(tags.CLUSTER_ID) == record.id]
-    stale = [f"{part.kind} {part.id}" for part in own if tags.is_private(part.tags) != private]
+    own = [resource for resource in resources if resource.tags.get(tags.CLUSTER_ID) == record.id]
+    stale = [
+        f"{resource.kind} {resource.id}" for resource in own if tags.is_private(resource.tags) != private
+    ]
     if stale:
         options = " and ".join(
             OPTIONS[name] for name in NETWORK if getattr(record, name) != getattr(wanted, name)
@@ -170,7 +172,7 @@ def refuse_over_limits(offer: Offer, count: int) -> None:
         return
     told = ", ".join(f"{left} in {zone}" for zone, left in offer.room.items())
     raise NoCapacity(
-        f"{count} {offer.shape} need {needed} GPUs in one place, and the account's limits leave {told}. Nothing "
+        f"{count} {offer.shape} need {needed} GPUs in one zone, and the account's limits leave {told}. Nothing "
         f"was created. `gpuctl doctor --shape {offer.shape} --count {count}` names the limit and where to raise it."
     )
 

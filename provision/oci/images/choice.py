@@ -7,8 +7,8 @@ GPU-Optimized VMI, Oracle's own build of Oracle Linux for GPUs, Ubuntu, on which
 from dataclasses import replace
 
 from inventories.errors import InvalidInput
-from provision.cloud.interface import CloudCluster, Terms
 from provision.cloud.planning.drivers import branch_of
+from provision.cloud.records import CloudCluster, Terms
 from provision.errors import Denied, Gone
 from provision.oci.api import Api
 from provision.oci.errors import policy_for

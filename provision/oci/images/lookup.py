@@ -10,8 +10,8 @@ from difflib import SequenceMatcher
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.cloud.interface import BootImage, Terms
 from provision.cloud.planning.drivers import System, system_of
+from provision.cloud.records import BootImage, Terms
 from provision.errors import Gone
 from provision.oci.api import Api, Json
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from inventories.errors import InvalidInput
 from inventories.suggest import nearest
-from provision.cloud.interface import Ensure, Offer, Terms
+from provision.cloud.interface import Ensure
+from provision.cloud.records import Offer, Terms
 from provision.errors import Denied, Gone, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api, Json

@@ -10,7 +10,8 @@ from functools import partial
 
 from inventories.errors import InvalidInput
 from provision.cloud import tags
-from provision.cloud.interface import CloudCluster, Ensure, Ground
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Infrastructure
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
@@ -31,7 +32,7 @@ _SHARED_KINDS = (
 )
 
 
-def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Ground:
+def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Infrastructure:
     """As `Cloud.prepare` says, but for the marketplace."""
     wanted = _ssh_cidrs(cluster)
     if cluster.subnet_id:
@@ -45,7 +46,7 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
             partial(shared.subnet, vcn_id),
             partial(_firewall, api, shared.shelf, cluster, vcn_id, wanted, ensure),
         )
-    return Ground(
+    return Infrastructure(
         ids={
             "vcn": vcn_id,
             "subnet": subnet_id,

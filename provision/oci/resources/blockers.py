@@ -1,6 +1,6 @@
 """What stands in the way of deleting a part, by name; OCI's own answer names one of them at most."""
 
-from provision.cloud.interface import Part
+from provision.cloud.records import Resource
 from provision.oci.api import Api, Json
 from provision.oci.resources.kinds import KINDS, is_live, list_kind
 from provision.parallel import run_all, values
@@ -8,28 +8,28 @@ from provision.parallel import run_all, values
 _VCN_KINDS = tuple(kind for kind in KINDS if kind not in ("vcn", "compute-cluster", "boot-volume"))
 
 
-def blockers(api: Api, part: Part) -> list[str]:
+def blockers(api: Api, resource: Resource) -> list[str]:
     """What uses it, ours or not, as far as the compartment's lists tell."""
-    if part.kind == "nsg":
-        members = api.list_all("network.list_network_security_group_vnics", part.id)
+    if resource.kind == "nsg":
+        members = api.list_all("network.list_network_security_group_vnics", resource.id)
         return [f"VNIC {member['vnicId']} of {member.get('resourceId') or 'nobody'}" for member in members]
-    if part.kind == "compute-cluster":
-        machines = api.listed("compute.list_instances", compute_cluster_id=part.id)
+    if resource.kind == "compute-cluster":
+        machines = api.listed("compute.list_instances", compute_cluster_id=resource.id)
         return [f"instance {machine['id']}" for machine in machines if is_live(machine)]
-    if part.kind == "subnet":
-        return _of_subnet(api, part.id)
-    if part.kind in ("route-table", "security-list"):
+    if resource.kind == "subnet":
+        return _of_subnet(api, resource.id)
+    if resource.kind in ("route-table", "security-list"):
         return [
             f"subnet {view['id']}"
             for view in _live(api, "subnet")
-            if part.id in (view.get("routeTableId"), *view.get("securityListIds", ()))
+            if resource.id in (view.get("routeTableId"), *view.get("securityListIds", ()))
         ]
-    if part.kind == "vcn":
-        return _of_vcn(api, part.id)
+    if resource.kind == "vcn":
+        return _of_vcn(api, resource.id)
     return [
         f"route-table {view['id']}"
         for view in _live(api, "route-table")
-        if any(route["networkEntityId"] == part.id for route in view.get("routeRules", ()))
+        if any(route["networkEntityId"] == resource.id for route in view.get("routeRules", ()))
     ]
 
 

@@ -5,7 +5,7 @@ has to lack it too.
 """
 
 from provision.cloud import tags
-from provision.cloud.interface import Part
+from provision.cloud.records import Resource
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
@@ -18,12 +18,12 @@ DELETE_PATIENCE_S = 15.0
 MOST_NAMED = 5
 
 
-def all_parts(api: Api) -> tuple[Part, ...]:
+def all_resources(api: Api) -> tuple[Resource, ...]:
     """Everything of ours, also what is on its way out."""
     kinds = tuple(KINDS)
     found = values(run_all(lambda kind: list_kind(api, kind), kinds))
     return tuple(
-        Part(
+        Resource(
             kind=kind,
             id=view["id"],
             name=view.get("displayName") or "",
@@ -37,71 +37,73 @@ def all_parts(api: Api) -> tuple[Part, ...]:
     )
 
 
-def delete(api: Api, part: Part) -> None:
+def delete(api: Api, resource: Resource) -> None:
     """As `Cloud.delete` says."""
-    assert tags.is_ours(part.tags), f"{part.kind} {part.id} is not ours"
-    operation = KINDS[part.kind].operation("delete")
+    assert tags.is_ours(resource.tags), f"{resource.kind} {resource.id} is not ours"
+    operation = KINDS[resource.kind].operation("delete")
     try:
-        api.call(operation, part.id, again=True)
+        api.call(operation, resource.id, again=True)
     except Gone:
-        return _must_be_unlisted(api, part)
+        return _must_be_unlisted(api, resource)
     except Blocked as error:
         # It is also the answer for what is being deleted already.
-        state = _state(api, part)
+        state = _state(api, resource)
         if state in GONE:
             return None
         if state not in GOING:
-            raise _blocked(api, part, error) from error
-    return _wait_gone(api, part)
+            raise _blocked(api, resource, error) from error
+    return _wait_gone(api, resource)
 
 
-def _wait_gone(api: Api, part: Part) -> None:
+def _wait_gone(api: Api, resource: Resource) -> None:
     deadline = api.clock.now() + DELETE_PATIENCE_S
     waits = PollWaits()
     going = False
-    while (state := _state(api, part)) not in GONE:
+    while (state := _state(api, resource)) not in GONE:
         if state in GOING:
             going = True
         elif going:
             # A subnet that still holds a network interface is taken back from TERMINATING.
-            raise _blocked(api, part, Blocked(f"OCI gave up deleting the {part.kind} {part.id}.", code=state))
+            raise _blocked(
+                api, resource, Blocked(f"OCI gave up deleting the {resource.kind} {resource.id}.", code=state)
+            )
         if api.clock.now() > deadline:
-            raise Blocked(f"The {part.kind} {part.id} is still {state}.", code=state)
+            raise Blocked(f"The {resource.kind} {resource.id} is still {state}.", code=state)
         api.clock.sleep(waits.next())
 
 
-def _state(api: Api, part: Part) -> str:
+def _state(api: Api, resource: Resource) -> str:
     """Its state now; TERMINATED where a list has it no more."""
     try:
-        view: Json = api.call(KINDS[part.kind].operation("get"), part.id)
+        view: Json = api.call(KINDS[resource.kind].operation("get"), resource.id)
     except Gone:
-        _must_be_unlisted(api, part)
+        _must_be_unlisted(api, resource)
         return "TERMINATED"
     return str(view.get("lifecycleState"))
 
 
-def _must_be_unlisted(api: Api, part: Part) -> None:
+def _must_be_unlisted(api: Api, resource: Resource) -> None:
     """Raise Denied where a list still has what could not be found by its id."""
     deadline = api.clock.now() + DELETE_PATIENCE_S
     waits = PollWaits()
-    while any(view["id"] == part.id and is_live(view) for view in list_kind(api, part.kind)):
+    while any(view["id"] == resource.id and is_live(view) for view in list_kind(api, resource.kind)):
         if api.clock.now() > deadline:
-            operation = KINDS[part.kind].operation("delete").partition(".")[2]
+            operation = KINDS[resource.kind].operation("delete").partition(".")[2]
             raise Denied(
-                f"OCI lists the {part.kind} {part.id}, but says that it can't be found. This policy statement "
-                f"is probably missing: `{policy_for(operation, api.compartment)}`.",
+                f"OCI lists the {resource.kind} {resource.id}, but says that it can't be found. This policy "
+                f"statement is probably missing: `{policy_for(operation, api.compartment)}`.",
                 operation=operation,
                 code="NotAuthorizedOrNotFound",
             )
         api.clock.sleep(waits.next())
 
 
-def _blocked(api: Api, part: Part, error: CloudError) -> Blocked:
+def _blocked(api: Api, resource: Resource, error: CloudError) -> Blocked:
     try:
-        found = blockers(api, part)
+        found = blockers(api, resource)
         more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
         named = ", ".join(found[:MOST_NAMED]) + more
     except CloudError as other:
         named = f"something that can't be found out ({other})"
-    message = f"The {part.kind} {part.id} is still used by {named}." if named else str(error)
+    message = f"The {resource.kind} {resource.id} is still used by {named}." if named else str(error)
     return Blocked(message, operation=error.operation, code=error.code)

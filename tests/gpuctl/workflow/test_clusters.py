@@ -20,7 +20,7 @@ from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import Store
-from provision.cloud.interface import CloudCluster, Target
+from provision.cloud.records import CloudCluster, Target
 from provision.cloud.state import CloudFolder
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -11,9 +11,9 @@ from gpuctl import cli, root_help
 from gpuctl.workflow.cluster import reap
 from inventories.run import Run, RunNode
 from inventories.store import Store
-from provision.cloud.interface import Target
-from provision.cloud.scan import Seen, Sight
-from provision.cloud.tagged_clusters import FoundCluster, Survey
+from provision.cloud.records import Target
+from provision.cloud.scan import Found, ScanResult
+from provision.cloud.tagged_clusters import FoundCluster, RegionContents
 
 ALL = ("clean", "clusters", "reap")
 NONE = ("completion", "shapes")
@@ -41,7 +41,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
             provider="aws",
             region="region-a",
             machines=(f"{name}-machine",),
-            parts=(),
+            resources=(),
             since="2026-11-22T10:00:00+00:00",
             expires_at=None,
             hourly_usd=None,
@@ -49,8 +49,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
         for name, one, owner in each
     )
     cloud = StubClouds().connect(Target(provider="aws"))
-    seen = Seen(cloud=cloud, survey=Survey(clusters=clusters, network=()))
-    monkeypatch.setattr(reap, "look", lambda _where, _price: Sight(seen=(seen,), unseen=()))
+    seen = Found(cloud=cloud, contents=RegionContents(clusters=clusters, network=()))
+    monkeypatch.setattr(reap, "scan", lambda _scope, _price: ScanResult(found=(seen,), failed=()))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from inventories.codec import plain
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
-from provision.cloud.interface import PlannedRequest, PlannedResource, Terms
+from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
 

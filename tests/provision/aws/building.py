@@ -12,7 +12,7 @@ import pytest
 from inventories.store import Journal
 from provision.aws.cloud import AwsCloud
 from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.interface import CloudCluster, Ground, Instance, NewMachine, Offer, Place, Target
+from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Target, Zone
 from provision.errors import Blocked
 from provision.provider import Say, quiet
 from tests.fakes.client import FakeCloud, start_fake
@@ -74,21 +74,21 @@ class User:
             say=say,
         )
 
-    def ground(self, cluster: CloudCluster, offer: Offer, place: Place | None = None) -> Ground:
-        ground = self.cloud.prepare(cluster, offer, PUBLIC_KEY, self.ensure)
-        return self.cloud.prepare_place(cluster, offer, ground, place or offer.places[0], self.ensure)
+    def infrastructure(self, cluster: CloudCluster, offer: Offer, zone: Zone | None = None) -> Infrastructure:
+        infrastructure = self.cloud.prepare(cluster, offer, PUBLIC_KEY, self.ensure)
+        return self.cloud.prepare_zone(cluster, offer, infrastructure, zone or offer.zones[0], self.ensure)
 
     def launch(
-        self, cluster: CloudCluster, count: int = 2, *, token: str = "t" * 32, place: Place | None = None
+        self, cluster: CloudCluster, count: int = 2, *, token: str = "t" * 32, zone: Zone | None = None
     ) -> tuple[str, ...]:
         """Ground, request, send; the ids."""
         offer = self.cloud.offer(cluster)
-        ground = self.ground(cluster, offer, place)
+        infrastructure = self.infrastructure(cluster, offer, zone)
         machines = [
             NewMachine(name=f"{cluster.name}-{rank}", rank=rank, user_data=USER_DATA) for rank in range(count)
         ]
-        where = place or offer.places[0]
-        (request,) = self.cloud.requests(cluster, offer, ground, where, token, machines)
+        where = zone or offer.zones[0]
+        (request,) = self.cloud.requests(cluster, offer, infrastructure, where, token, machines)
         return self.cloud.send(request)
 
     def remove_all(self) -> None:

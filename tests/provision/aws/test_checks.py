@@ -9,7 +9,7 @@ import pytest
 from provision.aws import checks, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
-from provision.cloud.interface import CloudCluster, Finding
+from provision.cloud.records import CloudCluster, Finding
 from provision.errors import CloudError
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import a_cluster

@@ -13,7 +13,8 @@ from provision.aws import api, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
 from provision.clock import SystemClock
-from provision.cloud.interface import Cloud, NewMachine, Part, Place, Target
+from provision.cloud.interface import Cloud
+from provision.cloud.records import NewMachine, Resource, Target, Zone
 from provision.parallel import run_all
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock, User, a_cluster, operations, running
@@ -27,7 +28,7 @@ def test_launch_creates_tagged_machines_and_is_idempotent(user: User, fake: Fake
     assert [m.id for m in sorted(machines, key=lambda m: m.rank or 0)] == list(ids)
     assert sorted(machine.rank or 0 for machine in machines) == [0, 1, 2]
     assert all(m.public_ip and m.private_ip and m.tags["gpuctl-launch"] == "t" * 32 for m in machines)
-    assert {m.place for m in machines} == {Place(zone="us-east-1a")}
+    assert {m.zone for m in machines} == {Zone(name="us-east-1a")}
     ec2 = boto3.client("ec2")
     ours: Any = [{"Name": "tag-key", "Values": ["gpuctl"]}]
     volumes = ec2.describe_volumes(Filters=ours)["Volumes"]
@@ -84,10 +85,10 @@ def test_launch_refuses_a_token_whose_machines_ended(user: User) -> None:
 def test_launch_into_a_removed_network_raises_gone(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
+    infrastructure = user.infrastructure(cluster, offer)
     user.remove_all()
     machine = NewMachine(name="demo-0", rank=0, user_data="#cloud-config\n{}\n")
-    (request,) = user.cloud.requests(cluster, offer, ground, offer.places[0], "u" * 32, [machine])
+    (request,) = user.cloud.requests(cluster, offer, infrastructure, offer.zones[0], "u" * 32, [machine])
     with pytest.raises(errors.Gone):
         user.cloud.send(request)
 
@@ -108,7 +109,7 @@ def test_teardown_removes_all_aws_resources(user: User, fake: FakeCloud) -> None
     running(user, 2)
     user.remove_all()
     assert not fake.owned()
-    assert user.cloud.parts() == ()
+    assert user.cloud.resources() == ()
 
 
 def test_terminate_ends_the_rest_when_an_id_is_gone(user: User) -> None:
@@ -145,29 +146,33 @@ def test_teardown_survives_lost_replies(user: User, fake: FakeCloud) -> None:
 def test_delete_of_a_used_part_names_the_user(user: User) -> None:
     (machine,) = user.launch(a_cluster(), 1)
     running(user, 1)
-    parts = {part.kind: part for part in user.cloud.parts()}
+    resources = {resource.kind: resource for resource in user.cloud.resources()}
     for kind in ("security-group", "subnet"):
         with pytest.raises(errors.Blocked, match=f"used by network interface eni-[0-9a-f]+ \\({machine}\\)"):
-            user.cloud.delete(parts[kind])
+            user.cloud.delete(resources[kind])
     with pytest.raises(errors.Blocked):
-        user.cloud.delete(parts["placement-group"])
+        user.cloud.delete(resources["placement-group"])
     user.cloud.terminate([machine])
     user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
-    subnet = parts["subnet"].id
+    subnet = resources["subnet"].id
     with pytest.raises(errors.Blocked, match=f"subnet {subnet}"):
-        user.cloud.delete(parts["vpc"])
+        user.cloud.delete(resources["vpc"])
 
 
 def test_delete_names_a_foreign_group_that_references_ours(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
-    ground = user.ground(cluster, user.cloud.offer(cluster))
+    infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
-    made = ec2.create_security_group(GroupName="theirs", Description="theirs", VpcId=ground.ids["vpc"])
-    pair: Any = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": ground.ids["security_group"]}]}]
+    made = ec2.create_security_group(
+        GroupName="theirs", Description="theirs", VpcId=infrastructure.ids["vpc"]
+    )
+    pair: Any = [
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": infrastructure.ids["security_group"]}]}
+    ]
     ec2.authorize_security_group_ingress(GroupId=made["GroupId"], IpPermissions=pair)
-    (part,) = [part for part in user.cloud.parts() if part.kind == "security-group"]
+    (resource,) = [resource for resource in user.cloud.resources() if resource.kind == "security-group"]
     with pytest.raises(errors.Blocked, match=f"security group {made['GroupId']}"):
-        user.cloud.delete(part)
+        user.cloud.delete(resource)
     ec2.delete_security_group(GroupId=made["GroupId"])
     user.remove_all()
     assert not fake.owned()
@@ -176,12 +181,12 @@ def test_delete_names_a_foreign_group_that_references_ours(user: User, fake: Fak
 def test_parts_lists_a_leftover_volume(user: User, fake: FakeCloud) -> None:
     user.launch(a_cluster(), 1)
     running(user, 1)
-    assert "volume" not in {part.kind for part in user.cloud.parts()}
+    assert "volume" not in {resource.kind for resource in user.cloud.resources()}
     tags: Any = [{"Key": key, "Value": value} for key, value in tags_of_a_cluster().items()]
     made = boto3.client("ec2").create_volume(
         AvailabilityZone="us-east-1a", Size=8, TagSpecifications=[{"ResourceType": "volume", "Tags": tags}]
     )
-    (volume,) = [part for part in user.cloud.parts() if part.kind == "volume"]
+    (volume,) = [resource for resource in user.cloud.resources() if resource.kind == "volume"]
     assert (volume.id, volume.stage) == (made["VolumeId"], 0)
     user.remove_all()
     assert not fake.owned()
@@ -209,9 +214,11 @@ def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: 
     tagged(disk, interface)
     found = attachable(user)
     assert set(found) == {disk, interface}
-    for part in found.values():
-        with pytest.raises(errors.Blocked, match=f"The {part.kind} {part.id} .* by instance {stranger}"):
-            user.cloud.delete(part)
+    for resource in found.values():
+        with pytest.raises(
+            errors.Blocked, match=f"The {resource.kind} {resource.id} .* by instance {stranger}"
+        ):
+            user.cloud.delete(resource)
     user.cloud.terminate([own])
     user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
     assert set(attachable(user)) == {disk, interface}
@@ -221,18 +228,24 @@ def test_parts_lists_resources_attached_to_a_foreign_instance(user: User, fake: 
     assert not fake.owned()
 
 
-def attachable(user: User) -> dict[str, Part]:
-    return {part.id: part for part in user.cloud.parts() if part.kind in ("volume", "network-interface")}
+def attachable(user: User) -> dict[str, Resource]:
+    return {
+        resource.id: resource
+        for resource in user.cloud.resources()
+        if resource.kind in ("volume", "network-interface")
+    }
 
 
 def test_parts_lists_a_leftover_network_interface(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
-    ground = user.ground(cluster, user.cloud.offer(cluster))
-    made = boto3.client("ec2").create_network_interface(SubnetId=ground.ids["subnet"])["NetworkInterface"]
+    infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
+    made = boto3.client("ec2").create_network_interface(SubnetId=infrastructure.ids["subnet"])[
+        "NetworkInterface"
+    ]
     assert attachable(user) == {}
     tagged(made["NetworkInterfaceId"])
-    (part,) = attachable(user).values()
-    assert part.tags == tags_of_a_cluster()
+    (resource,) = attachable(user).values()
+    assert resource.tags == tags_of_a_cluster()
     user.remove_all()
     assert not fake.owned()
 
@@ -240,7 +253,7 @@ def test_parts_lists_a_leftover_network_interface(user: User, fake: FakeCloud) -
 def test_parts_and_instances_raise_when_a_list_is_refused(user: User, fake: FakeCloud) -> None:
     fake.fault(operation="DescribeVolumes", times=0, status=403, code="UnauthorizedOperation")
     with pytest.raises(errors.Denied, match="ec2:DescribeVolumes"):
-        user.cloud.parts()
+        user.cloud.resources()
     fake.fault(operation="DescribeInstances", times=0, status=400, code="InvalidParameterValue")
     with pytest.raises(errors.CloudError):
         user.cloud.instances()

@@ -12,11 +12,11 @@ from inventories.errors import InvalidInput
 from provision.aws import instances, preview, quotas, requests, shapes
 from provision.aws.images import lookup
 from provision.aws.infrastructure import security_group
-from provision.cloud.interface import Ground, NewMachine, Offer, Place
+from provision.cloud.records import Infrastructure, NewMachine, Offer, Zone
 from tests.provision.aws.building import USER_DATA, a_cluster
 
-GROUND = Ground(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})
-ZONE = Place(zone="us-east-1b")
+GROUND = Infrastructure(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})
+ZONE = Zone(name="us-east-1b")
 ONE_EFA = {"efa_cards": [0], "first_card_interfaces": 15}
 NO_EFA = {"efa_cards": [], "first_card_interfaces": 4}
 P4D = {"efa_cards": [0, 1, 2, 3], "first_card_interfaces": 15}
@@ -31,7 +31,7 @@ def an_offer(shape: str = "g5.12xlarge", **facts: Any) -> Offer:
         image_name="an image",
         user="ubuntu",
         disk_gb=200,
-        places=(ZONE,),
+        zones=(ZONE,),
         hourly_usd=5.672,
         billed_when_stopped=False,
         facts={"root_device": "/dev/sda1", "other_devices": [], "placement_group": True, **ONE_EFA, **facts},
@@ -48,7 +48,7 @@ def pairs(**tags: str) -> list[dict[str, str]]:
 
 def test_run_instances_request_is_exact() -> None:
     cluster = a_cluster(image="Deep Learning *", expires_at="2026-11-21T13:00:00Z")
-    ground = Ground(ids={**GROUND.ids, "placement_group": "a-group"})
+    infrastructure = Infrastructure(ids={**GROUND.ids, "placement_group": "a-group"})
     tags = pairs(
         gpuctl="demo",
         gpuctl_cluster_id="a1b2c3d4e5f60718",
@@ -60,7 +60,7 @@ def test_run_instances_request_is_exact() -> None:
         Name="demo",
     )
     kinds = ("instance", "volume", "network-interface")
-    assert requests.run_instances(cluster, an_offer(), ground, ZONE, "token", machines(0, 1, 3)) == {
+    assert requests.run_instances(cluster, an_offer(), infrastructure, ZONE, "token", machines(0, 1, 3)) == {
         "ImageId": "ami-1",
         "InstanceType": "g5.12xlarge",
         "MinCount": 3,
@@ -140,8 +140,8 @@ def test_run_instances_truncates_a_long_image_tag() -> None:
 
 
 def card(index: int, device: int, kind: str | None = None) -> dict[str, Any]:
-    place = {"NetworkCardIndex": index, "DeviceIndex": device}
-    return place | ({"InterfaceType": kind} if kind else {})
+    zone = {"NetworkCardIndex": index, "DeviceIndex": device}
+    return zone | ({"InterfaceType": kind} if kind else {})
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_cloud import CONSISTENCY_S, PLACES, StubCloud, StubClouds, StubMachine, World
+from stub_cloud import CONSISTENCY_S, ZONES, StubCloud, StubClouds, StubMachine, World
 
 from inventories.store import ClusterFolder, Journal
 from provision.cloud import tags
 from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.interface import CloudCluster, Ground, Instance, Place, Target
-from provision.cloud.launching import ENDED_TIMEOUT_S, Gang
-from provision.cloud.state import CloudFolder, Launch
+from provision.cloud.launching import ENDED_TIMEOUT_S, Launching
+from provision.cloud.records import CloudCluster, Infrastructure, Instance, Target, Zone
+from provision.cloud.state import CloudState, Launch
 from provision.errors import (
     BadCredentials,
     Capacity,
@@ -86,16 +86,16 @@ class Scene:
             consistency_s=cloud.consistency_s,
         )
 
-        def ground_at(place: Place) -> Ground:
-            ground = cloud.prepare(self.cluster, offer, "ssh-ed25519 AAAA", ensure)
-            return cloud.prepare_place(self.cluster, offer, ground, place, ensure)
+        def infrastructure_at(zone: Zone) -> Infrastructure:
+            infrastructure = cloud.prepare(self.cluster, offer, "ssh-ed25519 AAAA", ensure)
+            return cloud.prepare_zone(self.cluster, offer, infrastructure, zone, ensure)
 
-        return Gang(
+        return Launching(
             cloud,
             self.folder,
             self.cluster,
             offer,
-            ground_at=ground_at,
+            infrastructure_at=infrastructure_at,
             public_key="ssh-ed25519 AAAA",
             journal=journal,
             clock=self.clouds.clock,
@@ -142,7 +142,7 @@ class Scene:
         assert [m.id for m in self.world.living() if m.tags.get(tags.LAUNCH) in undone] == []
 
 
-class WatchedFolder(CloudFolder):
+class WatchedFolder(CloudState):
     """Tells its scene what is written."""
 
     scene: Scene
@@ -216,11 +216,11 @@ def test_launch_with_lost_reply_and_no_capacity_moves_to_next_zone(scene: Scene,
             machine.listed_at += LATE_S if machine.rank == 1 else 0
         raise Unclear("No answer.")
 
-    scene.world.on("send", lose, match=of_rank(1, PLACES[0]), performed=performed)
-    scene.world.on("send", Capacity("None.", code="OutOfHostCapacity"), match=of_rank(2, PLACES[0]))
+    scene.world.on("send", lose, match=of_rank(1, ZONES[0]), performed=performed)
+    scene.world.on("send", Capacity("None.", code="OutOfHostCapacity"), match=of_rank(2, ZONES[0]))
     machines = scene.fill()
     scene.check()
-    assert {machine.place.zone for machine in machines} == {PLACES[1]}
+    assert {machine.zone.name for machine in machines} == {ZONES[1]}
     assert scene.states == ["running", "undone"]
 
 
@@ -310,10 +310,10 @@ def test_second_ctrl_c_leaves_the_rollback_to_the_next_launch(scene: Scene) -> N
 
 def test_launch_moves_to_the_next_zone_after_late_capacity_error(scene: Scene) -> None:
     error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
-    scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 1 and m.zone == PLACES[0])
+    scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 1 and m.zone == ZONES[0])
     machines = scene.fill()
     scene.check()
-    assert {machine.place.zone for machine in machines} == {PLACES[1]}
+    assert {machine.zone.name for machine in machines} == {ZONES[1]}
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -322,10 +322,10 @@ def test_launch_without_capacity_anywhere_leaves_no_machines(scene: Scene, late:
         error = Capacity("Out of host capacity.", code="OutOfHostCapacity")
         scene.world.fail_late(error, after_s=12, match=lambda m: m.rank == 2)
     else:
-        scene.world.capacity = dict.fromkeys(PLACES, 2)
+        scene.world.capacity = dict.fromkeys(ZONES, 2)
     with pytest.raises(NoCapacity) as caught:
         scene.fill()
-    assert all(place in str(caught.value) for place in PLACES)
+    assert all(zone in str(caught.value) for zone in ZONES)
     assert scene.world.living() == []
     assert scene.world.peak <= 3
     assert set(scene.states) == {"undone"}
@@ -341,7 +341,7 @@ def test_launch_over_quota_stops_after_the_first_zone(scene: Scene, late: bool) 
         scene.world.quota = 2
     with pytest.raises(NoCapacity, match="limit is 2"):
         scene.fill()
-    assert {request["zone"] for request in scene.world.sent} == {PLACES[0]}
+    assert {request["zone"] for request in scene.world.sent} == {ZONES[0]}
     assert scene.world.living() == []
     scene.check_undone()
 
@@ -353,7 +353,7 @@ def test_failed_launch_warns_of_a_billed_network_without_machines(
 ) -> None:
     scene.network_hourly_usd = 0.05 * billed
     if why == "capacity":
-        scene.world.capacity = dict.fromkeys(PLACES, 0)
+        scene.world.capacity = dict.fromkeys(ZONES, 0)
     if why == "quota":
         scene.world.quota = 0
     if why == "no ground":
@@ -472,7 +472,7 @@ def test_launch_killed_at_any_call_is_completed_by_the_next(scene: Scene, call: 
 @pytest.mark.parametrize("skip", range(0, 24, 3))
 def test_launch_killed_during_rollback_is_completed_by_the_next(scene: Scene, skip: int) -> None:
     scene.world.fail_late(
-        Capacity("None.", code="OutOfHostCapacity"), after_s=12, match=lambda m: m.zone == PLACES[0]
+        Capacity("None.", code="OutOfHostCapacity"), after_s=12, match=lambda m: m.zone == ZONES[0]
     )
     looks = 0
 
@@ -547,11 +547,11 @@ def test_launch_waits_for_ending_machines_first(scene: Scene) -> None:
 
 
 def test_launch_adds_machines_only_in_the_zone_of_the_others(scene: Scene) -> None:
-    scene.world.capacity[PLACES[0]] = 0
+    scene.world.capacity[ZONES[0]] = 0
     scene.fill(2)
     scene.world.capacity = {}
-    assert {m.place.zone for m in scene.fill(3)} == {PLACES[1]}
-    scene.world.capacity[PLACES[1]] = 3
+    assert {m.zone.name for m in scene.fill(3)} == {ZONES[1]}
+    scene.world.capacity[ZONES[1]] = 3
     with pytest.raises(NoCapacity):
         scene.fill(4)
     scene.check(3)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_cloud import ACCOUNT, CONSISTENCY_S, PLACES, REGION, StubClouds, World
+from stub_cloud import ACCOUNT, CONSISTENCY_S, REGION, ZONES, StubClouds, World
 
 from inventories import codec
 from inventories.driver import NO_DRIVER, DriverPlan
@@ -20,10 +20,11 @@ from inventories.spec import Spec
 from inventories.store import ClusterFolder, Store
 from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.interface import Cloud, CloudCluster, Finding, Target
+from provision.cloud.interface import Cloud
 from provision.cloud.planning.caller_address import AddressUnknown
 from provision.cloud.provider import CloudProvider
-from provision.cloud.state import CloudFolder
+from provision.cloud.records import CloudCluster, Finding, Target
+from provision.cloud.state import CloudState
 from provision.cloud.teardown import remove
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.pricing import prices
@@ -58,7 +59,7 @@ class Scene:
 
     @property
     def record(self) -> CloudCluster:
-        record = CloudFolder(self.folder).load()
+        record = CloudState(self.folder).load()
         assert record is not None
         return record
 
@@ -96,7 +97,7 @@ class Scene:
     def time_is_over(self) -> None:
         """The time that the machines were given has passed, and they have ended."""
         over = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
-        CloudFolder(self.folder).save(replace(self.record, expires_at=over))
+        CloudState(self.folder).save(replace(self.record, expires_at=over))
         for machine in self.world.machines.values():
             machine.tags[tags.EXPIRES] = over
         self.world.end_all()
@@ -169,7 +170,7 @@ def test_up_refuses_to_move_a_cluster_that_has_resources(scene: Scene, what: str
 
 
 def test_up_refuses_to_move_a_cluster_that_only_has_a_network(scene: Scene) -> None:
-    scene.world.capacity = dict.fromkeys(PLACES, 0)
+    scene.world.capacity = dict.fromkeys(ZONES, 0)
     with pytest.raises(NoCapacity):
         scene.up()
     assert scene.world.there("nsg") != []
@@ -304,7 +305,7 @@ def test_up_without_ttl_after_expiry_clears_or_renews_the_end(scene: Scene) -> N
 def test_up_keeps_the_end_time_of_living_machines(scene: Scene) -> None:
     scene.up(ttl_s=TTL_S)
     soon = (datetime.now(UTC) + timedelta(minutes=30)).isoformat(timespec="seconds")
-    CloudFolder(scene.folder).save(replace(scene.record, expires_at=soon))
+    CloudState(scene.folder).save(replace(scene.record, expires_at=soon))
     for ttl_s in (TTL_S, None):
         scene.up(ttl_s=ttl_s)
         assert scene.record.expires_at == soon
@@ -446,7 +447,7 @@ def test_up_does_not_reuse_options_of_ended_machines(scene: Scene) -> None:
     record, request = scene.record, scene.world.sent[-1]
     assert (record.spot, record.public_ip, record.subnet_id) == (False, True, None)
     assert (request["spot"], request["public_ip"]) == (False, True)
-    assert request["subnet"] in {part.id for part in scene.world.there("subnet")}
+    assert request["subnet"] in {resource.id for resource in scene.world.there("subnet")}
 
 
 @pytest.mark.parametrize(("name", "what"), [("oci", "OCI SDK"), ("aws", "SDK")])

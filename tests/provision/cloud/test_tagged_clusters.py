@@ -10,9 +10,9 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision.cloud import scan, tags
-from provision.cloud.interface import Instance, Part, Place, Target
-from provision.cloud.scan import Sight, Where, look
-from provision.cloud.tagged_clusters import FoundCluster, survey
+from provision.cloud.records import Instance, Resource, Target, Zone
+from provision.cloud.scan import ScanResult, Scope
+from provision.cloud.tagged_clusters import FoundCluster, list_clusters
 from provision.errors import BadCredentials, CloudError, Denied, Unclear
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -27,14 +27,14 @@ def an_instance(of: dict[str, str], number: int = 1, **changes: Any) -> Instance
         rank=0,
         state="running",
         shape="big",
-        place=Place(zone="z"),
+        zone=Zone(name="z"),
         launched_at="2026-11-21T11:00:00+00:00",
     )
     return replace(plain, **changes)
 
 
-def a_part(of: dict[str, str], kind: str = "vpc", number: int = 1) -> Part:
-    return Part(kind=kind, id=f"{kind}-{number}", name="", tags=of, stage=0)
+def a_part(of: dict[str, str], kind: str = "vpc", number: int = 1) -> Resource:
+    return Resource(kind=kind, id=f"{kind}-{number}", name="", tags=of, stage=0)
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class Region:
 
     target: Target
     machines: tuple[Instance, ...] = ()
-    things: tuple[Part, ...] = ()
+    things: tuple[Resource, ...] = ()
     machines_error: CloudError | None = None
     parts_error: CloudError | None = None
     all_regions: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Region:
             raise self.machines_error
         return self.machines
 
-    def parts(self) -> tuple[Part, ...]:
+    def resources(self) -> tuple[Resource, ...]:
         if self.parts_error:
             raise self.parts_error
         return self.things
@@ -80,22 +80,22 @@ class Region:
 class World:
     """Clouds by provider, region and compartment; a configured region each; what is not set up."""
 
-    places: dict[tuple[str, str, str | None], Region] = field(default_factory=dict)
+    zones: dict[tuple[str, str, str | None], Region] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=lambda: {"oci": "fra", "aws": "iad"})
     absent: set[str] = field(default_factory=set)
 
     def add(self, provider: str, region: str, compartment: str | None = None, **has: Any) -> None:
         target = Target(provider=provider, region=region, compartment=compartment, account="root")
-        self.places[provider, region, compartment] = Region(target=target, **has)
+        self.zones[provider, region, compartment] = Region(target=target, **has)
 
     def connect(self, target: Target) -> Region:
         if target.provider in self.absent:
             raise BadCredentials(f"There is no configuration of {target.provider}.")
         region = target.region or self.homes[target.provider]
-        if not any(place[:2] == (target.provider, region) for place in self.places):
+        if not any(zone[:2] == (target.provider, region) for zone in self.zones):
             raise InvalidInput(f"{target.provider} has no region '{region}'.")
         compartment = target.compartment or ("root" if target.provider == "oci" else None)
-        return self.places[target.provider, region, compartment]
+        return self.zones[target.provider, region, compartment]
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -105,51 +105,51 @@ class World:
             patch.setattr(scan, "installed", lambda _: True)
             yield
 
-    def look(self, price: Callable[[str], float | None] = lambda _: 2.0, **where: Any) -> Sight:
+    def scan(self, price: Callable[[str], float | None] = lambda _: 2.0, **scope: Any) -> ScanResult:
         with self.used():
-            return look(Where(**where), lambda _: price)
+            return scan.scan(Scope(**scope), lambda _: price)
 
 
-def found_in(sight: Sight) -> dict[str, list[str]]:
-    return {str(seen): [cluster.name for cluster in seen.survey.clusters] for seen in sight.seen}
+def found_in(result: ScanResult) -> dict[str, list[str]]:
+    return {str(found): [cluster.name for cluster in found.contents.clusters] for found in result.found}
 
 
-def told(sight: Sight) -> list[str]:
-    return [str(one) for one in sight.problems]
+def told(result: ScanResult) -> list[str]:
+    return [str(one) for one in result.problems]
 
 
-def surveyed(**has: Any) -> tuple[FoundCluster, ...]:
+def clusters_in(**has: Any) -> tuple[FoundCluster, ...]:
     region = Region(target=Target(provider="aws", region="iad"), **has)
-    return survey(region, lambda _: 2.0).clusters  # type: ignore[arg-type]
+    return list_clusters(region, lambda _: 2.0).clusters  # type: ignore[arg-type]
 
 
 def test_survey_groups_resources_by_cluster_id() -> None:
-    first, second = surveyed(
+    first, second = clusters_in(
         machines=(an_instance(OURS, 1), an_instance(OURS, 2), an_instance(OTHERS, 3)),
         things=(a_part(OURS), a_part(tags.of_network("ada@desk"), number=2)),
     )
-    assert (first.name, first.machines, first.parts) == ("default", ("i-1", "i-2"), ("vpc vpc-1",))
+    assert (first.name, first.machines, first.resources) == ("default", ("i-1", "i-2"), ("vpc vpc-1",))
     assert (second.name, second.owner, second.machines) == ("second", "bob@desk", ("i-3",))
 
 
 @pytest.mark.parametrize("of", [{"gpuctl": "my-bastion"}, {"gpuctl-cluster-id": "7"}, {"Name": "gpuctl"}])
 def test_survey_ignores_resources_without_gpuctl_tags(of: dict[str, str]) -> None:
-    assert surveyed(machines=(an_instance(of),), things=(a_part(of),)) == ()
+    assert clusters_in(machines=(an_instance(of),), things=(a_part(of),)) == ()
 
 
 def test_survey_ignores_ended_machines() -> None:
-    assert surveyed(machines=(an_instance(OURS, state="ended"),)) == ()
+    assert clusters_in(machines=(an_instance(OURS, state="ended"),)) == ()
 
 
 def test_survey_cost_counts_from_each_machines_launch() -> None:
     late = an_instance(OURS, 2, launched_at="2026-11-21T11:30:00+00:00")
-    (found,) = surveyed(machines=(an_instance(OURS, 1), late))
+    (found,) = clusters_in(machines=(an_instance(OURS, 1), late))
     assert found.hourly_usd == 4.0
     assert found.cost_usd(NOW) == pytest.approx(3.0)
 
 
 def test_survey_cost_is_unknown_with_a_spot_machine() -> None:
-    (found,) = surveyed(machines=(an_instance(OURS, 1, spot=True), an_instance(OURS, 2)))
+    (found,) = clusters_in(machines=(an_instance(OURS, 1, spot=True), an_instance(OURS, 2)))
     assert found.hourly_usd is None
     assert found.cost_usd(NOW) is None
 
@@ -170,7 +170,7 @@ def test_survey_reports_expiry_by_the_latest_valid_tag(
     ends: list[str], expires_at: str | None, over: bool
 ) -> None:
     machines = tuple(an_instance(OURS | {tags.EXPIRES: end}, n) for n, end in enumerate(ends))
-    (found,) = surveyed(machines=machines, things=(a_part(OURS),))
+    (found,) = clusters_in(machines=machines, things=(a_part(OURS),))
     assert found.expires_at == expires_at
     assert found.expired(NOW) is over
 
@@ -179,35 +179,35 @@ def test_reap_reports_bad_credentials_and_continues_elsewhere() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),))
     world.add("oci", "fra", "root", list_error=BadCredentials("OCI refused ListCompartments."))
-    sight = world.look()
-    assert found_in(sight) == {"aws iad": ["default"]}
-    assert told(sight) == ["oci fra: OCI refused ListCompartments."]
+    result = world.scan()
+    assert found_in(result) == {"aws iad": ["default"]}
+    assert told(result) == ["oci fra: OCI refused ListCompartments."]
 
 
 def test_reap_skips_an_unconfigured_cloud_unless_requested() -> None:
     world = World(absent={"oci"})
     world.add("aws", "iad")
-    sight = world.look()
-    assert told(sight) == []
-    assert [str(one) for one in sight.passed_over] == ["oci: There is no configuration of oci."]
+    result = world.scan()
+    assert told(result) == []
+    assert [str(one) for one in result.passed_over] == ["oci: There is no configuration of oci."]
     with pytest.raises(BadCredentials, match="no configuration of oci"):
-        world.look(providers=("oci",))
-    assert told(world.look(providers=("oci", "aws"))) == ["oci: There is no configuration of oci."]
+        world.scan(providers=("oci",))
+    assert told(world.scan(providers=("oci", "aws"))) == ["oci: There is no configuration of oci."]
 
 
 def test_reap_searches_a_region_only_in_the_cloud_that_has_it() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),))
     world.add("oci", "fra", "root")
-    sight = world.look(regions=("iad",))
-    assert found_in(sight) == {"aws iad": ["default"]}
-    assert told(sight) == []
-    assert told(world.look(regions=("iad", "idd"))) == [
+    result = world.scan(regions=("iad",))
+    assert found_in(result) == {"aws iad": ["default"]}
+    assert told(result) == []
+    assert told(world.scan(regions=("iad", "idd"))) == [
         "oci idd: oci has no region 'idd'.",
         "aws idd: aws has no region 'idd'.",
     ]
     with pytest.raises(InvalidInput, match="no region 'idd'"):
-        world.look(regions=("idd",))
+        world.scan(regions=("idd",))
 
 
 def test_reap_reports_a_silent_region_and_lists_the_others() -> None:
@@ -215,17 +215,17 @@ def test_reap_reports_a_silent_region_and_lists_the_others() -> None:
     world.add("aws", "iad", machines=(an_instance(OURS),), all_regions=("iad", "dub", "hnd"))
     world.add("aws", "dub", machines_error=Unclear("No answer."))
     world.add("aws", "hnd", machines=(an_instance(OTHERS),))
-    sight = world.look(providers=("aws",), all_regions=True)
-    assert found_in(sight) == {"aws iad": ["default"], "aws hnd": ["second"]}
-    assert told(sight) == ["aws dub: No answer."]
+    result = world.scan(providers=("aws",), all_regions=True)
+    assert found_in(result) == {"aws iad": ["default"], "aws hnd": ["second"]}
+    assert told(result) == ["aws dub: No answer."]
 
 
 def test_reap_without_region_list_searches_the_default_region() -> None:
     world = World()
     world.add("aws", "iad", machines=(an_instance(OURS),), list_error=Denied("Not allowed."))
-    sight = world.look(providers=("aws",), all_regions=True)
-    assert found_in(sight)["aws iad"] == ["default"]
-    assert "aws: Not allowed." in told(sight)
+    result = world.scan(providers=("aws",), all_regions=True)
+    assert found_in(result)["aws iad"] == ["default"]
+    assert "aws: Not allowed." in told(result)
 
 
 def compartments(**inner: Any) -> World:
@@ -238,10 +238,10 @@ def compartments(**inner: Any) -> World:
 
 
 def test_reap_skips_denied_compartments_when_one_is_readable() -> None:
-    sight = compartments(machines=(an_instance(OURS),)).look(providers=("oci",))
-    assert found_in(sight) == {"oci fra mine": ["default"]}
-    assert told(sight) == []
-    assert [str(one) for one in sight.passed_over] == [
+    result = compartments(machines=(an_instance(OURS),)).scan(providers=("oci",))
+    assert found_in(result) == {"oci fra mine": ["default"]}
+    assert told(result) == []
+    assert [str(one) for one in result.passed_over] == [
         "oci fra: Not allowed.",
         "oci fra other: Not allowed.",
     ]
@@ -249,15 +249,15 @@ def test_reap_skips_denied_compartments_when_one_is_readable() -> None:
 
 def test_reap_fails_when_the_named_compartment_is_denied() -> None:
     with pytest.raises(Denied, match="oci fra other: Not allowed"):
-        compartments().look(providers=("oci",), compartment="other")
+        compartments().scan(providers=("oci",), compartment="other")
 
 
 def test_reap_fails_when_every_compartment_is_denied() -> None:
     world = compartments(machines_error=Denied("Not allowed."))
     with pytest.raises(Denied, match="oci fra mine: Not allowed"):
-        world.look(providers=("oci",))
+        world.scan(providers=("oci",))
     world.add("aws", "iad")
-    assert told(world.look()) == [
+    assert told(world.scan()) == [
         "oci fra: Not allowed.",
         "oci fra mine: Not allowed.",
         "oci fra other: Not allowed.",
@@ -267,17 +267,17 @@ def test_reap_fails_when_every_compartment_is_denied() -> None:
 def test_reap_reports_a_compartment_that_does_not_answer() -> None:
     world = compartments(machines_error=Unclear("No answer."))
     world.add("oci", "fra", "other", machines=(an_instance(OTHERS),))
-    sight = world.look(providers=("oci",))
-    assert found_in(sight) == {"oci fra other": ["second"]}
-    assert told(sight) == ["oci fra mine: No answer."]
+    result = world.scan(providers=("oci",))
+    assert found_in(result) == {"oci fra other": ["second"]}
+    assert told(result) == ["oci fra mine: No answer."]
 
 
 def test_reap_lists_machines_when_other_resources_are_denied() -> None:
-    sight = compartments(machines=(an_instance(OURS),), parts_error=Denied("No VCNs for you.")).look(
+    result = compartments(machines=(an_instance(OURS),), parts_error=Denied("No VCNs for you.")).scan(
         providers=("oci",)
     )
-    assert found_in(sight) == {"oci fra mine": ["default"]}
-    assert told(sight) == ["oci fra mine: No VCNs for you."]
+    assert found_in(result) == {"oci fra mine": ["default"]}
+    assert told(result) == ["oci fra mine: No VCNs for you."]
 
 
 def test_reap_that_fails_everywhere_shortens_the_error() -> None:
@@ -287,5 +287,5 @@ def test_reap_that_fails_everywhere_shortens_the_error() -> None:
     for region in regions[1:]:
         world.add("aws", region, machines_error=Unclear("No answer."))
     with pytest.raises(Unclear) as caught:
-        world.look(providers=("aws",), all_regions=True)
+        world.scan(providers=("aws",), all_regions=True)
     assert str(caught.value).endswith("aws hnd: No answer. So it is at 2 other places.")

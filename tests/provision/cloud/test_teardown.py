@@ -9,7 +9,7 @@ import pytest
 from stub_cloud import StubClouds, StubMachine, World
 
 from provision.cloud import tags
-from provision.cloud.interface import Part, Target
+from provision.cloud.records import Resource, Target
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S, ENDED_TIMEOUT_S, Removed, remove
 from provision.errors import BadCredentials, Blocked, CloudError, Denied, LeftBehind, Throttled, Unclear
 
@@ -26,19 +26,19 @@ class Scene:
 
     clouds: StubClouds = field(default_factory=StubClouds)
     world: World = field(init=False)
-    vcn: Part = field(init=False)
-    gateway: Part = field(init=False)
-    subnet: Part = field(init=False)
-    nsg: Part = field(init=False)
+    vcn: Resource = field(init=False)
+    gateway: Resource = field(init=False)
+    subnet: Resource = field(init=False)
+    nsg: Resource = field(init=False)
     machines: list[StubMachine] = field(init=False)
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.world = self.clouds.world()
-        self.vcn = self.world.add_part("vcn", NETWORK)
-        self.gateway = self.world.add_part("gateway", NETWORK)
-        self.subnet = self.world.add_part("subnet", NETWORK)
-        self.nsg = self.world.add_part("nsg", OURS)
+        self.vcn = self.world.add_resource("vcn", NETWORK)
+        self.gateway = self.world.add_resource("gateway", NETWORK)
+        self.subnet = self.world.add_resource("subnet", NETWORK)
+        self.nsg = self.world.add_resource("nsg", OURS)
         self.machines = [self.add(rank, age_s=900) for rank in range(3)]
 
     @property
@@ -68,8 +68,8 @@ def scene() -> Scene:
     return Scene()
 
 
-def is_part(part: Part) -> Callable[[Any], bool]:
-    return lambda argument: argument.id == part.id
+def is_part(resource: Resource) -> Callable[[Any], bool]:
+    return lambda argument: argument.id == resource.id
 
 
 def test_teardown_removes_machines_then_parts_then_network(scene: Scene) -> None:
@@ -120,7 +120,7 @@ def test_teardown_denied_for_one_machine_ends_the_others(scene: Scene) -> None:
     assert by_id[kept.id].kind == "instance"
     assert "No permission" in by_id[kept.id].reason
     assert by_id[scene.nsg.id].kind == "nsg"
-    assert {part.kind for part in scene.world.there()} >= {"nsg", "vcn", "subnet"}
+    assert {resource.kind for resource in scene.world.there()} >= {"nsg", "vcn", "subnet"}
     assert scene.time < 2 * BLOCKED_TIMEOUT_S
     scene.world.calm()
     assert scene.down() == Removed(leftovers=())
@@ -162,14 +162,14 @@ def test_teardown_waits_with_few_requests_for_an_unending_machine(scene: Scene) 
 @pytest.mark.parametrize("of", ["nsg", "machine"])
 def test_teardown_keeps_a_network_another_cluster_uses(scene: Scene, of: str) -> None:
     if of == "nsg":
-        theirs = scene.world.add_part("nsg", THEIRS).id
+        theirs = scene.world.add_resource("nsg", THEIRS).id
     else:
         theirs = scene.world.add_machine(THEIRS, rank=0, age_s=900).id
     removed = scene.down()
     assert removed == Removed(leftovers=(), network_users=("other",))
     assert scene.nsg not in scene.world.there()
     network = {scene.vcn.id, scene.gateway.id, scene.subnet.id}
-    assert {part.id for part in scene.world.there()} >= network
+    assert {resource.id for resource in scene.world.there()} >= network
     assert not scene.touched() & {theirs, *network}
 
 
@@ -180,13 +180,13 @@ def test_teardown_ignores_ended_machines_of_other_clusters(scene: Scene) -> None
 
 
 def test_teardown_keeps_the_network_for_a_cluster_that_appears(scene: Scene) -> None:
-    scene.world.on("delete", lambda _: scene.world.add_part("nsg", THEIRS), match=is_part(scene.nsg))
+    scene.world.on("delete", lambda _: scene.world.add_resource("nsg", THEIRS), match=is_part(scene.nsg))
     assert scene.down().network_users == ("other",)
     assert not scene.touched() & {scene.vcn.id, scene.gateway.id, scene.subnet.id}
 
 
 def test_teardown_stops_network_removal_when_a_cluster_appears(scene: Scene) -> None:
-    scene.world.on("delete", lambda _: scene.world.add_part("nsg", THEIRS), match=is_part(scene.gateway))
+    scene.world.on("delete", lambda _: scene.world.add_resource("nsg", THEIRS), match=is_part(scene.gateway))
     removed = scene.down()
     assert removed == Removed(leftovers=(), network_users=("other",))
     assert not scene.touched() & {scene.vcn.id, scene.subnet.id}
@@ -197,12 +197,12 @@ def test_teardown_stops_waiting_for_a_blocked_network_when_reused(scene: Scene) 
     scene.world.blocked_until[scene.subnet.id] = 100
     scene.world.on(
         "delete",
-        lambda _: scene.world.add_part("nsg", THEIRS),
-        match=lambda part: part.id == scene.subnet.id and scene.time > 40,
+        lambda _: scene.world.add_resource("nsg", THEIRS),
+        match=lambda resource: resource.id == scene.subnet.id and scene.time > 40,
     )
     removed = scene.down()
     assert removed == Removed(leftovers=(), network_users=("other",))
-    assert {part.kind for part in scene.world.there()} >= {"subnet", "vcn", "nsg"}
+    assert {resource.kind for resource in scene.world.there()} >= {"subnet", "vcn", "nsg"}
 
 
 PRIVATE_NETWORK = tags.of_network("me@here", private=True)
@@ -210,10 +210,10 @@ THEIRS_PRIVATE = tags.of_cluster("other", "cluster-2", "she@there", private=True
 
 
 def test_teardown_removes_nat_with_the_last_private_cluster(scene: Scene) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
-    theirs = scene.world.add_part("nsg", THEIRS)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
+    theirs = scene.world.add_resource("nsg", THEIRS)
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
-    assert {part.id for part in scene.world.there()} == {
+    assert {resource.id for resource in scene.world.there()} == {
         theirs.id,
         scene.vcn.id,
         scene.gateway.id,
@@ -223,18 +223,18 @@ def test_teardown_removes_nat_with_the_last_private_cluster(scene: Scene) -> Non
 
 
 def test_teardown_keeps_nat_another_private_cluster_uses(scene: Scene) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     theirs = scene.world.add_machine(THEIRS_PRIVATE, rank=0, age_s=900)
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
     shared = {nat.id, scene.vcn.id, scene.gateway.id, scene.subnet.id}
-    assert {part.id for part in scene.world.there()} == shared
+    assert {resource.id for resource in scene.world.there()} == shared
     assert not scene.touched() & {theirs.id, *shared}
 
 
 def test_teardown_names_a_blocked_nat_while_the_network_is_shared(scene: Scene) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     scene.world.blocked_until[nat.id] = 1e9
-    scene.world.add_part("nsg", THEIRS)
+    scene.world.add_resource("nsg", THEIRS)
     removed = scene.down()
     assert [left.id for left in removed.leftovers] == [nat.id]
     assert removed.network_users == ("other",)
@@ -243,7 +243,7 @@ def test_teardown_names_a_blocked_nat_while_the_network_is_shared(scene: Scene) 
 @pytest.mark.parametrize("why", [Denied("No permission."), Blocked("Used.")], ids=["denied", "blocked"])
 def test_teardown_removes_nat_though_a_security_group_stays(scene: Scene, why: CloudError) -> None:
     """What may cost money does not wait for what is free."""
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     scene.world.on("delete", why, match=is_part(scene.nsg), times=1e9)
     assert [left.id for left in scene.down().leftovers] == [scene.nsg.id]
     assert nat not in scene.world.there()
@@ -254,7 +254,7 @@ def test_teardown_removes_nat_though_a_security_group_stays(scene: Scene, why: C
 
 
 def test_teardown_names_nat_and_security_group_that_stay(scene: Scene) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     scene.world.on(
         "delete", Denied("No permission."), match=lambda p: p.id in (scene.nsg.id, nat.id), times=1e9
     )
@@ -262,8 +262,8 @@ def test_teardown_names_nat_and_security_group_that_stay(scene: Scene) -> None:
 
 
 def test_teardown_keeps_a_used_nat_though_a_security_group_stays(scene: Scene) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
-    scene.world.add_part("nsg", THEIRS_PRIVATE)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
+    scene.world.add_resource("nsg", THEIRS_PRIVATE)
     scene.world.on("delete", Denied("No permission."), match=is_part(scene.nsg), times=1e9)
     assert [left.id for left in scene.down().leftovers] == [scene.nsg.id]
     assert nat in scene.world.there()
@@ -271,9 +271,9 @@ def test_teardown_keeps_a_used_nat_though_a_security_group_stays(scene: Scene) -
 
 @pytest.mark.parametrize("needed", [False, True])
 def test_teardown_names_unused_nat_with_an_unending_machine(scene: Scene, needed: bool) -> None:
-    nat = scene.world.add_part("gateway", PRIVATE_NETWORK)
+    nat = scene.world.add_resource("gateway", PRIVATE_NETWORK)
     if needed:
-        scene.world.add_part("nsg", THEIRS_PRIVATE)
+        scene.world.add_resource("nsg", THEIRS_PRIVATE)
     scene.machines[0].immortal = True
     told = {left.id: left.reason for left in scene.down().leftovers}
     assert told.keys() == {scene.machines[0].id, scene.nsg.id} | ({nat.id} if not needed else set())
@@ -281,24 +281,24 @@ def test_teardown_names_unused_nat_with_an_unending_machine(scene: Scene, needed
     assert nat in scene.world.there()
 
 
-def in_network(scene: Scene, part: Part, network: str) -> Part:
+def in_network(scene: Scene, resource: Resource, network: str) -> Resource:
     """The part, in a network of that id."""
-    placed = replace(part, network=network)
-    scene.world.parts[part.id].part = placed
+    placed = replace(resource, network=network)
+    scene.world.resources[resource.id].resource = placed
     return placed
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, known: bool) -> None:
     """A race has made two networks; of a cluster of which it is not known, all are kept."""
-    nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
-    other = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-2")
-    theirs = scene.world.add_part("nsg", THEIRS_PRIVATE)
+    nat = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-1")
+    other = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-2")
+    theirs = scene.world.add_resource("nsg", THEIRS_PRIVATE)
     scene.world.add_machine(THEIRS_PRIVATE, rank=0, age_s=900)
     if known:
         in_network(scene, theirs, "vcn-2")
     assert scene.down() == Removed(leftovers=(), network_users=("other",))
-    there = {part.id for part in scene.world.there()}
+    there = {resource.id for resource in scene.world.there()}
     assert other.id in there
     assert (nat.id in there) == (not known)
     assert scene.vcn.id in there, "it is not known where that one is"
@@ -306,15 +306,15 @@ def test_teardown_keeps_nat_only_of_the_other_clusters_network(scene: Scene, kno
 
 def test_teardown_removes_an_address_freed_by_its_nat(scene: Scene) -> None:
     """An address has no network of its own: it is told while its gateway has it."""
-    nat = in_network(scene, scene.world.add_part("gateway", PRIVATE_NETWORK), "vcn-1")
-    address = in_network(scene, scene.world.add_part("subnet", PRIVATE_NETWORK), "vcn-1")
-    in_network(scene, scene.world.add_part("nsg", THEIRS_PRIVATE), "vcn-2")
+    nat = in_network(scene, scene.world.add_resource("gateway", PRIVATE_NETWORK), "vcn-1")
+    address = in_network(scene, scene.world.add_resource("subnet", PRIVATE_NETWORK), "vcn-1")
+    in_network(scene, scene.world.add_resource("nsg", THEIRS_PRIVATE), "vcn-2")
     freed = replace(address, network=None)
     scene.world.on(
-        "delete", lambda _: setattr(scene.world.parts[address.id], "part", freed), match=is_part(nat)
+        "delete", lambda _: setattr(scene.world.resources[address.id], "part", freed), match=is_part(nat)
     )
     scene.down()
-    assert not {nat.id, address.id} & {part.id for part in scene.world.there()}
+    assert not {nat.id, address.id} & {resource.id for resource in scene.world.there()}
 
 
 @pytest.mark.parametrize("stays", ["nothing", "a part", "a user"])
@@ -330,14 +330,14 @@ def test_teardown_reports_the_network_gone_under_its_lock(scene: Scene, stays: s
     if stays == "a part":
         scene.world.on("delete", Denied("No permission."), match=is_part(scene.vcn), times=1e9)
     if stays == "a user":
-        scene.world.add_part("nsg", THEIRS)
+        scene.world.add_resource("nsg", THEIRS)
     scene.down(network=lock, network_gone=lambda: told.append("gone"))
     assert told == (["locked", "gone", "free"] if stays == "nothing" else ["locked", "free"])
 
 
 def test_teardown_without_ids_removes_all_clusters(scene: Scene) -> None:
     theirs = scene.world.add_machine(THEIRS, rank=0, age_s=900)
-    scene.world.add_part("nsg", THEIRS)
+    scene.world.add_resource("nsg", THEIRS)
     assert scene.down(ids=None) == Removed(leftovers=())
     assert scene.world.state(theirs) == "ended"
     scene.check_empty()
@@ -348,7 +348,7 @@ def test_teardown_never_touches_untagged_resources(scene: Scene, ids: set[str] |
     scene.world.lists_others = True
     nobodys: list[dict[str, str]] = [{}, {"Name": "default"}, {tags.CLUSTER_ID: ID}]
     others = {scene.world.add_machine(of, rank=0, age_s=900).id for of in nobodys}
-    others |= {scene.world.add_part("nsg", of, name="default").id for of in nobodys}
+    others |= {scene.world.add_resource("nsg", of, name="default").id for of in nobodys}
     scene.down(ids=ids, blocked_timeout_s=20)
     assert not scene.touched() & others
     assert others <= {m.id for m in scene.world.living()} | {p.id for p in scene.world.there()}
@@ -391,10 +391,10 @@ def test_teardown_fails_when_machines_cannot_be_listed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("which", ["nsg", "subnet"])
 def test_teardown_names_a_blocked_part_at_the_deadline(scene: Scene, which: str) -> None:
-    part: Part = getattr(scene, which)
-    scene.world.blocked_until[part.id] = 1e9
+    resource: Resource = getattr(scene, which)
+    scene.world.blocked_until[resource.id] = 1e9
     removed = scene.down()
-    assert part.id in {left.id for left in removed.leftovers}
+    assert resource.id in {left.id for left in removed.leftovers}
     assert BLOCKED_TIMEOUT_S <= scene.time < 3 * BLOCKED_TIMEOUT_S
     assert scene.vcn in scene.world.there()
     assert scene.gateway in scene.world.there() or which == "subnet"
@@ -409,7 +409,7 @@ def test_teardown_waits_for_a_temporarily_blocked_part(scene: Scene) -> None:
 
 def test_teardown_waits_longer_for_a_slow_part(scene: Scene) -> None:
     slow = replace(scene.gateway, ends_within_s=600.0)
-    scene.world.parts[slow.id].part = slow
+    scene.world.resources[slow.id].resource = slow
     scene.world.blocked_until[slow.id] = BLOCKED_TIMEOUT_S + 500
     scene.world.blocked_until[scene.subnet.id] = BLOCKED_TIMEOUT_S + 550
     assert scene.down() == Removed(leftovers=())

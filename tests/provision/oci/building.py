@@ -7,7 +7,8 @@ from typing import Any
 
 from inventories.journal import Journal
 from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.interface import Cloud, CloudCluster, Ground, Instance, NewMachine, Offer, Part, Place
+from provision.cloud.interface import Cloud
+from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
 from tests.fakes.client import FakeCloud
@@ -55,21 +56,25 @@ class Builder:
     def offer(self) -> Offer:
         return self.cloud.offer(self.cluster, terms=self.terms)
 
-    def ground(self, offer: Offer | None = None, place: Place | None = None) -> Ground:
+    def infrastructure(self, offer: Offer | None = None, zone: Zone | None = None) -> Infrastructure:
         offer = offer or self.offer()
-        ground = self.cloud.prepare(self.cluster, offer, PUBLIC_KEY, self.ensure)
-        return self.cloud.prepare_place(self.cluster, offer, ground, place or offer.places[0], self.ensure)
+        infrastructure = self.cloud.prepare(self.cluster, offer, PUBLIC_KEY, self.ensure)
+        return self.cloud.prepare_zone(
+            self.cluster, offer, infrastructure, zone or offer.zones[0], self.ensure
+        )
 
     def requests(
-        self, count: int = 1, *, launch: str = "a" * 32, place: Place | None = None
+        self, count: int = 1, *, launch: str = "a" * 32, zone: Zone | None = None
     ) -> tuple[dict[str, Any], ...]:
         offer = self.offer()
-        place = place or offer.places[0]
+        zone = zone or offer.zones[0]
         machines = [
             NewMachine(name=f"{self.cluster.name}-{rank}", rank=rank, user_data="#cloud-config\n")
             for rank in range(count)
         ]
-        return self.cloud.requests(self.cluster, offer, self.ground(offer, place), place, launch, machines)
+        return self.cloud.requests(
+            self.cluster, offer, self.infrastructure(offer, zone), zone, launch, machines
+        )
 
     def machines(self, count: int = 1, **more: Any) -> tuple[Instance, ...]:
         for request in self.requests(count, **more):
@@ -92,7 +97,7 @@ def until(look: Callable[[], Any], good: Callable[[Any], bool], timeout_s: float
 
 
 def kinds(cloud: Cloud) -> list[str]:
-    return [part.kind for part in cloud.parts()]
+    return [resource.kind for resource in cloud.resources()]
 
 
 def operations(fake: FakeCloud, *, mutating: bool | None = None) -> list[str]:
@@ -100,14 +105,14 @@ def operations(fake: FakeCloud, *, mutating: bool | None = None) -> list[str]:
 
 
 def delete_all(cloud: Cloud) -> None:
-    for part in sorted(cloud.parts(), key=lambda part: part.stage):
-        until_deleted(cloud, part)
+    for resource in sorted(cloud.resources(), key=lambda resource: resource.stage):
+        until_deleted(cloud, resource)
 
 
-def until_deleted(cloud: Cloud, part: Part) -> None:
+def until_deleted(cloud: Cloud, resource: Resource) -> None:
     def gone() -> bool:
         try:
-            cloud.delete(part)
+            cloud.delete(resource)
         except Blocked:
             return False
         return True

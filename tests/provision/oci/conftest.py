@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.interface import Target
+from provision.cloud.records import Target
 from provision.oci.cloud import OciCloud, connect
 from tests.fakes.client import FakeCloud, start_fake
 from tests.provision.oci.building import Builder, FastClock

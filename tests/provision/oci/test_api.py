@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.interface import Target
+from provision.cloud.records import Target
 from provision.errors import BadCredentials, Denied, Throttled, Unclear
 from provision.oci.cloud import OciCloud, connect
 from tests.fakes.client import FakeCloud
@@ -42,7 +42,7 @@ def test_unanswered_list_is_retried_and_never_read_as_empty(
 
 
 def test_parts_fails_when_one_list_is_denied(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
-    builder.ground()
+    builder.infrastructure()
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     fake.fault(operation="ListNatGateways", **fault)
     with pytest.raises(Denied, match="manage virtual-network-family"):

@@ -1,4 +1,4 @@
-"""Which image, which disk, which places, at which price: pure choices from what OCI lists."""
+"""Which image, which disk, which zones, at which price: pure choices from what OCI lists."""
 
 from dataclasses import replace
 from typing import Any
@@ -99,9 +99,9 @@ def test_hourly_usd_halves_the_price_for_spot() -> None:
     assert offers.hourly_usd("VM.GPU.B1.1", spot=False) is None
 
 
-def zone(name: str, **more: Any) -> offers.Zone:
+def zone(name: str, **more: Any) -> offers.Domain:
     known: dict[str, Any] = {"shape": {"shape": "S"}, "capacity": None, "left": None}
-    return offers.Zone(name=name, fault_domains=("F1", "F2"), **(known | more))
+    return offers.Domain(name=name, fault_domains=("F1", "F2"), **(known | more))
 
 
 def test_offer_order_puts_domains_with_capacity_first() -> None:
@@ -112,7 +112,7 @@ def test_offer_order_puts_domains_with_capacity_first() -> None:
         zone("full", capacity=False),
         zone("free", capacity=True),
     ]
-    told = [str(place) for place in offers.ordered_places(zones)]
+    told = [str(zone) for zone in offers.ordered_zones(zones)]
     assert told[:4] == ["free", "silent", "full", "none"]
     assert told[4:8] == ["free/F1", "free/F2", "silent/F1", "silent/F2"]
     assert len(told) == 12
@@ -124,7 +124,7 @@ def test_offer_order_puts_domains_with_more_quota_first() -> None:
         zone(name, shape=shape, left=left)
         for name, left in (("small", 3), ("some", 4), ("more", 8), ("unknown", None))
     ]
-    told = [str(place) for place in offers.ordered_places(zones)]
+    told = [str(zone) for zone in offers.ordered_zones(zones)]
     assert told[:4] == ["more", "some", "unknown", "small"]
 
 

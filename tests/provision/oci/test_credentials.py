@@ -7,7 +7,7 @@ import oci
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.interface import Target
+from provision.cloud.records import Target
 from provision.errors import (
     BadCredentials,
     Blocked,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.interface import Place
+from provision.cloud.records import Zone
 from provision.errors import Blocked, Capacity, CloudError, Denied, Gone, Quota
 from provision.oci import instances
 from provision.oci.cloud import OciCloud
@@ -20,7 +20,7 @@ def test_launch_returns_ranks_addresses_and_tags(builder: Builder, fake: FakeClo
     assert sorted(machine.rank or 0 for machine in machines) == [0, 1, 2]
     assert all(machine.public_ip and machine.private_ip for machine in machines)
     assert len({machine.private_ip for machine in machines}) == 3
-    assert {machine.place for machine in machines} == {Place(zone=f"{AD}1")}
+    assert {machine.zone for machine in machines} == {Zone(name=f"{AD}1")}
     assert {machine.tags["gpuctl-launch"] for machine in machines} == {"a" * 32}
     assert builder.cloud.instances() == builder.cloud.instances("id-demo")
     assert builder.cloud.instances("id-other") == ()
@@ -69,16 +69,16 @@ def test_limit_of_one_domain_is_capacity_when_others_have_room(
     """The refusal is the same; whether another domain has room for all of them is asked."""
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0, f"{AD}2": 1, f"{AD}3": 2}})
     assert builder.offer().room == {f"{AD}1": 0, f"{AD}2": 2, f"{AD}3": 4}
-    assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}2", f"{AD}1"]
-    full = Place(zone=f"{AD}1")
+    assert [str(zone) for zone in builder.offer().zones[:3]] == [f"{AD}3", f"{AD}2", f"{AD}1"]
+    full = Zone(name=f"{AD}1")
     fake.forget_calls()
     with pytest.raises(Capacity, match=f"gpu-a10-count is reached in .*; {AD}3 has room") as caught:
-        cloud.send(builder.requests(2, place=full)[0])
+        cloud.send(builder.requests(2, zone=full)[0])
     assert caught.value.code == "LimitExceeded"
     with pytest.raises(Quota, match="gpu-a10-count"):
-        cloud.send(builder.requests(3, place=full)[0])
+        cloud.send(builder.requests(3, zone=full)[0])
     # Where only a part of them fits.
-    first, second = builder.requests(2, place=Place(zone=f"{AD}2"))
+    first, second = builder.requests(2, zone=Zone(name=f"{AD}2"))
     cloud.send(first)
     with pytest.raises(Capacity):
         cloud.send(second)
@@ -88,7 +88,7 @@ def test_limit_is_quota_when_room_elsewhere_is_unknown(
     builder: Builder, cloud: OciCloud, fake: FakeCloud
 ) -> None:
     fake.settings(place_quota={"VM.GPU.A10.2": {f"{AD}1": 0}})
-    (request,) = builder.requests(place=Place(zone=f"{AD}1"))
+    (request,) = builder.requests(zone=Zone(name=f"{AD}1"))
     # As for a limit that counts the region, which can't be asked for a domain.
     fault = {"kind": "error", "status": 400, "code": "InvalidParameter", "message": "scope", "times": 0}
     fake.fault(operation="GetResourceAvailability", **fault)
@@ -104,7 +104,7 @@ def test_limit_is_quota_when_room_elsewhere_is_unknown(
 
 def test_offer_keeps_all_domains_when_the_quota_is_0(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(quota={"VM.GPU.A10.2": 0})
-    assert len(builder.offer().places) == 12  # a hint only: none is left out
+    assert len(builder.offer().zones) == 12  # a hint only: none is left out
 
 
 def test_failure_reports_a_late_capacity_error(builder: Builder, fake: FakeCloud) -> None:
@@ -133,9 +133,11 @@ def test_send_into_a_removed_network_names_the_operation(builder: Builder, cloud
 def test_compute_cluster_is_created_once_per_domain(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     builder = Builder(cloud, tmp_path, shape="BM.GPU4.8")
     builder.machines(2)
-    first, second = (builder.ground(place=Place(zone=f"{AD}{n}")).ids["compute_cluster"] for n in (1, 2))
+    first, second = (
+        builder.infrastructure(zone=Zone(name=f"{AD}{n}")).ids["compute_cluster"] for n in (1, 2)
+    )
     assert first != second
-    assert builder.ground().ids["compute_cluster"] == first
+    assert builder.infrastructure().ids["compute_cluster"] == first
     assert operations(fake).count("CreateComputeCluster") == 2
     part = next(part for part in cloud.parts() if part.id == first)
     with pytest.raises(Blocked, match=r"compute-cluster .* is still used by instance "):
@@ -145,7 +147,7 @@ def test_compute_cluster_is_created_once_per_domain(cloud: OciCloud, tmp_path: P
 def test_marketplace_subscription_is_created_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
     builder = Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True)
     builder.machines()
-    builder.ground()
+    builder.infrastructure()
     assert operations(fake).count("CreateAppCatalogSubscription") == 1
 
 

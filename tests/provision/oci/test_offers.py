@@ -1,4 +1,4 @@
-"""What OCI says of a cluster before anything is made: shape, image, places, price."""
+"""What OCI says of a cluster before anything is made: shape, image, zones, price."""
 
 from pathlib import Path
 
@@ -28,19 +28,19 @@ def test_offer_describes_gpus_image_disk_price_and_domains(builder: Builder, fak
     offer = builder.offer()
     assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (2, "opc", 200, 4.0)
     assert offer.image_name == "Oracle-Linux-9.6-Gen2-GPU-2026.06.30-0"
-    assert [str(place) for place in offer.places[:4]] == [
+    assert [str(zone) for zone in offer.zones[:4]] == [
         f"{AD}1",
         f"{AD}2",
         f"{AD}3",
         f"{AD}1/FAULT-DOMAIN-1",
     ]
-    assert len(offer.places) == 12
+    assert len(offer.zones) == 12
     assert operations(fake, mutating=True) == []
 
 
 def test_offer_puts_domains_with_reported_capacity_first(builder: Builder, fake: FakeCloud) -> None:
     fake.settings(capacity={"*": {f"{AD}1": 0, f"{AD}2": 0}})
-    assert [str(place) for place in builder.offer().places[:3]] == [f"{AD}3", f"{AD}1", f"{AD}2"]
+    assert [str(zone) for zone in builder.offer().zones[:3]] == [f"{AD}3", f"{AD}1", f"{AD}2"]
 
 
 def test_offer_works_without_a_capacity_report(builder: Builder, fake: FakeCloud) -> None:
@@ -50,14 +50,14 @@ def test_offer_works_without_a_capacity_report(builder: Builder, fake: FakeCloud
         fault = {"kind": "error", "status": status, "code": code, "message": "no reports", "times": 0}
         fake.fault(operation="CreateComputeCapacityReport", **fault)
         offer = builder.offer()
-        assert [str(place) for place in offer.places[:3]] == [f"{AD}1", f"{AD}2", f"{AD}3"]
+        assert [str(zone) for zone in offer.zones[:3]] == [f"{AD}1", f"{AD}2", f"{AD}3"]
         assert "no reports" in offer.facts["no_capacity_report"]
         assert len(fake.calls("CreateComputeCapacityReport")) == 3
 
 
 def test_offer_lists_only_domains_that_have_the_shape(cloud: OciCloud, tmp_path: Path) -> None:
     offer = Builder(cloud, tmp_path, shape="BM.GPU4.8").offer()
-    assert {place.zone for place in offer.places} == {f"{AD}1", f"{AD}2"}
+    assert {zone.name for zone in offer.zones} == {f"{AD}1", f"{AD}2"}
     assert offer.facts["compute_cluster"] is True
     assert offer.billed_when_stopped is True
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.interface import (
+from provision.cloud.records import (
     CloudCluster,
-    Ground,
+    Infrastructure,
     NewMachine,
     Offer,
-    Part,
-    Place,
     Preview,
+    Resource,
     Target,
     Terms,
+    Zone,
 )
 from provision.oci import preview, requests
 from provision.oci.infrastructure import security_group
@@ -33,7 +33,7 @@ CLUSTER = CloudCluster(
     shape="VM.GPU.A10.2",
     ssh_cidrs=("203.0.113.7/32",),
 )
-PLACE = Place(zone="Uocm:EU-FRANKFURT-1-AD-1")
+ZONE = Zone(name="Uocm:EU-FRANKFURT-1-AD-1")
 OFFER = Offer(
     shape="VM.GPU.A10.2",
     gpus=2,
@@ -41,12 +41,12 @@ OFFER = Offer(
     image_name="Canonical-Ubuntu-24.04-2026.06.26-0",
     user="ubuntu",
     disk_gb=200,
-    places=(PLACE,),
+    zones=(ZONE,),
     hourly_usd=4.0,
     billed_when_stopped=False,
     facts={"encrypts_in_transit": True, "compute_cluster": False, "shape_config": None, "listing": None},
 )
-GROUND = Ground(ids={"vcn": "v", "subnet": "s", "nsg": "n", "public_key": "ssh-ed25519 AAAA"})
+GROUND = Infrastructure(ids={"vcn": "v", "subnet": "s", "nsg": "n", "public_key": "ssh-ed25519 AAAA"})
 MACHINE = NewMachine(name="demo-3", rank=3, user_data="#cloud-config\n")
 
 OWN = {"gpuctl": "demo", "gpuctl-cluster-id": "0123456789abcdef", "gpuctl-owner": "ann@desk"}
@@ -54,9 +54,12 @@ SHARED = {"gpuctl": "@network", "gpuctl-owner": "ann@desk"}
 
 
 def launch(
-    cluster: CloudCluster = CLUSTER, offer: Offer = OFFER, ground: Ground = GROUND, place: Place = PLACE
+    cluster: CloudCluster = CLUSTER,
+    offer: Offer = OFFER,
+    infrastructure: Infrastructure = GROUND,
+    zone: Zone = ZONE,
 ) -> dict[str, Any]:
-    request = requests.launch(cluster, offer, ground, place, "f" * 32, MACHINE, COMPARTMENT)
+    request = requests.launch(cluster, offer, infrastructure, zone, "f" * 32, MACHINE, COMPARTMENT)
     json.dumps(request)
     check("core", request["details"], "LaunchInstanceDetails")
     return request
@@ -98,7 +101,7 @@ def test_launch_request_of_a_private_spot_machine_is_preemptible() -> None:
     cluster = replace(
         CLUSTER, spot=True, public_ip=False, image="Ubuntu", expires_at="2026-11-21T12:00:00+00:00"
     )
-    details = launch(cluster, place=replace(PLACE, fault_domain="FAULT-DOMAIN-2"))["details"]
+    details = launch(cluster, zone=replace(ZONE, fault_domain="FAULT-DOMAIN-2"))["details"]
     assert details["preemptibleInstanceConfig"] == {
         "preemptionAction": {"type": "TERMINATE", "preserveBootVolume": False}
     }
@@ -110,9 +113,9 @@ def test_launch_request_of_a_private_spot_machine_is_preemptible() -> None:
 
 
 def test_launch_request_on_rdma_enables_the_agent_plugins() -> None:
-    ground = Ground(ids={**GROUND.ids, "compute_cluster": "c"})
+    infrastructure = Infrastructure(ids={**GROUND.ids, "compute_cluster": "c"})
     offer = replace(OFFER, shape="BM.GPU4.8", facts={"encrypts_in_transit": False})
-    details = launch(replace(CLUSTER, shape="BM.GPU4.8"), offer, ground)["details"]
+    details = launch(replace(CLUSTER, shape="BM.GPU4.8"), offer, infrastructure)["details"]
     assert details["computeClusterId"] == "c"
     assert details["agentConfig"] == {
         "pluginsConfig": [
@@ -146,8 +149,8 @@ def test_network_requests_match_sdk_models_and_are_tagged() -> None:
         assert body["freeformTags"] == SHARED
         assert body["compartmentId"] == COMPARTMENT
     check("core", requests.nsg(CLUSTER, where, "v"), "CreateNetworkSecurityGroupDetails")
-    check("core", requests.compute_cluster(CLUSTER, where, PLACE.zone), "CreateComputeClusterDetails")
-    check("core", requests.capacity_report(where, PLACE.zone, "S"), "CreateComputeCapacityReportDetails")
+    check("core", requests.compute_cluster(CLUSTER, where, ZONE.name), "CreateComputeClusterDetails")
+    check("core", requests.capacity_report(where, ZONE.name, "S"), "CreateComputeCapacityReportDetails")
     assert requests.nsg(CLUSTER, where, "v")["freeformTags"] == OWN
 
 
@@ -266,8 +269,8 @@ def test_preview_of_a_private_rdma_cluster_lists_all_requests() -> None:
     assert (with_subnet.resources[0].action, with_subnet.resources[0].id) == ("use", "ocid1.subnet")
 
 
-def a_part(kind: str, name: str, of: dict[str, str], *, going: bool = False) -> Part:
-    return Part(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, going=going)
+def a_part(kind: str, name: str, of: dict[str, str], *, going: bool = False) -> Resource:
+    return Resource(kind=kind, id=f"{kind} {name}", name=name, tags=of, stage=0, going=going)
 
 
 def test_preview_uses_existing_resources() -> None:
@@ -278,16 +281,16 @@ def test_preview_uses_existing_resources() -> None:
         ("route-table", "gpuctl public"),
         ("subnet", "gpuctl public"),
     ]
-    parts = [a_part(kind, name, SHARED) for kind, name in shared]
-    own = [*parts, a_part("nsg", "gpuctl demo", OWN)]
+    resources = [a_part(kind, name, SHARED) for kind, name in shared]
+    own = [*resources, a_part("nsg", "gpuctl demo", OWN)]
     told = preview.preview(CLUSTER, OFFER, [MACHINE], own, COMPARTMENT, CLUSTER.ssh_cidrs)
     assert operations(told) == ["LaunchInstance"]
-    assert [(one.action, one.id) for one in told.resources] == [("use", part.id) for part in own]
+    assert [(one.action, one.id) for one in told.resources] == [("use", resource.id) for resource in own]
     assert told.requests[0].body["createVnicDetails"]["subnetId"] == "subnet gpuctl public"
-    others = [*parts, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
+    others = [*resources, a_part("nsg", "gpuctl demo", OWN | {"gpuctl-cluster-id": "f" * 16})]
     told = preview.preview(CLUSTER, OFFER, [MACHINE], others, COMPARTMENT)
     assert [one.kind for one in told.resources if one.action == "create"] == ["nsg"]
-    private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], parts, COMPARTMENT)
+    private = preview.preview(replace(CLUSTER, public_ip=False), OFFER, [MACHINE], resources, COMPARTMENT)
     assert [one.kind for one in private.resources if one.action == "create"] == [
         "nat-gateway",
         "service-gateway",
@@ -300,9 +303,9 @@ def test_preview_uses_existing_resources() -> None:
 
 
 def test_preview_with_another_ssh_cidr_changes_only_the_rules() -> None:
-    parts = [a_part("nsg", "gpuctl demo", OWN)]
+    resources = [a_part("nsg", "gpuctl demo", OWN)]
     given = replace(CLUSTER, subnet_id="ocid1.subnet")
-    add, remove = preview.preview(given, OFFER, (), parts, COMPARTMENT, ("198.51.100.9/32",)).requests
+    add, remove = preview.preview(given, OFFER, (), resources, COMPARTMENT, ("198.51.100.9/32",)).requests
     assert add.operation == "AddNetworkSecurityGroupSecurityRules"
     assert [rule["source"] for rule in add.body["securityRules"]] == ["203.0.113.7/32"]
     assert dict(remove.body) == {"securityRuleIds": ["<SSH from 198.51.100.9/32>"]}

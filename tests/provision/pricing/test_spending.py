@@ -4,7 +4,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.validate import parse_duration_s
-from provision.cloud.interface import Offer, Target
+from provision.cloud.records import Offer, Target
 from provision.errors import RefusedPlan
 from provision.pricing.spending import cost_so_far, ending_sentence, expires_at, refuse_over_max_cost
 
@@ -102,7 +102,7 @@ def an_offer(*, billed_when_stopped: bool, network_hourly_usd: float = 0.0) -> O
         image_name="image",
         user="ubuntu",
         disk_gb=200,
-        places=(),
+        zones=(),
         hourly_usd=4.0,
         billed_when_stopped=billed_when_stopped,
         network_hourly_usd=network_hourly_usd,

@@ -6,7 +6,7 @@ import pytest
 
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput
-from provision.cloud.interface import BootImage
+from provision.cloud.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running
 

@@ -15,7 +15,7 @@ from provision import errors
 from provision.aws import requests
 from provision.aws.infrastructure import network, subnets
 from provision.aws.infrastructure.find_or_create import Maker, Read
-from provision.cloud.interface import CloudCluster, Ground, Place
+from provision.cloud.records import CloudCluster, Infrastructure, Zone
 from provision.parallel import run_all, values
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import NEW, PUBLIC_KEY, User, a_cluster, operations, running
@@ -47,7 +47,7 @@ def test_offer_describes_gpus_image_disk_and_zones(user: User) -> None:
     offer = user.cloud.offer(a_cluster())
     assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, None)
     assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
-    assert Place(zone="us-east-1a") in offer.places
+    assert Zone(name="us-east-1a") in offer.zones
     assert not offer.billed_when_stopped
     assert json.loads(json.dumps(dict(offer.facts))) == dict(offer.facts)
 
@@ -65,7 +65,7 @@ def test_offer_refuses_an_unknown_instance_type(user: User) -> None:
 
 def test_offer_lists_only_zones_that_have_the_type(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": -1}})
-    assert Place(zone="us-east-1a") not in user.cloud.offer(a_cluster()).places
+    assert Zone(name="us-east-1a") not in user.cloud.offer(a_cluster()).zones
     fake.settings(capacity={"g5.12xlarge": {"*": -1}})
     with pytest.raises(errors.UnknownShape, match="in no zone of us-east-1"):
         user.cloud.offer(a_cluster())
@@ -120,10 +120,10 @@ def test_regions_lists_aws_regions(user: User) -> None:
 def test_prepare_creates_network_resources_once(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    first = user.ground(cluster, offer)
+    first = user.infrastructure(cluster, offer)
     assert kinds(fake) == GROUND
     fake.forget_calls()
-    assert user.ground(cluster, offer) == first
+    assert user.infrastructure(cluster, offer) == first
     assert operations(fake) == []
 
 
@@ -137,7 +137,7 @@ def test_preview_lists_exactly_the_calls_launch_makes(user: User, fake: FakeClou
 def test_preview_leaves_out_existing_resources(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
+    infrastructure = user.infrastructure(cluster, offer)
     parts = user.cloud.parts()
     moved = replace(cluster, ssh_cidrs=("198.51.100.8/32",))
     again = user.cloud.preview(moved, offer, NEW, parts, cluster.ssh_cidrs)
@@ -149,13 +149,13 @@ def test_preview_leaves_out_existing_resources(user: User) -> None:
     assert {resource.action for resource in again.resources} == {"use"}
     (interface,) = again.requests[-1].body["NetworkInterfaces"]
     assert (interface["SubnetId"], interface["Groups"]) == (
-        ground.ids["subnet"],
-        [ground.ids["security_group"]],
+        infrastructure.ids["subnet"],
+        [infrastructure.ids["security_group"]],
     )
     other = user.cloud.preview(a_cluster(name="other", id="f" * 16), offer, NEW, parts)
     made = [resource.kind for resource in other.resources if resource.action == "create"]
     assert made == ["security-group", "key-pair", "placement-group"]
-    elsewhere = replace(offer, places=(Place(zone="us-east-1b"),))
+    elsewhere = replace(offer, zones=(Zone(name="us-east-1b"),))
     there = user.cloud.preview(cluster, elsewhere, NEW, parts, cluster.ssh_cidrs)
     made = [resource.kind for resource in there.resources if resource.action == "create"]
     assert made == ["subnet", "placement-group"]
@@ -163,8 +163,8 @@ def test_preview_leaves_out_existing_resources(user: User) -> None:
 
 def test_prepare_shares_the_vpc_between_clusters(user: User, fake: FakeCloud) -> None:
     one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
-    user.ground(one, user.cloud.offer(one))
-    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    user.infrastructure(one, user.cloud.offer(one))
+    user.infrastructure(two, user.cloud.offer(two), Zone(name="us-east-1b"))
     assert kinds(fake) == GROUND + Counter(
         {"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1}
     )
@@ -189,7 +189,7 @@ def test_launch_at_the_vpc_limit_suggests_subnet_id(user: User, fake: FakeCloud)
 def test_prepare_sets_exactly_the_requested_ssh_rules(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    group = user.ground(cluster, offer).ids["security_group"]
+    group = user.infrastructure(cluster, offer).ids["security_group"]
     ec2 = boto3.client("ec2")
 
     def sources() -> set[str]:
@@ -205,7 +205,7 @@ def test_prepare_sets_exactly_the_requested_ssh_rules(user: User) -> None:
         GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
     )
     moved = replace(cluster, ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
-    user.ground(moved, offer)
+    user.infrastructure(moved, offer)
     assert sources() == {"22 192.0.2.1/32", "22 192.0.2.2/32", f"all {group}"}
 
 
@@ -213,7 +213,7 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
     """Made before, and not listed yet when this `up` began: its rules count as well."""
     cluster = a_cluster(ssh_cidrs=("0.0.0.0/0",))
     offer = user.cloud.offer(cluster)
-    group = user.ground(cluster, offer).ids["security_group"]
+    group = user.infrastructure(cluster, offer).ids["security_group"]
 
     class Late(Maker):
         """The first look at the groups comes too early."""
@@ -224,8 +224,8 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
 
     late = Late(user.cloud._api, user.clock, 5.0)
     moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
-    ground = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
-    assert ground.ids["security_group"] == group
+    infrastructure = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
+    assert infrastructure.ids["security_group"] == group
     (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
     ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
     assert ranges == ["192.0.2.1/32"]
@@ -235,9 +235,9 @@ def test_prepare_revokes_ssh_rules_despite_a_lost_reply(user: User, fake: FakeCl
     """Revoked again, it is not there: nor is another one, which is revoked with it."""
     cluster = a_cluster(ssh_cidrs=("192.0.2.1/32", "192.0.2.2/32"))
     offer = user.cloud.offer(cluster)
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     fake.fault(operation="RevokeSecurityGroupIngress", kind="drop_after")
-    group = user.ground(a_cluster(), offer).ids["security_group"]
+    group = user.infrastructure(a_cluster(), offer).ids["security_group"]
     (found,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
     ranges = [source["CidrIp"] for permission in found["IpPermissions"] for source in permission["IpRanges"]]
     assert ranges == ["198.51.100.7/32"]
@@ -248,14 +248,14 @@ def test_prepare_authorizes_ssh_rules_despite_a_lost_reply(user: User, fake: Fak
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     fake.fault(operation="AuthorizeSecurityGroupIngress", kind="drop_after")
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     assert operations(fake).count("AuthorizeSecurityGroupIngress") >= 2
 
 
 def test_prepare_refuses_another_key_of_the_same_name(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     with pytest.raises(errors.Exists, match="gpuctl-demo-a1b2c3d4 in us-east-1 is not the key"):
         user.cloud.prepare(cluster, offer, "ssh-ed25519 AAAAother", user.ensure)
 
@@ -267,7 +267,7 @@ def test_prepare_does_not_adopt_untagged_resources(user: User, fake: FakeCloud) 
     ec2.create_placement_group(GroupName="gpuctl-demo-a1b2c3d4-us-east-1a", Strategy="cluster")
     foreign = ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
     with pytest.raises(errors.Exists, match="was not made for this cluster"):
-        user.ground(cluster, offer)
+        user.infrastructure(cluster, offer)
     user.remove_all()
     assert not fake.owned()
     assert ec2.describe_vpcs(VpcIds=[foreign])["Vpcs"]
@@ -332,12 +332,12 @@ def test_prepare_survives_lost_replies_with_lagging_lists(
     for operation in CHANGING:
         fake.fault(operation=operation, kind="drop_after")
     cluster = a_cluster("p4d.24xlarge")
-    ground = user.ground(cluster, user.cloud.offer(cluster))
+    infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
     assert {call["code"] for call in fake.calls(mutating=True)} >= {"Dropped", "Resource.AlreadyAssociated"}
     gateway = boto3.client("ec2").describe_internet_gateways(
-        InternetGatewayIds=[ground.ids["internet_gateway"]]
+        InternetGatewayIds=[infrastructure.ids["internet_gateway"]]
     )
-    assert gateway["InternetGateways"][0]["Attachments"][0]["VpcId"] == ground.ids["vpc"]
+    assert gateway["InternetGateways"][0]["Attachments"][0]["VpcId"] == infrastructure.ids["vpc"]
     assert Counter(operations(fake))["CreateInternetGateway"] == 1
 
 
@@ -361,9 +361,9 @@ def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp
     assert not fake.owned()
 
 
-def another_table(ground: Ground, cluster: CloudCluster) -> str:
+def another_table(infrastructure: Infrastructure, cluster: CloudCluster) -> str:
     """A second table of ours without any route, as of somebody else's racing `up`."""
-    request: Any = requests.route_table(cluster, ground.ids["vpc"], "another")
+    request: Any = requests.route_table(cluster, infrastructure.ids["vpc"], "another")
     made = boto3.client("ec2").create_route_table(**request)
     return str(made["RouteTable"]["RouteTableId"])
 
@@ -371,10 +371,10 @@ def another_table(ground: Ground, cluster: CloudCluster) -> str:
 def test_prepare_keeps_the_route_table_of_a_subnet(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
-    subnet = ground.ids["subnet"]
+    infrastructure = user.infrastructure(cluster, offer)
+    subnet = infrastructure.ids["subnet"]
     ec2 = boto3.client("ec2")
-    tables = {ground.ids["route_table"], another_table(ground, cluster)}
+    tables = {infrastructure.ids["route_table"], another_table(infrastructure, cluster)}
     (bound,) = ec2.describe_route_tables(Filters=[{"Name": "association.subnet-id", "Values": [subnet]}])[
         "RouteTables"
     ]
@@ -382,14 +382,14 @@ def test_prepare_keeps_the_route_table_of_a_subnet(user: User, fake: FakeCloud) 
     # The one that nobody would choose.
     ec2.associate_route_table(RouteTableId=max(tables), SubnetId=subnet)
     fake.forget_calls()
-    again = user.ground(cluster, offer)
+    again = user.infrastructure(cluster, offer)
     assert again.ids["route_table"] == min(tables)
     assert "AssociateRouteTable" not in operations(fake)
     for table in ec2.describe_route_tables(RouteTableIds=sorted(tables))["RouteTables"]:
         gateways = {route.get("GatewayId"): route.get("DestinationCidrBlock") for route in table["Routes"]}
-        assert gateways[ground.ids["internet_gateway"]] == "0.0.0.0/0"
+        assert gateways[infrastructure.ids["internet_gateway"]] == "0.0.0.0/0"
     fake.forget_calls()
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     assert operations(fake) == []
     user.remove_all()
     assert not fake.owned()
@@ -399,12 +399,12 @@ def test_associate_returns_a_route_table_associated_meanwhile(user: User, fake: 
     """Between the look and the call; the fake refuses a second association as EC2 does."""
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
+    infrastructure = user.infrastructure(cluster, offer)
     tables = user.cloud._maker.reader("describe_route_tables", "RouteTables", requests.ours())
-    subnet, other = ground.ids["subnet"], another_table(ground, cluster)
+    subnet, other = infrastructure.ids["subnet"], another_table(infrastructure, cluster)
     had = subnets.associate(user.cloud._maker, subnet, other, [], read=tables)
     assert had is not None
-    assert had["RouteTableId"] == ground.ids["route_table"]
+    assert had["RouteTableId"] == infrastructure.ids["route_table"]
     with pytest.raises(errors.Exists, match=r"\(Resource.AlreadyAssociated\)"):
         subnets.associate(user.cloud._maker, subnet, other, [], read=list)
 
@@ -423,7 +423,7 @@ def test_launch_uses_an_existing_subnet_and_keeps_it(user: User, fake: FakeCloud
     subnet = existing_subnet()
     cluster = a_cluster("p4d.24xlarge", subnet_id=subnet, public_ip=False)
     offer = user.cloud.offer(cluster)
-    assert offer.places == (Place(zone="us-east-1b"),)
+    assert offer.zones == (Zone(name="us-east-1b"),)
     user.launch(cluster)
     machines = running(user, 2)
     assert all(machine.private_ip and machine.public_ip is None for machine in machines)

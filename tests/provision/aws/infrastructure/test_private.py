@@ -16,7 +16,7 @@ from provision.aws.infrastructure import nat
 from provision.aws.infrastructure.find_or_create import Maker
 from provision.aws.resources.kinds import KINDS
 from provision.cloud import teardown
-from provision.cloud.interface import Ground, Place
+from provision.cloud.records import Infrastructure, Zone
 from provision.cloud.state import NETWORK_LOCK_WAIT_S
 from provision.parallel import run_all, values
 from provision.provider import quiet
@@ -74,9 +74,9 @@ def test_private_launch_has_no_public_ip_and_routes_through_nat(user: User, fake
 def test_prepare_creates_private_network_once(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    first = user.ground(cluster, offer)
+    first = user.infrastructure(cluster, offer)
     fake.forget_calls()
-    assert user.ground(cluster, offer) == first
+    assert user.infrastructure(cluster, offer) == first
     assert operations(fake) == []
 
 
@@ -96,9 +96,9 @@ def test_private_preview_lists_exactly_the_calls_launch_makes(user: User, fake: 
 
 def test_private_clusters_in_two_zones_share_one_nat_gateway(user: User, fake: FakeCloud) -> None:
     one, two = a_private(), a_private("other")
-    user.ground(one, user.cloud.offer(one))
+    user.infrastructure(one, user.cloud.offer(one))
     before = kinds(fake)
-    user.ground(two, user.cloud.offer(two), Place(zone="us-east-1b"))
+    user.infrastructure(two, user.cloud.offer(two), Zone(name="us-east-1b"))
     new = Counter({"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1})
     assert kinds(fake) == before + new
 
@@ -110,8 +110,10 @@ def remove(user: User, *clusters: Any) -> teardown.Removed:
 def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: FakeCloud) -> None:
     """What costs money goes with the last private cluster, whoever else is there."""
     public, private, second = a_cluster(), a_private("private"), a_private("second")
-    grounds = [user.ground(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)]
-    assert len({ground.ids["vpc"] for ground in grounds}) == 1
+    grounds = [
+        user.infrastructure(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)
+    ]
+    assert len({infrastructure.ids["vpc"] for infrastructure in grounds}) == 1
     assert grounds[0].ids["subnet"] != grounds[1].ids["subnet"] == grounds[2].ids["subnet"]
     removed = remove(user, private)
     assert removed == teardown.Removed(leftovers=(), network_users=("demo", "second"))
@@ -120,7 +122,7 @@ def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: 
     assert remove(user, second) == teardown.Removed(leftovers=(), network_users=("demo",))
     assert kinds(fake) == GROUND
     fake.forget_calls()
-    assert user.ground(public, user.cloud.offer(public)) == grounds[0]
+    assert user.infrastructure(public, user.cloud.offer(public)) == grounds[0]
     assert operations(fake) == []
     assert remove(user, public) == teardown.Removed(leftovers=())
     assert not fake.owned()
@@ -129,7 +131,7 @@ def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: 
 def test_public_cluster_removal_keeps_network_for_private_cluster(user: User, fake: FakeCloud) -> None:
     public, private = a_cluster(), a_private("private")
     for cluster in (public, private):
-        user.ground(cluster, user.cloud.offer(cluster))
+        user.infrastructure(cluster, user.cloud.offer(cluster))
     assert remove(user, public).network_users == ("private",)
     assert kinds(fake) == GROUND + PRIVATE
     assert remove(user, private) == teardown.Removed(leftovers=())
@@ -180,7 +182,7 @@ def test_prepare_private_survives_lost_replies_with_lagging_lists(
     for operation in ("AllocateAddress", "CreateNatGateway", "CreateVpcEndpoint"):
         fake.fault(operation=operation, kind="drop_after")
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     made = Counter(operations(fake))
     assert [made[name] for name in ("AllocateAddress", "CreateInternetGateway", "CreateSubnet")] == [1, 1, 2]
 
@@ -206,19 +208,19 @@ def test_prepare_takes_another_address_when_the_first_is_taken(
     """A process that made a VPC of its own saw the address free, too: its gateway comes, and ours fails."""
     cluster = a_private()
     theirs = a_cluster(name="ccc", id="c" * 16)
-    ground = user.ground(theirs, user.cloud.offer(theirs))
+    infrastructure = user.infrastructure(theirs, user.cloud.offer(theirs))
     said: list[str] = []
     other = User(tmp_path / "other", user.cloud, say=said.append)
     fake.fault(operation="CreateNatGateway", nth=1, kind="hold_before")
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(other.ground, cluster, user.cloud.offer(cluster))
+        coming = pool.submit(other.infrastructure, cluster, user.cloud.offer(cluster))
         assert fake.held(wait_s=30)
         (address,) = boto3.client("ec2").describe_addresses()["Addresses"]
         elsewhere = a_gateway_elsewhere(address["AllocationId"])
         fake.release()
-        assert coming.result(timeout=30).ids["vpc"] == ground.ids["vpc"]
+        assert coming.result(timeout=30).ids["vpc"] == infrastructure.ids["vpc"]
     assert "took the address at the same time" in "".join(said)
-    assert {g["VpcId"] for g in usable_gateways()} == {elsewhere, ground.ids["vpc"]}
+    assert {g["VpcId"] for g in usable_gateways()} == {elsewhere, infrastructure.ids["vpc"]}
     assert kinds(fake)["elastic-ip"] == 2
 
 
@@ -239,9 +241,9 @@ def usable_gateways() -> list[Any]:
     ]
 
 
-def way_out_of(ground: Ground) -> Any:
+def way_out_of(infrastructure: Infrastructure) -> Any:
     """The default route of the machines' subnet."""
-    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    routes = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["Routes"]
     (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
     return out
 
@@ -253,20 +255,20 @@ def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
     early, late = a_private("aaa"), a_private("bbb")
     offer = user.cloud.offer(early)
     public = a_cluster(name="ccc", id="c" * 16)
-    user.ground(public, offer)
+    user.infrastructure(public, offer)
     said: list[str] = []
     other = User(tmp_path / "other", user.cloud, say=said.append)
     fake.fault(operation="AllocateAddress", nth=1, kind="hold_before")
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(other.ground, late, offer)
+        coming = pool.submit(other.infrastructure, late, offer)
         assert fake.held(wait_s=30)
-        ground = user.ground(early, offer)
+        infrastructure = user.infrastructure(early, offer)
         (first,) = usable_gateways()
         fake.release()
-        assert coming.result(timeout=30).ids["subnet"] == ground.ids["subnet"]
+        assert coming.result(timeout=30).ids["subnet"] == infrastructure.ids["subnet"]
     assert usable_gateways() == [first]
     assert kinds(fake)["elastic-ip"] == 1, "the other one's address went with it"
-    out = way_out_of(ground)
+    out = way_out_of(infrastructure)
     assert (out["NatGatewayId"], out["State"]) == (first["NatGatewayId"], "active")
     assert "another NAT gateway was made at the same time" in said[-1]
     assert remove(user, early, late, public) == teardown.Removed(leftovers=())
@@ -276,7 +278,7 @@ def test_prepare_by_two_users_at_once_keeps_one_nat_gateway(
 @pytest.mark.parametrize("made", ["lower", "higher"])
 def test_nat_agree_keeps_the_lower_id_of_two_unused_gateways(user: User, fake: FakeCloud, made: str) -> None:
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     (first,) = usable_gateways()
     a_second_gateway(first)
     user.wait(lambda: len(usable_gateways()) == 2)
@@ -304,23 +306,23 @@ def test_prepare_keeps_a_working_route_despite_a_lower_gateway_id(user: User, fa
     """Whichever of two gateways is the lower one: machines have connections through the one that is used."""
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
+    infrastructure = user.infrastructure(cluster, offer)
     (used,) = usable_gateways()
     fake.settings(address_limit=50)
     while min(g["NatGatewayId"] for g in usable_gateways()) == used["NatGatewayId"]:
         a_second_gateway(used)
         user.wait(lambda: "pending" not in state_of(fake, "natgateway"))
     fake.forget_calls()
-    assert user.ground(cluster, offer) == ground
+    assert user.infrastructure(cluster, offer) == infrastructure
     assert operations(fake) == []
-    assert way_out_of(ground)["NatGatewayId"] == used["NatGatewayId"]
+    assert way_out_of(infrastructure)["NatGatewayId"] == used["NatGatewayId"]
 
 
 def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_path: Path) -> None:
     said: list[str] = []
     user = User(tmp_path / "one", say=said.append)
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     (used,) = usable_gateways()
     made = a_second_gateway(used)
     user.wait(lambda: len(usable_gateways()) == 2)
@@ -340,16 +342,19 @@ def test_prepare_creates_nat_gateway_in_the_next_available_zone(user: User, fake
     fake.settings(nat_unavailable_zones=["us-east-1a"])
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer, Place(zone="us-east-1a"))
+    infrastructure = user.infrastructure(cluster, offer, Zone(name="us-east-1a"))
     (gateway,) = usable_gateways()
     subnets = {
         s["SubnetId"]: s["AvailabilityZone"] for s in boto3.client("ec2").describe_subnets()["Subnets"]
     }
-    assert (subnets[ground.ids["subnet"]], subnets[gateway["SubnetId"]]) == ("us-east-1a", "us-east-1b")
-    assert way_out_of(ground)["State"] == "active"
+    assert (subnets[infrastructure.ids["subnet"]], subnets[gateway["SubnetId"]]) == (
+        "us-east-1a",
+        "us-east-1b",
+    )
+    assert way_out_of(infrastructure)["State"] == "active"
     assert kinds(fake)["elastic-ip"] == 1
     fake.forget_calls()
-    assert user.ground(cluster, offer, Place(zone="us-east-1a")) == ground
+    assert user.infrastructure(cluster, offer, Zone(name="us-east-1a")) == infrastructure
     assert operations(fake) == []
     assert remove(user, cluster) == teardown.Removed(leftovers=())
     assert not fake.owned()
@@ -358,20 +363,22 @@ def test_prepare_creates_nat_gateway_in_the_next_available_zone(user: User, fake
 def test_prepare_without_any_nat_zone_suggests_region_or_subnet(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    fake.settings(nat_unavailable_zones=[place.zone for place in offer.places])
+    fake.settings(nat_unavailable_zones=[zone.name for zone in offer.zones])
     with pytest.raises(
         errors.CloudError, match=r"NotAvailableInZone\).*another --region, or give --subnet-id"
     ):
-        user.ground(cluster, offer)
+        user.infrastructure(cluster, offer)
     assert kinds(fake)["elastic-ip"] == 1
 
 
 def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fake: FakeCloud) -> None:
     """What is billed goes though the security group is used by something that nobody removes."""
     cluster = a_private()
-    ground = user.ground(cluster, user.cloud.offer(cluster))
+    infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
-    made = ec2.create_network_interface(SubnetId=ground.ids["subnet"], Groups=[ground.ids["security_group"]])
+    made = ec2.create_network_interface(
+        SubnetId=infrastructure.ids["subnet"], Groups=[infrastructure.ids["security_group"]]
+    )
     removed = teardown.remove(user.cloud, {cluster.id}, clock=user.clock, say=quiet, blocked_timeout_s=20)
     assert {left.kind for left in removed.leftovers} == {"security-group", "subnet", "route-table"}
     assert usable_gateways() == []
@@ -387,7 +394,7 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
     """Two people made a VPC each: what one has goes with their clusters."""
     mine, theirs = a_private("aaa"), a_private("bbb")
     offer = user.cloud.offer(mine)
-    user.ground(mine, offer)
+    user.infrastructure(mine, offer)
     (first,) = usable_gateways()
     hidden = [part for part in user.cloud.parts() if part.network == first["VpcId"]]
     assert {part.kind for part in hidden} >= {
@@ -402,7 +409,7 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
     network: Any = [{"Key": "gpuctl", "Value": "@network"}]
     ec2.delete_tags(Resources=shared, Tags=network)
     other = User(tmp_path / "other", user.cloud)
-    other.ground(theirs, offer)
+    other.infrastructure(theirs, offer)
     ec2.create_tags(Resources=shared, Tags=network)
     assert len(usable_gateways()) == 2
     removed = remove(user, mine)
@@ -414,7 +421,7 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
 def test_delete_of_a_nat_gateway_reports_deletion_in_progress(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_gone_s=100)
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     (part,) = [part for part in user.cloud.parts() if part.kind == "nat-gateway"]
     with pytest.raises(errors.Blocked, match="is being deleted, which can take 10 minutes"):
         user.cloud.delete(part)
@@ -425,10 +432,10 @@ def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: Fak
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     with pytest.raises(errors.CloudError, match="did not come up: Subnet has insufficient free") as told:
-        user.ground(cluster, offer)
+        user.infrastructure(cluster, offer)
     assert told.value.code == "InsufficientFreeAddressesInSubnet"
     fake.settings(nat_failure="")
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     assert sorted(state_of(fake, "natgateway")) == ["available", "failed"]
     assert kinds(fake)["elastic-ip"] == 1
     assert remove(user, cluster) == teardown.Removed(leftovers=())
@@ -438,7 +445,7 @@ def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: Fak
 def test_wait_available_uses_the_other_gateway_when_one_failed(user: User, fake: FakeCloud) -> None:
     """Two processes took the same address; whose gateway failed takes the other one."""
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
     (good,) = ec2.describe_nat_gateways()["NatGateways"]
     made = ec2.create_nat_gateway(
@@ -484,7 +491,7 @@ def test_prepare_logs_the_wait_for_the_nat_gateway(
     said: list[str] = []
     user = User(tmp_path / "teller", account, say=said.append)
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     assert [line.partition(" nat-")[0] for line in said] == ["waiting for the NAT gateway"]
 
 
@@ -492,15 +499,15 @@ def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: 
     """Its route leads nowhere then, and is led to the new one; its address is used again."""
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
+    infrastructure = user.infrastructure(cluster, offer)
     ec2 = boto3.client("ec2")
     (old,) = ec2.describe_nat_gateways()["NatGateways"]
     ec2.delete_nat_gateway(NatGatewayId=old["NatGatewayId"])
     user.wait(lambda: state_of(fake, "natgateway") == ["deleted"])
-    assert user.ground(cluster, offer) == ground
+    assert user.infrastructure(cluster, offer) == infrastructure
     usable: Any = [{"Name": "state", "Values": ["available"]}]
     (new,) = ec2.describe_nat_gateways(Filter=usable)["NatGateways"]
-    routes = tables(ground.ids["vpc"])[ground.ids["subnet"]]["Routes"]
+    routes = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["Routes"]
     (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
     assert (out["NatGatewayId"], out["State"]) == (new["NatGatewayId"], "active")
     assert kinds(fake) == GROUND + PRIVATE
@@ -509,13 +516,13 @@ def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: 
 def test_prepare_reattaches_the_s3_endpoint_to_the_route_table(user: User, fake: FakeCloud) -> None:
     cluster = a_private()
     offer = user.cloud.offer(cluster)
-    ground = user.ground(cluster, offer)
-    table = tables(ground.ids["vpc"])[ground.ids["subnet"]]["RouteTableId"]
+    infrastructure = user.infrastructure(cluster, offer)
+    table = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["RouteTableId"]
     ec2 = boto3.client("ec2")
     (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
     ec2.modify_vpc_endpoint(VpcEndpointId=endpoint["VpcEndpointId"], RemoveRouteTableIds=[table])
     fake.forget_calls()
-    user.ground(cluster, offer)
+    user.infrastructure(cluster, offer)
     assert operations(fake) == ["ModifyVpcEndpoint"]
     (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
     assert endpoint["RouteTableIds"] == [table]
@@ -549,7 +556,7 @@ def test_teardown_waits_for_a_slow_nat_gateway_deletion(user: User, fake: FakeCl
 def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) -> None:
     """No file of ours, and nothing else of any cluster: as `reap` looks."""
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     for part in user.cloud.parts():
         if part.kind in ("security-group", "key-pair", "placement-group", "vpc-endpoint"):
             user.cloud.delete(part)
@@ -561,7 +568,7 @@ def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) ->
 def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud) -> None:
     """AWS says AuthFailure of an address that a NAT gateway has."""
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     parts = {part.kind: part for part in user.cloud.parts()}
     with pytest.raises(errors.Blocked, match=r"elastic-ip eipalloc-\w+ .* used by network interface eni-"):
         user.cloud.delete(parts["elastic-ip"])
@@ -574,7 +581,7 @@ def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud)
 def test_teardown_retries_releasing_an_address_freed_late(user: User, fake: FakeCloud) -> None:
     """AWS shows no association any more, and refuses all the same."""
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     fake.fault(operation="ReleaseAddress", times=3, status=400, code="AuthFailure")
     assert remove(user, cluster) == teardown.Removed(leftovers=())
     assert len(fake.calls("ReleaseAddress")) == 4
@@ -583,9 +590,11 @@ def test_teardown_retries_releasing_an_address_freed_late(user: User, fake: Fake
 
 def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
     cluster = a_cluster()
-    ground = user.ground(cluster, user.cloud.offer(cluster))
+    infrastructure = user.infrastructure(cluster, user.cloud.offer(cluster))
     ec2 = boto3.client("ec2")
-    made = ec2.create_vpc_endpoint(VpcId=ground.ids["vpc"], ServiceName="com.amazonaws.us-east-1.dynamodb")
+    made = ec2.create_vpc_endpoint(
+        VpcId=infrastructure.ids["vpc"], ServiceName="com.amazonaws.us-east-1.dynamodb"
+    )
     name = made["VpcEndpoint"]["VpcEndpointId"]
     (vpc,) = [part for part in user.cloud.parts() if part.kind == "vpc"]
     with pytest.raises(errors.Blocked, match=f"endpoint {name}"):
@@ -594,7 +603,7 @@ def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
 
 def test_delete_of_a_vpc_endpoint_twice_succeeds(user: User) -> None:
     cluster = a_private()
-    user.ground(cluster, user.cloud.offer(cluster))
+    user.infrastructure(cluster, user.cloud.offer(cluster))
     (endpoint,) = [part for part in user.cloud.parts() if part.kind == "vpc-endpoint"]
     user.cloud.delete(endpoint)
     user.cloud.delete(endpoint)  # InvalidVpcEndpointId.NotFound, in an answer with status 200

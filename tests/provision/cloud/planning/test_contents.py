@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from provision.cloud.interface import CloudCluster, Instance, Offer, Place, PlannedResource, Preview, Target
 from provision.cloud.planning import contents
+from provision.cloud.records import CloudCluster, Instance, Offer, PlannedResource, Preview, Target, Zone
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import PlannedMachine
 
@@ -26,7 +26,7 @@ OFFER = Offer(
     image_name="image",
     user="ubuntu",
     disk_gb=365,
-    places=(Place(zone="a"),),
+    zones=(Zone(name="a"),),
     hourly_usd=4.0,
     billed_when_stopped=False,
 )
@@ -75,7 +75,7 @@ def a_machine(rank: int, machine_id: str) -> Instance:
         rank=rank,
         state="ended",
         shape=OCI.shape,
-        place=Place(zone="a"),
+        zone=Zone(name="a"),
         launched_at="2026-11-21T08:00:00+00:00",
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput
-from provision.cloud.interface import BootImage
+from provision.cloud.records import BootImage
 from provision.errors import Denied, RefusedPlan, TermsRefused
 from provision.oci import requests
 from provision.oci.cloud import OciCloud
@@ -124,7 +124,7 @@ def test_marketplace_terms_are_accepted_once(cloud: OciCloud, tmp_path: Path, fa
         "www.nvidia.com",
     ]
     builder.machines(2)
-    builder.ground()
+    builder.infrastructure()
     assert operations(fake).count("CreateAppCatalogSubscription") == 1
     later = Builder(cloud, tmp_path, "later").offer()
     assert (later.image_name, later.terms) == (VMI, None)
@@ -148,7 +148,7 @@ def test_offer_of_a_marketplace_image_requires_accept_terms(
         Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI").offer()
     fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
     with pytest.raises(Denied, match="manage app-catalog-listing") as told:
-        Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True).ground()
+        Builder(cloud, tmp_path, image="marketplace:NVIDIA GPU-Optimized VMI", terms=True).infrastructure()
     assert not isinstance(told.value, TermsRefused)
     assert operations(fake, mutating=True) == ["CreateAppCatalogSubscription"]
 
@@ -160,7 +160,7 @@ def test_offer_after_refused_terms_takes_the_next_image(
     builder = Builder(cloud, tmp_path, terms=True)
     assert builder.offer().image_name == VMI
     with pytest.raises(TermsRefused, match="manage app-catalog-listing"):
-        builder.ground()
+        builder.infrastructure()
     offer = builder.offer()
     assert (offer.image_name, offer.terms) == (ORACLE_9, None)
     assert "the account may not accept its terms" in offer.image_why
@@ -175,7 +175,7 @@ def test_prepare_refuses_terms_that_changed_since_shown(
     assert offer.terms is not None
     shown = replace(offer, terms=replace(offer.terms, links=("https://example.com/other",)))
     with pytest.raises(RefusedPlan, match="have changed"):
-        builder.ground(shown)
+        builder.infrastructure(shown)
     assert operations(fake, mutating=True) == []
 
 

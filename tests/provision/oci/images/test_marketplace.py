@@ -10,9 +10,9 @@ from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.cloud.interface import BootImage
 from provision.cloud.provider import CloudProvider
-from provision.cloud.state import CloudFolder
+from provision.cloud.records import BootImage
+from provision.cloud.state import CloudState
 from provision.errors import RefusedPlan
 from provision.provider import Plan
 from tests.fakes.client import FakeCloud
@@ -99,7 +99,7 @@ def test_create_refuses_a_plan_with_unaccepted_terms(up: Up, fake: FakeCloud) ->
 @pytest.mark.parametrize("recorded", [True, False])
 def test_up_adds_machines_with_the_image_of_the_first(up: Up, fake: FakeCloud, recorded: bool) -> None:
     up()
-    files = CloudFolder(up.folder)
+    files = CloudState(up.folder)
     record = files.load()
     assert record is not None
     assert record.boots_from is not None
@@ -129,7 +129,7 @@ def test_plan_refuses_to_add_machines_when_their_image_is_gone(up: Up, fake: Fak
 
 def test_plan_does_not_keep_the_image_of_a_failed_launch(up: Up, fake: FakeCloud) -> None:
     up.folder.make()
-    CloudFolder(up.folder).save(
+    CloudState(up.folder).save(
         replace(
             up.plan().details.cluster,
             boots_from=BootImage(id="ocid1.image.oc1..none", name="an image of earlier"),

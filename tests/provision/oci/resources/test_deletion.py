@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.cloud.interface import Part
+from provision.cloud.records import Resource
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
 from tests.fakes.client import FakeCloud
@@ -11,11 +11,11 @@ from tests.provision.oci.building import Builder, delete_all, kinds
 
 def test_delete_names_what_uses_the_part(builder: Builder, cloud: OciCloud) -> None:
     (machine,) = builder.machines()
-    for part in cloud.parts():
-        if part.kind in ("nsg", "subnet"):
+    for resource in cloud.resources():
+        if resource.kind in ("nsg", "subnet"):
             with pytest.raises(Blocked, match=machine.id):
-                cloud.delete(part)
-    by_kind = {part.kind: part for part in cloud.parts()}
+                cloud.delete(resource)
+    by_kind = {resource.kind: resource for resource in cloud.resources()}
     for kind, by in (
         ("route-table", "subnet"),
         ("security-list", "subnet"),
@@ -27,8 +27,8 @@ def test_delete_names_what_uses_the_part(builder: Builder, cloud: OciCloud) -> N
 
 
 def test_delete_of_a_removed_part_succeeds(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
-    builder.ground()
-    nsg = next(part for part in cloud.parts() if part.kind == "nsg")
+    builder.infrastructure()
+    nsg = next(resource for resource in cloud.resources() if resource.kind == "nsg")
     fake.fault(operation="DeleteNetworkSecurityGroup", kind="drop_after")
     cloud.delete(nsg)
     cloud.delete(nsg)
@@ -37,7 +37,7 @@ def test_delete_of_a_removed_part_succeeds(builder: Builder, cloud: OciCloud, fa
 
 def test_delete_refuses_untagged_parts(cloud: OciCloud) -> None:
     with pytest.raises(AssertionError):
-        cloud.delete(Part(kind="vcn", id="ocid1.vcn", name="prod", tags={}, stage=4))
+        cloud.delete(Resource(kind="vcn", id="ocid1.vcn", name="prod", tags={}, stage=4))
 
 
 def test_teardown_survives_lost_replies(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
