@@ -91,20 +91,19 @@ def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tre
 @_offer
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers of this build."""
-    from provision.clouds import CLOUDS
-    from provision.registry import PROVIDERS
+    from provision.registry import about, names
 
-    for name, about in (PROVIDERS | CLOUDS).items():
-        yield name, about[-1]
+    for name in names():
+        yield name, about(name)
 
 
 @_offer
 def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers that rent machines."""
-    from provision.clouds import CLOUDS
+    from provision.registry import CLOUDS, about
 
-    for name, about in CLOUDS.items():
-        yield name, about[-1]
+    for name in CLOUDS:
+        yield name, about(name)
 
 
 @_offer

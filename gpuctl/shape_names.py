@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from gpuctl.errors import Usage
 from inventories.suggest import nearest
-from provision.pricing.catalog import SHAPES, Shape, provider_by_name
+from provision.pricing.catalog import SHAPES, provider_by_name
+from provision.pricing.shape import Shape
 
 MOST_PROPOSED = 6
 

@@ -1,27 +1,51 @@
-"""The providers of this build by name, each imported when it is used."""
+"""The providers of this build by name, each imported when it is used: SDKs are large, and one of them is enough.
+
+A new provider is a line here, and the module or folder that it names.
+"""
 
 import importlib
+import importlib.util
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
 from inventories.suggest import did_you_mean
-from provision.clouds import CLOUDS
 from provision.errors import UnknownProvider, UnknownShape
-from provision.provider import Provider
+
+if TYPE_CHECKING:
+    from provision.clock import Clock
+    from provision.cloud.description import CloudDescription
+    from provision.cloud.interface import Cloud
+    from provision.cloud.records import CloudCluster, Finding, NewMachine, Offer, Preview, Target
+    from provision.provider import Provider
 
 PROVIDERS: dict[str, tuple[str, str]] = {
     "local": ("provision.local.provider", "hosts on this machine, free, for trying things out"),
     "hosts": ("provision.hosts", "machines that you have already, from an inventory file"),
 }
-"""The module and what the provider offers. A module has `provider(folder) -> Provider`.
+"""Name → a module with `provider(folder) -> Provider`, and what it offers."""
 
-Rented machines are one provider over `provision.clouds`."""
+CLOUDS: dict[str, str] = {
+    "oci": "provision.oci.description",
+    "aws": "provision.aws.description",
+}
+"""Name → a module with a cloud's `DESCRIPTION`. All clouds have one provider: `provision.cloud.provider`."""
 
-NAMES = (*PROVIDERS, *CLOUDS)
+
+def names() -> tuple[str, ...]:
+    """All providers."""
+    return (*PROVIDERS, *CLOUDS)
 
 
-def load(name: str, folder: ClusterFolder) -> Provider:
+def about(name: str) -> str:
+    """What a provider offers, in a few words."""
+    return PROVIDERS[name][1] if name in PROVIDERS else describe(name).about
+
+
+def load(name: str, folder: ClusterFolder) -> "Provider":
     """The provider of that name for one cluster. Raises UnknownProvider where this build has none."""
     check_name(name)
     if name in CLOUDS:
@@ -35,10 +59,10 @@ def load(name: str, folder: ClusterFolder) -> Provider:
 
 def check_name(name: str) -> None:
     """Raise UnknownProvider for a name that no provider of this build has."""
-    if name not in NAMES:
+    if name not in names():
         raise UnknownProvider(
-            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, NAMES) or '.'} "
-            f"Give {' or '.join(NAMES)} with `--provider`."
+            f"This build of gpuctl has no provider '{name}'{did_you_mean(name, names()) or '.'} "
+            f"Give {' or '.join(names())} with `--provider`."
         )
 
 
@@ -72,3 +96,57 @@ def _provider_of(name: str) -> str:
         hint = f"The nearest are {', '.join(near)}. " if near else ""
         raise UnknownShape(f"No provider has a shape '{name}'. {hint}`gpuctl shapes` lists all.")
     return provider
+
+
+def describe(cloud: str) -> "CloudDescription":
+    """What is known of a cloud. Raises UnknownProvider."""
+    if cloud not in CLOUDS:
+        raise UnknownProvider(f"There is no cloud '{cloud}'. Give {' or '.join(CLOUDS)}.")
+    found: CloudDescription = importlib.import_module(CLOUDS[cloud]).DESCRIPTION
+    return found
+
+
+def descriptions() -> "tuple[CloudDescription, ...]":
+    """What is known of all clouds."""
+    return tuple(describe(name) for name in CLOUDS)
+
+
+def installed(cloud: str) -> bool:
+    """Whether the cloud's SDK is there. Does not import it."""
+    return importlib.util.find_spec(describe(cloud).sdk) is not None
+
+
+def connect(target: "Target", clock: "Clock | None" = None) -> "Cloud":
+    """The account and region of `target`. Raises BadCredentials, and UnknownProvider without its SDK."""
+    from provision.clock import SystemClock
+
+    made: Cloud = _control(target.provider).connect(target, clock=clock or SystemClock())
+    return made
+
+
+def configured(cloud: str) -> bool:
+    """Whether somebody has set the cloud up on this computer, rightly or not. Asks no account."""
+    answer: bool = _control(cloud).configured()
+    return answer
+
+
+def sdk(cloud: str) -> "Finding":
+    """Which SDK is there, of which version. Asks no account."""
+    found: Finding = _control(cloud).sdk()
+    return found
+
+
+def outline(cluster: "CloudCluster", machines: "Sequence[NewMachine]") -> "tuple[Offer, Preview]":
+    """What would be made of these machines in an account that nothing is known of."""
+    found: tuple[Offer, Preview] = _control(cluster.target.provider).outline(cluster, machines)
+    return found
+
+
+def _control(cloud: str) -> ModuleType:
+    description = describe(cloud)
+    if not installed(cloud):
+        raise UnknownProvider(
+            f"Provider {cloud} needs the Python package '{description.sdk}'. Install it beside gpuctl: "
+            f"`pip install '.[{cloud}]'` in gpuctl's folder, or `pip install {description.sdk}`."
+        )
+    return importlib.import_module(description.control)

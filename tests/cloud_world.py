@@ -24,8 +24,8 @@ from provision.cloud.interface import Cloud
 from provision.cloud.provider import CloudProvider
 from provision.cloud.records import Target
 from provision.cloud.state import CloudState
-from provision.clouds import connect
 from provision.errors import ProvisionError
+from provision.registry import connect
 from tests.fakes.client import GONE, FakeCloud, start_fake
 
 SPEED = 30.0

@@ -8,12 +8,12 @@ import click
 
 from gpuctl import completions
 from gpuctl.options import App, no_cluster_options
+from provision.registry import CLOUDS
 
 if TYPE_CHECKING:
-    from provision.pricing.catalog import Shape
     from provision.pricing.prices import Price, Prices
+    from provision.pricing.shape import Shape
 
-PROVIDERS = ("oci", "aws")
 SORTS = ("price", "price-per-gpu", "name")
 
 Priced = tuple["Shape", "Price | None"]
@@ -32,7 +32,7 @@ Priced = tuple["Shape", "Price | None"]
     help="Only with exactly so many GPUs a machine.",
 )
 @click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only with so many GPUs or more.")
-@click.option("--provider", type=click.Choice(PROVIDERS), help="Only this provider's.")
+@click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only this provider's.")
 @click.option(
     "--max-price", type=click.FloatRange(min=0), metavar="USD", help="Only up to this price an hour."
 )
@@ -70,7 +70,7 @@ def command(
 
     if max_price is not None and not math.isfinite(max_price):
         raise click.UsageError("--max-price is a number of US dollars.")
-    region = of_aws(app, region)
+    region = of_prices(app, region)
     shapes, exact = chosen(app, words, gpu, provider)
     failed = refresh(app, provider, region) if refresh_prices else None
     prices = load(app.store.home)
@@ -91,15 +91,21 @@ def command(
         raise failed
 
 
-def of_aws(app: App, region: str | None) -> str | None:
-    """The region of AWS's prices; of OCI's, which are the same everywhere, none can be asked for."""
-    from provision.pricing.catalog import PRICE_REGION
+def of_prices(app: App, region: str | None) -> str | None:
+    """The region of the prices; for one of a cloud whose prices are the same everywhere, none."""
     from provision.regions import cloud_of
+    from provision.registry import describe, descriptions
 
-    if region is None or cloud_of(region) != "oci":
+    owner = None if region is None else cloud_of(region)
+    if owner is None or describe(owner).price_region is not None:
         return region
+    others = [
+        f"{cloud.name.upper()}'s are those of {cloud.price_region}"
+        for cloud in descriptions()
+        if cloud.price_region
+    ]
     app.output.say(
-        f"note: {region} is a region of OCI, whose prices are the same everywhere; AWS's are those of {PRICE_REGION}."
+        f"note: {region} is a region of {owner.upper()}, whose prices are the same everywhere; {', '.join(others)}."
     )
     return None
 
@@ -136,7 +142,7 @@ def refresh(app: App, provider: str | None, region: str | None) -> Exception | N
     from gpuctl.text import plural
     from provision.pricing.prices import refresh as ask
 
-    asked = PROVIDERS if provider is None else (provider,)
+    asked = tuple(CLOUDS) if provider is None else (provider,)
     done = ask(app.store.home, asked, region, datetime.now(UTC), app.output.say)
     for answer in done.got:
         where = f" in {answer.region}" if answer.region else ""
@@ -182,7 +188,7 @@ def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
 
 def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[str, Any]:
     """One shape of the document."""
-    from provision.pricing.prices import place_of
+    from provision.regions import price_region
 
     usd = None if price is None else price.usd_per_hour
     return {
@@ -202,7 +208,7 @@ def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[
         "usd_per_hour": usd,
         "usd_per_gpu_hour": None if usd is None else round(usd / shape.gpus, 6),
         "priced_at": None if price is None else price.date,
-        "price_region": place_of(shape.provider, region),
+        "price_region": price_region(shape.provider, region),
         "price_source": None if price is None else price.source,
     }
 
@@ -227,13 +233,13 @@ def tell_unknown(
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from gpuctl.text import plural
-    from provision.pricing.prices import place_of, refresh_command
+    from provision.regions import price_region, refresh_command
 
     unknown = [shape for shape, price in wanted if price is None]
     for provider in dict.fromkeys(shape.provider for shape in unknown):
         names = [shape.name for shape in unknown if shape.provider == provider]
         left_out = f" --max-price leaves {plural(len(names), 'shape')} out." if max_price is not None else ""
-        place = place_of(provider, region)
+        place = price_region(provider, region)
         where = f" in {place}" if place else ""
         if place and not prices.asked(provider, region):
             app.output.say(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provision.aws import requests
+from provision.aws.catalog import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 from provision.aws.images import choice, lookup
 from provision.aws.requests import for_people, way_out
 from provision.cloud import tags
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.pricing.catalog import SHAPES
-from provision.pricing.plan_price import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
 NAT_NOTE = (
     "the private network has a NAT gateway, which takes AWS a few minutes to make and costs money by itself: in "

@@ -4,9 +4,9 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from provision.aws.catalog import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 from provision.cloud import tags
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
-from provision.pricing.plan_price import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 
 Request = dict[str, Any]
 Tags = Mapping[str, str]

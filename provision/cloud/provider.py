@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.driver import DriverPlan, unknown_branch
+from inventories.driver import unknown_branch
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
@@ -52,13 +52,13 @@ from provision.cloud.records import (
 )
 from provision.cloud.state import CloudState, Launch
 from provision.cloud.tags import CLUSTER, LAUNCH, OWNER
-from provision.clouds import connect, outline, sdk
 from provision.errors import BadCredentials, CloudError, OtherAccount, UnknownShape
 from provision.pricing.catalog import SHAPES, nearest_shapes, nvidia_by_name
-from provision.pricing.plan_price import OCI_SPOT_SHARE, PlanPrice
+from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import ending_sentence, refuse_over_max_cost
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
+from provision.registry import connect, describe, outline, sdk
 from provision.ssh_keys import ensure_key
 from provision.unsupported import refuse_unsupported
 
@@ -120,7 +120,7 @@ class CloudProvider:
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Asks the cloud what there is, by tag."""
-        honoured = HONOURED if self.name == "oci" else HONOURED - {"accept_terms", "compartment"}
+        honoured = HONOURED - describe(self.name).unsupported
         refuse_unsupported(spec, self.name, honoured=honoured, because="its accounts have no such thing")
         if spec.python is None and current is not None and current.machines:
             # Machines that join have the interpreter of those that are there.
@@ -206,8 +206,7 @@ class CloudProvider:
             wanted.image,
             shape=wanted.shape,
             nvidia=nvidia_by_name(wanted.shape),
-            # Which of OCI's three images it is depends on the account.
-            default=DriverPlan(source="image") if self.name == "aws" else None,
+            default=describe(self.name).default_driver,
         )
         return Plan(
             spec=spec,
@@ -445,14 +444,15 @@ class CloudProvider:
         return merge(spec, record, fresh, lives=lives, now=datetime.now(UTC))
 
     def _price(self, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
-        """Of `count` machines: refreshed prices win over those of this release; AWS's spot prices are its word."""
+        """Of `count` machines: refreshed prices win over those of this release; one that varies is the offer's."""
         prices, region = load_prices(self._folder.home), cluster.target.region
         price = prices.of(cluster.shape, region)
         on_demand_usd = price.usd_per_hour if price else None
-        varies = cluster.spot and cluster.target.provider == "aws"
+        spot_share = describe(self.name).spot_share
+        varies = cluster.spot and spot_share is None
         each_usd = offer.hourly_usd if varies else on_demand_usd
-        if cluster.spot and not varies and each_usd is not None:
-            each_usd *= OCI_SPOT_SHARE
+        if cluster.spot and spot_share is not None and each_usd is not None:
+            each_usd *= spot_share
         return contents.price_of(
             cluster,
             offer,
@@ -501,7 +501,7 @@ class CloudProvider:
             or instance.private_ip
             or "",
             port=cluster.ssh_port,
-            user=launch.user if launch else "ubuntu",
+            user=launch.user if launch else describe(self.name).default_user,
             private_ip=instance.private_ip or "",
             gpus=gpus,
             id=instance.id,

@@ -11,9 +11,9 @@ from inventories.errors import InvalidInput
 from provision.cloud.interface import Cloud
 from provision.cloud.records import Target
 from provision.cloud.tagged_clusters import Price, RegionContents, list_clusters
-from provision.clouds import CLOUDS, configured, connect, installed
 from provision.errors import BadCredentials, CloudError, Denied, Gone
 from provision.parallel import run_all
+from provision.registry import CLOUDS, configured, connect, describe, installed
 
 MOST_NAMED = 3
 
@@ -107,7 +107,7 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
 
 def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
     """The regions and compartments of one cloud."""
-    compartment = scope.compartment if name == "oci" else None
+    compartment = scope.compartment if describe(name).has_compartments else None
     target = Target(provider=name, profile=scope.profile, compartment=compartment)
     if scope.regions:
         regions, failed = _connected([replace(target, region=region) for region in scope.regions])

@@ -15,13 +15,13 @@ from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
 from provision.oci import requests
 from provision.oci.api import Api, Json
+from provision.oci.catalog import SPOT_SHARE
 from provision.oci.images import choice, lookup
 from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available
 from provision.oci.together import together
 from provision.parallel import run_all, values
 from provision.pricing.catalog import SHAPES, nvidia_by_name
-from provision.pricing.plan_price import OCI_SPOT_SHARE
 
 FLEXIBLE_OCPUS = 2.0
 """Of shapes that leave it to the request, which are none with GPUs."""
@@ -125,7 +125,7 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
     price = known.usd_per_hour if known else None
     if price is None:
         return None
-    return price * OCI_SPOT_SHARE if spot else price
+    return price * SPOT_SHARE if spot else price
 
 
 def ordered_zones(domains: Sequence[Domain]) -> tuple[Zone, ...]:

@@ -9,23 +9,6 @@ from dataclasses import dataclass
 HOURS_A_MONTH = 730.0
 """What clouds that bill a disk by the month take for one: 8,760 hours a year in twelve parts."""
 
-OCI_STORAGE_USD_PER_GB_MONTH = 0.0255
-OCI_PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
-"""Parts B91961 and B91962 of Oracle's price list, the same in every commercial region. Boot volumes are "Balanced":
-10 performance units a GB, https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
-
-OCI_SPOT_SHARE = 0.5
-"""Preemptible machines of OCI cost half the price of others, whatever the shape and the region."""
-
-AWS_GP3_USD_PER_GB_MONTH = 0.08
-"""gp3 as it comes (3,000 IOPS, 125 MB/s), us-east-1. https://aws.amazon.com/ebs/pricing/, 2026-11."""
-
-ADDRESS_HOURLY_USD = 0.005
-"""AWS: a public IPv4 address, in every region since 2024-02. https://aws.amazon.com/vpc/pricing/, 2026-11."""
-
-NAT_HOURLY_USD = 0.045
-"""AWS: a NAT gateway without its address and its traffic, us-east-1. https://aws.amazon.com/vpc/pricing/, 2026-11."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPrice:

@@ -13,7 +13,9 @@ from pathlib import Path
 from inventories import codec, files
 from inventories.errors import CorruptFile
 from provision.errors import CloudError
-from provision.pricing.catalog import PRICE_REGION, SHAPES, provider_by_name
+from provision.pricing.catalog import SHAPES, provider_by_name
+from provision.regions import price_region
+from provision.registry import describe
 
 Say = Callable[[str], None]
 
@@ -58,26 +60,30 @@ class Prices:
         provider = provider_by_name(shape)
         if provider is None:
             return None
-        place = place_of(provider, region)
+        where = price_region(provider, region)
         for answer in self.lists:
-            if (answer.provider, answer.region) == (provider, place) and shape in answer.usd_per_hour:
+            if (answer.provider, answer.region) == (provider, where) and shape in answer.usd_per_hour:
                 usd = answer.usd_per_hour[shape]
                 return Price(usd_per_hour=usd, date=answer.date, source=answer.source)
         shipped = SHAPES.get(shape)
-        if shipped is None or shipped.usd_per_hour is None or place not in (None, PRICE_REGION):
+        if (
+            shipped is None
+            or shipped.usd_per_hour is None
+            or where not in (None, describe(provider).price_region)
+        ):
             return None
         return Price(usd_per_hour=shipped.usd_per_hour, date=shipped.priced_at, source=shipped.price_source)
 
     def disk_usd_per_gb_month(self, provider: str, region: str | None) -> float | None:
         """What a GB of a boot volume costs a month, where that was asked for."""
-        place = place_of(provider, region)
-        found = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, place))
+        where = price_region(provider, region)
+        found = (a.disk_usd_per_gb_month for a in self.lists if (a.provider, a.region) == (provider, where))
         return next(found, None)
 
     def asked(self, provider: str, region: str | None) -> bool:
         """Whether the provider was ever asked for its prices there."""
-        place = place_of(provider, region)
-        return any((answer.provider, answer.region) == (provider, place) for answer in self.lists)
+        where = price_region(provider, region)
+        return any((answer.provider, answer.region) == (provider, where) for answer in self.lists)
 
     def with_list(self, answer: PriceList) -> "Prices":
         """These prices with one more answer, in the place of an older one."""
@@ -94,21 +100,10 @@ class Refreshed:
     """A sentence for each provider that could not be asked."""
 
 
-def place_of(provider: str, region: str | None) -> str | None:
-    """Where a provider's prices hold; None where that is everywhere. AWS's default is `PRICE_REGION`."""
-    return None if provider == "oci" else region or PRICE_REGION
-
-
-def refresh_command(provider: str, region: str | None) -> str:
-    """The command that asks a provider for its prices, those of the region where they differ by region."""
-    place = place_of(provider, region)
-    return f"gpuctl shapes --refresh-prices --provider {provider}" + (f" --region {place}" if place else "")
-
-
 def price_of(home: Path, shape: str, region: str | None) -> Price | None:
     """What one machine of that shape costs on demand. None: not known.
 
-    `region` is the provider's; None means AWS's `PRICE_REGION`. Spot prices are not known here. Raises
+    `region` is the provider's; None: where its list prices hold. Spot prices are not known here. Raises
     CorruptFile or NewerFormat for a file of prices that can't be read.
     """
     return load(home).of(shape, region)
@@ -132,15 +127,12 @@ def load(home: Path) -> Prices:
 
 
 def refresh(home: Path, providers: Iterable[str], region: str | None, now: datetime, say: Say) -> Refreshed:
-    """Ask the providers for their prices, AWS for those of one region, and keep each answer as it comes.
+    """Ask the providers for their prices, those of one region where they differ, and keep each answer as it comes.
 
     One that can't be asked does not keep the others from it, and what was known of it stays. A file that is
     torn is replaced by what is got; where that is nothing, CorruptFile is raised. Raises NewerFormat, and
     NoAccess where nothing can be written.
     """
-    from provision.pricing.price_list import read_aws, read_oci
-
-    read = {"oci": read_oci, "aws": read_aws}
     prices, torn = Prices(), None
     try:
         prices = load(home)
@@ -149,16 +141,16 @@ def refresh(home: Path, providers: Iterable[str], region: str | None, now: datet
     got: list[PriceList] = []
     failed: list[str] = []
     for provider in providers:
-        place = place_of(provider, region)
-        say(f"asking {provider.upper()} for its prices{f' in {place}' if place else ''} …")
+        where = price_region(provider, region)
+        say(f"asking {provider.upper()} for its prices{f' in {where}' if where else ''} …")
         try:
-            found = read[provider](place or "", say)
+            found = describe(provider).read_prices(where or "", say)
         except CloudError as error:
             failed.append(str(error))
             continue
         answer = PriceList(
             provider=provider,
-            region=place,
+            region=where,
             date=now.date().isoformat(),
             source=found.url,
             usd_per_hour=found.usd_per_hour,

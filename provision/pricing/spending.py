@@ -10,7 +10,8 @@ from inventories.spec import LEAST_TTL_S
 from provision.cloud.records import Offer, Target
 from provision.cloud.tags import read_time
 from provision.errors import RefusedPlan
-from provision.pricing.prices import refresh_command
+from provision.regions import refresh_command
+from provision.registry import describe
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
 
@@ -31,36 +32,12 @@ def expires_at(now: datetime, ttl_s: float) -> str:
 
 def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
     """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
-    if target.provider == "aws":
-        ended = f"At {expires_at} the machines shut down, which terminates them"
-        if not offer.network_hourly_usd:
-            return f"{ended}: nothing is billed after that."
-        return (
-            f"{ended}. The private network's NAT gateway and its address stay, and are billed, about "
-            f"${_dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
-            "cron can run."
-        )
-    reap = reap_command(target)
-    if not offer.billed_when_stopped:
-        return (
-            f"At {expires_at} the machines power off, which ends the bill for {offer.shape}; their boot volumes "
-            f"stay until `gpuctl down`, or `{reap}`."
-        )
-    return (
-        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. To end "
-        f"them in time, run this from cron: `*/10 * * * * {reap}`."
-    )
+    return describe(target.provider).ending_sentence(target, offer, expires_at)
 
 
 def ending_clause(target: Target, offer: Offer) -> str:
     """`ending_sentence` in short, for a plan: what happens, and what is billed after it."""
-    if target.provider == "aws":
-        if offer.network_hourly_usd:
-            return "then they terminate; the NAT gateway and its address are billed until `gpuctl down`"
-        return "then they terminate, and nothing is billed any more"
-    if offer.billed_when_stopped:
-        return f"then they power off, but OCI bills a {offer.shape} that is stopped until `gpuctl down`"
-    return "then they power off, and only their boot volumes are billed until `gpuctl down`"
+    return describe(target.provider).ending_clause(offer)
 
 
 def reap_command(target: Target) -> str:
@@ -84,7 +61,7 @@ def refuse_over_max_cost(
     """
     if max_cost_usd is None or hourly_usd == 0:
         return
-    limit = f"--max-cost {_dollars(max_cost_usd)}"
+    limit = f"--max-cost {dollars(max_cost_usd)}"
     if hourly_usd is None:
         raise RefusedPlan(
             f"{limit} can't be kept: what these machines can cost is not known. Nothing was created. Ask for "
@@ -94,7 +71,7 @@ def refuse_over_max_cost(
     longest = _duration(lasts_s) if lasts_s >= LEAST_TTL_S else ""
     if ttl_s is None:
         raise RefusedPlan(
-            f"{limit} can't be kept without a time limit. Nothing was created. At ${_dollars(hourly_usd)} an hour "
+            f"{limit} can't be kept without a time limit. Nothing was created. At ${dollars(hourly_usd)} an hour "
             + (
                 f"the money lasts for {longest}: add --ttl {longest}."
                 if longest
@@ -104,10 +81,10 @@ def refuse_over_max_cost(
     cost_usd = hourly_usd * ttl_s / 3600
     if cost_usd > max_cost_usd * (1 + 1e-9):
         raise RefusedPlan(
-            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at ${_dollars(hourly_usd)} an hour cost ${_dollars(cost_usd)}, "
+            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at ${dollars(hourly_usd)} an hour cost ${dollars(cost_usd)}, "
             f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
             + (f", --ttl {longest}" if longest else "")
-            + f" or --max-cost {_dollars(math.ceil(cost_usd * 100) / 100)}."
+            + f" or --max-cost {dollars(math.ceil(cost_usd * 100) / 100)}."
         )
 
 
@@ -139,7 +116,7 @@ def _duration(seconds: float) -> str:
     return "".join(parts)
 
 
-def _dollars(usd: float) -> str:
+def dollars(usd: float) -> str:
     """`4`, `12.50`, `0.0042`."""
     if usd == int(usd):
         return f"{usd:.0f}"

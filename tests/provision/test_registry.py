@@ -9,10 +9,9 @@ import pytest
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.clouds import CLOUDS
 from provision.errors import ProvisionError, UnknownShape
 from provision.pricing.catalog import SHAPES
-from provision.registry import PROVIDERS, infer, load
+from provision.registry import CLOUDS, PROVIDERS, infer, load
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from gpuctl.options import App
 from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
 from inventories.store import ClusterFolder
-from provision.clouds import CLOUDS
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
+from provision.registry import CLOUDS
 
 MOST_OF_A_NAME = 16
 """Characters of a cluster's name that a name made of it has."""
@@ -74,13 +74,13 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.registry import NAMES, infer
+    from provision.registry import infer, names
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):
         return folder
     wanted = infer(spec)
-    if wanted == had or wanted not in NAMES:
+    if wanted == had or wanted not in names():
         return folder
     free = _free(folder, wanted)
     app.output.say(

@@ -18,7 +18,7 @@ from gpuctl.workflow.training.open_runs import OpenRun, open_runs
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder
-from provision.clouds import CLOUDS
+from provision.registry import CLOUDS
 
 ClusterState = MachineState | Literal["partial", "unfinished"]
 """`partial`: its machines are not all in one state. `unfinished`: its first `up` did not come to its end."""

@@ -19,11 +19,11 @@ from provision.cloud.scan import ScanResult, Scope, name_of, scan
 from provision.cloud.state import CloudState
 from provision.cloud.tagged_clusters import FoundCluster, Price, RegionContents, reap
 from provision.cloud.tags import read_time
-from provision.clouds import CLOUDS, installed
 from provision.errors import ProvisionError
 from provision.pricing import prices
 from provision.pricing.prices import Prices
 from provision.provider import Leftover
+from provision.registry import CLOUDS, descriptions, installed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str
     began = time.monotonic()
     now = datetime.now(UTC)
     if not scope.providers and not any(installed(name) for name in CLOUDS):
-        sdks = " ".join(sdk for _, sdk, _ in CLOUDS.values())
+        sdks = " ".join(cloud.sdk for cloud in descriptions())
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
     result = scan(scope, _prices(app))
     rows = [

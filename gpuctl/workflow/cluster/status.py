@@ -15,10 +15,9 @@ from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import ClusterFolder
 from provision.cloud.state import CloudState
-from provision.clouds import CLOUDS
 from provision.pricing import spending
 from provision.pricing.prices import price_of
-from provision.registry import load
+from provision.registry import CLOUDS, load
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what there is"

@@ -12,8 +12,8 @@ from gpuctl.text import clean, nothing_ends, plural
 from inventories.driver import DriverPlan
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms
-from provision.pricing.prices import refresh_command
 from provision.provider import DAY_S, Plan
+from provision.regions import refresh_command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

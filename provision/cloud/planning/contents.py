@@ -14,17 +14,12 @@ from provision.cloud.records import (
     Preview,
     ResourceAction,
 )
-from provision.pricing.catalog import PRICE_REGION, SHAPES
-from provision.pricing.plan_price import (
-    ADDRESS_HOURLY_USD,
-    AWS_GP3_USD_PER_GB_MONTH,
-    HOURS_A_MONTH,
-    OCI_PERFORMANCE_USD_PER_GB_MONTH,
-    OCI_STORAGE_USD_PER_GB_MONTH,
-    PlanPrice,
-)
+from provision.pricing.catalog import SHAPES
+from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
 from provision.pricing.spending import ending_clause
 from provision.provider import PlannedMachine
+from provision.regions import price_region
+from provision.registry import describe
 
 
 def price_of(
@@ -44,7 +39,7 @@ def price_of(
     target = cluster.target
     gb = offer.disk_gb + int(offer.facts.get("other_disks_gb") or 0)
     disk_usd = disk_hourly_usd(target.provider, target.region, gb, usd_per_gb_month=disk_usd_per_gb_month)
-    address_usd = ADDRESS_HOURLY_USD if target.provider == "aws" and cluster.public_ip else 0.0
+    address_usd = describe(target.provider).address_hourly_usd if cluster.public_ip else 0.0
     return PlanPrice(
         machines_usd=_times(count, each_usd),
         disks_usd=_times(count, disk_usd),
@@ -63,12 +58,10 @@ def disk_hourly_usd(
     None: not known in that region.
     """
     if usd_per_gb_month is None:
-        if provider == "oci":
-            usd_per_gb_month = OCI_STORAGE_USD_PER_GB_MONTH + OCI_PERFORMANCE_USD_PER_GB_MONTH
-        elif region in (None, PRICE_REGION):
-            usd_per_gb_month = AWS_GP3_USD_PER_GB_MONTH
-        else:
+        cloud = describe(provider)
+        if price_region(provider, region) != cloud.price_region:
             return None
+        usd_per_gb_month = cloud.disk_usd_per_gb_month
     return gb * usd_per_gb_month / HOURS_A_MONTH
 
 
@@ -146,14 +139,7 @@ def what_it_is(offer: Offer, *, spot: bool) -> str:
 
 def ending_requests(provider: str, ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     """The requests that end these machines, with their boot volumes."""
-    if not ids:
-        return ()
-    if provider == "aws":
-        return (PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),)
-    keep = {"preserveBootVolume": False, "preserveDataVolumesCreatedAtLaunch": False}
-    return tuple(
-        PlannedRequest(operation="TerminateInstance", body={"instanceId": one} | keep) for one in ids
-    )
+    return describe(provider).ending_requests(ids) if ids else ()
 
 
 class Conditions(TypedDict):

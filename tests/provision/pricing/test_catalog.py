@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from provision.pricing.catalog import PRICED_AT, SHAPES, nearest_shapes, nvidia_by_name, provider_by_name
-from provision.pricing.price_list import OCI_PARTS
+from provision.oci.catalog import PRICED_AT
+from provision.oci.price_list import PARTS
+from provision.pricing.catalog import SHAPES, nearest_shapes, nvidia_by_name, provider_by_name
 
 
 def test_shapes_have_gpus_memory_network_and_price():
@@ -80,9 +81,9 @@ def test_shape_price_covers_the_whole_machine():
 
 
 def test_oci_shapes_of_one_billing_part_cost_the_same_per_gpu():
-    assert set(OCI_PARTS) == {name for name, shape in SHAPES.items() if shape.provider == "oci"}
+    assert set(PARTS) == {name for name, shape in SHAPES.items() if shape.provider == "oci"}
     prices: dict[str, set[float]] = {}
-    for name, part in OCI_PARTS.items():
+    for name, part in PARTS.items():
         usd = SHAPES[name].usd_per_hour
         assert usd is not None
         prices.setdefault(part, set()).add(round(usd / SHAPES[name].gpus, 6))

@@ -20,9 +20,11 @@ from price_pages import (
 )
 
 from inventories.errors import CorruptFile, NewerFormat
+from provision.aws import price_list as aws_list
+from provision.oci import price_list as oci_list
 from provision.pricing import price_list
 from provision.pricing.catalog import SHAPES
-from provision.pricing.price_list import NotUsable, aws_prices, aws_regions, oci_prices
+from provision.pricing.price_list import NotUsable
 from provision.pricing.prices import FILE_NAME, Price, load, price_of, refresh
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
@@ -271,9 +273,9 @@ def test_refresh_limits_size_time_and_url_scheme(tmp_path, pages, monkeypatch):
     assert "it is larger than 0 MB" in ask(tmp_path, "oci")[0].failed[0]
     monkeypatch.undo()
     monkeypatch.setattr(price_list, "DEADLINE_S", -1)
-    monkeypatch.setenv(price_list.OCI_URL_VARIABLE, f"{pages['address']}{OCI_PATH}")
+    monkeypatch.setenv(oci_list.URL_VARIABLE, f"{pages['address']}{OCI_PATH}")
     assert "it takes longer than" in ask(tmp_path, "oci")[0].failed[0]
-    monkeypatch.setenv(price_list.OCI_URL_VARIABLE, "file:///etc/hostname")
+    monkeypatch.setenv(oci_list.URL_VARIABLE, "file:///etc/hostname")
     assert "that is no web address" in ask(tmp_path, "oci")[0].failed[0]
 
 
@@ -326,14 +328,14 @@ def test_refresh_reads_the_aws_file_in_bounded_memory(tmp_path, pages, monkeypat
 )
 def test_aws_prices_counts_only_linux_on_demand_lines(different):
     lines = aws_file(AWS_MACHINE | different, {"Instance Type": "g6.xlarge"}).splitlines()
-    assert aws_prices(lines, "us-east-1") == {"g6.xlarge": 1.006}
+    assert aws_list.prices(lines, "us-east-1") == {"g6.xlarge": 1.006}
 
 
 def test_aws_prices_leaves_out_a_type_with_two_prices():
     same, other = {}, {"PricePerUnit": "2"}
-    assert aws_prices(aws_file(same, same).splitlines(), "us-east-1") == {"g5.xlarge": 1.006}
+    assert aws_list.prices(aws_file(same, same).splitlines(), "us-east-1") == {"g5.xlarge": 1.006}
     with pytest.raises(NotUsable, match="it has no price"):
-        aws_prices(aws_file(same, other, same).splitlines(), "us-east-1")
+        aws_list.prices(aws_file(same, other, same).splitlines(), "us-east-1")
 
 
 GP3 = {
@@ -358,11 +360,13 @@ def test_refresh_reads_the_gp3_disk_price_of_the_region(tmp_path, pages):
 
 def test_aws_prices_ignores_a_truncated_line():
     lines = [*aws_file({}).splitlines(), aws_file({"Instance Type": "g6.xlarge"}).splitlines()[-1][:-200]]
-    assert aws_prices(lines, "us-east-1") == {"g5.xlarge": 1.006}
+    assert aws_list.prices(lines, "us-east-1") == {"g5.xlarge": 1.006}
 
 
 def test_aws_regions_maps_each_region_to_its_file():
-    assert aws_regions(json.loads(aws_index("eu-west-1"))) == {"eu-west-1": f"{AWS_FILES}eu-west-1/index.csv"}
+    assert aws_list.regions_of(json.loads(aws_index("eu-west-1"))) == {
+        "eu-west-1": f"{AWS_FILES}eu-west-1/index.csv"
+    }
 
 
 @pytest.mark.parametrize(
@@ -399,19 +403,17 @@ def test_aws_regions_maps_each_region_to_its_file():
 )
 def test_oci_prices_counts_only_pay_as_you_go_gpu_hours_in_usd(different):
     document = json.loads(oci_page(A10 | different, oci_product("B109479", 3.5, "Compute - GPU - L40S")))
-    assert oci_prices(document) == {"BM.GPU.L40S.4": 14.0}
+    assert oci_list.prices(document) == {"BM.GPU.L40S.4": 14.0}
 
 
 def test_oci_prices_covers_every_oci_shape_of_the_catalog():
-    a_gpu = {
-        part: SHAPES[name].usd_per_hour / SHAPES[name].gpus for name, part in price_list.OCI_PARTS.items()
-    }
+    a_gpu = {part: SHAPES[name].usd_per_hour / SHAPES[name].gpus for name, part in oci_list.PARTS.items()}
     document = json.loads(oci_page(*(oci_product(part, usd) for part, usd in a_gpu.items())))
-    assert oci_prices(document) == {
+    assert oci_list.prices(document) == {
         name: shape.usd_per_hour for name, shape in SHAPES.items() if shape.provider == "oci"
     }
 
 
 def test_price_lists_use_the_vendors_https_addresses():
-    assert price_list.OCI_URL.startswith(f"https://apexapps.oracle.com{OCI_PATH}")
-    assert price_list.AWS_URL.endswith(f"://pricing.us-east-1.amazonaws.com{AWS_PATH}")
+    assert oci_list.URL.startswith(f"https://apexapps.oracle.com{OCI_PATH}")
+    assert aws_list.URL.endswith(f"://pricing.us-east-1.amazonaws.com{AWS_PATH}")

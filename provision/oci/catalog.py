@@ -1,0 +1,51 @@
+"""OCI's shapes, and its list prices, which are the same in every commercial region."""
+
+from provision.pricing.shape import Shape
+
+PRICED_AT = "2026-07"
+"""When the prices of shapes were looked up."""
+
+STORAGE_USD_PER_GB_MONTH = 0.0255
+PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
+"""Parts B91961 and B91962 of Oracle's price list. Boot volumes are "Balanced": 10 performance units a GB,
+https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
+
+SPOT_SHARE = 0.5
+"""Preemptible machines cost half the price of others, whatever the shape and the region."""
+
+_ROWS: tuple[tuple[str, int, str, int, str, str, float | None], ...] = (
+    # name, GPUs, GPU, GB of each, Gbps, Gbps of RDMA, USD an hour
+    ("VM.GPU2.1", 1, "P100", 16, "8", "", 1.275),
+    ("VM.GPU3.1", 1, "V100", 16, "4", "", 2.95),
+    ("VM.GPU3.2", 2, "V100", 16, "8", "", 5.90),
+    ("VM.GPU3.4", 4, "V100", 16, "24.6", "", 11.80),
+    ("VM.GPU.A10.1", 1, "A10", 24, "24", "", 2.0),
+    ("VM.GPU.A10.2", 2, "A10", 24, "48", "", 4.0),
+    ("BM.GPU.A10.4", 4, "A10", 24, "2 x 50", "", 8.0),
+    ("BM.GPU3.8", 8, "V100", 16, "2 x 25", "", 23.60),
+    ("BM.GPU4.8", 8, "A100", 40, "50", "8 x 200", 24.40),
+    ("BM.GPU.A100-v2.8", 8, "A100", 80, "2 x 50", "16 x 100", 32.0),
+    ("BM.GPU.L40S.4", 4, "L40S", 48, "200", "800", 14.0),
+    ("BM.GPU.H100.8", 8, "H100", 80, "100", "16 x 200", 80.0),
+    ("BM.GPU.H200.8", 8, "H200", 141, "200", "8 x 400", 80.0),
+    ("BM.GPU.B200.8", 8, "B200", 180, "2 x 200", "8 x 400", 112.0),
+    ("BM.GPU.GB200.4", 4, "GB200", 192, "2 x 200", "4 x 400", 64.0),
+    ("BM.GPU.GB300.4", 4, "GB300", 278, "2 x 200", "4 x 800", 72.0),
+)
+
+SHAPES = tuple(
+    Shape(
+        name=name,
+        provider="oci",
+        gpus=gpus,
+        gpu=gpu,
+        gpu_memory_gb=memory_gb,
+        network=network,
+        rdma=rdma,
+        bare_metal=name.startswith("BM."),
+        compute_cluster=bool(rdma),
+        usd_per_hour=usd,
+        priced_at=PRICED_AT,
+    )
+    for name, gpus, gpu, memory_gb, network, rdma, usd in _ROWS
+)
