@@ -1,8 +1,7 @@
 """The command line: finds the command, catches every error, picks the exit status.
 
 Commands live in `gpuctl.commands`, one module each, and are imported when they are called. This is the one
-place that turns errors into a sentence and a status; it knows the error classes by name, so that a family is
-only imported by those who can raise it.
+place that turns errors into a sentence and a status: our own classes carry theirs, as `exit_status`.
 """
 
 import os
@@ -23,33 +22,6 @@ from inventories.suggest import did_you_mean
 INTERRUPTED = 130
 JSON_VARIABLE = "GPUCTL_JSON"
 """Set to 1 it is --json for every command."""
-
-STATUSES = {
-    "gpuctl.errors.Usage": 2,
-    "gpuctl.errors.Attention": 4,
-    "gpuctl.errors.GpuctlError": 1,
-    "inventories.errors.InvalidInput": 2,
-    "inventories.errors.NotFound": 2,
-    "inventories.errors.CorruptFile": 2,
-    "inventories.errors.NewerFormat": 2,
-    "inventories.errors.InventoryError": 1,
-    "provision.errors.UnknownProvider": 2,
-    "provision.errors.UnknownShape": 2,
-    "provision.errors.UnknownProfile": 2,
-    "provision.errors.RefusedPlan": 2,
-    "provision.errors.OtherAccount": 2,
-    "provision.errors.NoCapacity": 3,
-    "provision.errors.Capacity": 3,
-    "provision.errors.Quota": 3,
-    "provision.errors.LeftBehind": 4,
-    "provision.errors.ProvisionError": 1,
-    "remote.errors.BadFabfile": 2,
-    "remote.errors.ScriptNotFound": 2,
-    "remote.errors.ScriptNotSynced": 2,
-    "remote.errors.SyncRefused": 2,
-    "remote.errors.RemoteError": 1,
-}
-"""Error class → exit status. A class that isn't listed has the status of the nearest base class that is."""
 
 
 class Commands(click.Group):
@@ -153,11 +125,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def status_of(error: BaseException) -> int | None:
     """The exit status of one of our errors; None for everybody else's."""
-    for kind in type(error).__mro__:
-        status = STATUSES.get(f"{kind.__module__}.{kind.__qualname__}")
-        if status is not None:
-            return status
-    return None
+    status = getattr(error, "exit_status", None)
+    return status if isinstance(status, int) else None
 
 
 def _sentence(error: Exception) -> tuple[str, int]:

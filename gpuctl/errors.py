@@ -12,9 +12,14 @@ GpuctlError
 class GpuctlError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
 
+    exit_status = 1
+    """What gpuctl ends with where this ends it."""
+
 
 class Usage(GpuctlError):
     """What was typed can't be done like that."""
+
+    exit_status = 2
 
 
 class Failed(GpuctlError):
@@ -31,3 +36,5 @@ class JobStopped(Failed):
 
 class Attention(GpuctlError):
     """Partly done; the message names what is left for a person to look at."""
+
+    exit_status = 4

@@ -13,21 +13,32 @@ InventoryError
 class InventoryError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
 
+    exit_status = 1
+    """What gpuctl ends with where this ends it."""
+
 
 class InvalidInput(InventoryError):
     """What a person wrote can't be used."""
+
+    exit_status = 2
 
 
 class NotFound(InventoryError):
     """No such cluster or run."""
 
+    exit_status = 2
+
 
 class CorruptFile(InventoryError):
     """A file of ours can't be read; the message names it and the way to rebuild it."""
 
+    exit_status = 2
+
 
 class NewerFormat(InventoryError):
     """A file of ours was written by a newer gpuctl."""
+
+    exit_status = 2
 
 
 class NoAccess(InventoryError):

@@ -21,27 +21,41 @@ ProvisionError
     │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
     └── BadCredentials  there are none, they are wrong, or they have expired
         └── UnknownProfile  the account that was named is in no configuration here
+
+What a person wrote wrongly is `inventories.errors.InvalidInput` here as well, with two of its kind beside their causes:
+`AddressUnknown` (cloud.planning.caller_address) and `NotAccepted` (oci.images.marketplace).
 """
 
 
 class ProvisionError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
 
+    exit_status = 1
+    """What gpuctl ends with where this ends it."""
+
 
 class UnknownProvider(ProvisionError):
     """This build has no provider of that name."""
+
+    exit_status = 2
 
 
 class UnknownShape(ProvisionError):
     """No provider knows a shape of that name."""
 
+    exit_status = 2
+
 
 class RefusedPlan(ProvisionError):
     """What is asked for can't be reached from what there is; the message names the way to go."""
 
+    exit_status = 2
+
 
 class NoCapacity(ProvisionError):
     """The provider has no such machines now, or the account's quota forbids them."""
+
+    exit_status = 3
 
 
 class CreateFailed(ProvisionError):
@@ -51,9 +65,13 @@ class CreateFailed(ProvisionError):
 class OtherAccount(ProvisionError):
     """The credentials in force are of another account than the cluster; the message names both."""
 
+    exit_status = 2
+
 
 class LeftBehind(ProvisionError):
     """It did not work, and what was made is still there; the message lists it and says how to remove it."""
+
+    exit_status = 4
 
 
 class CloudError(ProvisionError):
@@ -68,9 +86,13 @@ class CloudError(ProvisionError):
 class Capacity(CloudError):
     """None of these machines in that zone now, or never: the next zone may have them."""
 
+    exit_status = 3
+
 
 class Quota(CloudError):
     """The account may not have that many. The message names the limit and where to raise it."""
+
+    exit_status = 3
 
 
 class Throttled(CloudError):
@@ -111,3 +133,5 @@ class BadCredentials(CloudError):
 
 class UnknownProfile(BadCredentials):
     """The profile that was named is in no configuration here."""
+
+    exit_status = 2

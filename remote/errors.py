@@ -30,6 +30,9 @@ from collections.abc import Collection
 class RemoteError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
 
+    exit_status = 1
+    """What gpuctl ends with where this ends it."""
+
 
 class Unreachable(RemoteError):
     """No connection could be made."""
@@ -87,17 +90,25 @@ class PreflightFailed(RemoteError):
 class SyncRefused(RemoteError):
     """The folder is too large, is a home folder, or git can't list it."""
 
+    exit_status = 2
+
 
 class ScriptNotFound(RemoteError):
     """There is no such script."""
+
+    exit_status = 2
 
 
 class ScriptNotSynced(RemoteError):
     """What is named to be run is not among what is sent to the nodes, or can't be run."""
 
+    exit_status = 2
+
 
 class BadFabfile(RemoteError):
     """There is no fabfile, it can't be loaded, or it has no such task or argument."""
+
+    exit_status = 2
 
 
 class PortTaken(RemoteError):

@@ -263,10 +263,17 @@ def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
     )
 
 
-def test_every_error_class_with_a_status_exists() -> None:
-    for name in cli.STATUSES:
-        module, _, kind = name.rpartition(".")
-        assert issubclass(getattr(importlib.import_module(module), kind), Exception), name
+@pytest.mark.parametrize("package", ["gpuctl", "provision", "remote", "inventories"])
+def test_every_error_of_a_package_has_one_root_and_an_exit_status(package: str) -> None:
+    module = importlib.import_module(f"{package}.errors")
+    family = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__
+    ]
+    (root,) = [kind for kind in family if kind.__bases__ == (Exception,)]
+    assert all(issubclass(kind, root) for kind in family)
+    assert {kind("why").exit_status for kind in family} <= {1, 2, 3, 4}
 
 
 def test_unexpected_exception_is_reported_as_bug(
