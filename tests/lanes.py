@@ -60,6 +60,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/upkeep/clean",
         "remote/files/leftovers.py",
         "remote/node/",
+        "remote/shared/",
     ),
     "integration/test_cloud_properties.py": _CLOUD,
     "integration/test_clouds.py": (*_CLOUD, "gpuctl/commands/"),

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from inventories.machine import Machine
-from remote.node import frames
 from remote.sessions.session import Node
+from remote.shared import frames
 
 ROOT = Path(__file__).parents[1]
 

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from train.constants import METRICS_VARIABLE
 from train.distributed import Place, choose_device, process_group, this_place
 from train.errors import TrainError
 
@@ -150,8 +151,8 @@ def name_of(device: torch.device) -> str:
 def tell(line: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Append a line to the metrics file, or print it."""
     text = json.dumps({**line, "time": time.time(), "rank": int(environ.get("RANK", "0"))})
-    if "GPUCTL_METRICS" in environ:
-        with Path(environ["GPUCTL_METRICS"]).open("a", encoding="utf-8") as file:
+    if METRICS_VARIABLE in environ:
+        with Path(environ[METRICS_VARIABLE]).open("a", encoding="utf-8") as file:
             file.write(text + "\n")
     else:
         print(text, flush=True)

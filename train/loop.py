@@ -8,6 +8,7 @@ import torch
 
 from train import unused_gpus
 from train.artifacts import save_model
+from train.constants import ARTIFACTS, CHECKPOINTS, METRICS_VARIABLE, RUN_DIR_VARIABLE
 from train.distributed import (
     choose_device,
     cpu_threads,
@@ -31,8 +32,8 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
     place = this_place()
     device = choose_device(options.device, place)
     note = unused_gpus.check(options.device, device)
-    metrics, run_dir = os.environ.get("GPUCTL_METRICS"), Path(os.environ.get("GPUCTL_RUN_DIR") or ".")
-    curves = run_dir / "artifacts" / "tensorboard"
+    metrics, run_dir = os.environ.get(METRICS_VARIABLE), Path(os.environ.get(RUN_DIR_VARIABLE) or ".")
+    curves = run_dir / ARTIFACTS / "tensorboard"
     with (
         Report(path=Path(metrics) if metrics else None, place=place, options=options) as report,
         process_group(place, device, timeout_s=options.timeout_s),
@@ -43,7 +44,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
         fair = cpu_threads(place, cores=usable_cores(), ranks=ranks_on_this_machine(place))
         torch.set_num_threads(options.threads or fair)
         set_arithmetic(options)
-        trainer = Trainer(options, place, device, report, run_dir / "checkpoints")
+        trainer = Trainer(options, place, device, report, run_dir / CHECKPOINTS)
         trainer.start()
         epochs = []
         while trainer.progress.epoch <= options.epochs:
@@ -60,7 +61,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
             epochs_before = trainer.progress.epoch - 1
             report.was_over(test or trainer.validate(), epochs_before=epochs_before, on_test=test is not None)
         if options.save and place.rank == 0:
-            path = run_dir / "artifacts" / "model.pt"
+            path = run_dir / ARTIFACTS / "model.pt"
             save_model(trainer.model, path)
             report.say(f"model written to {path}")
 

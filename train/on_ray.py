@@ -21,11 +21,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# By name: Ray's workers get what is used of them by value, before they know the folder of this package.
+from train.constants import (
+    METRICS_VARIABLE,
+    NODE_HOME_VARIABLE,
+    NODE_LABEL,
+    NODE_VARIABLE,
+    PLACE,
+    RANK_BEGAN,
+    RANK_ENDED,
+    RANK_LOG,
+    RANK_METRICS,
+    RUN_DIR_VARIABLE,
+    RUNS,
+)
+
 if TYPE_CHECKING:
     from ray.train.v2._internal.execution.worker_group import ExecutionGroup
 
-LABEL = "gpuctl-node"
-"""Of a node: its name."""
 PLACE_DEADLINE_S = 60.0
 PEER_LOST_GRACE_S = 1.0
 """A rank that only lost another ends that much later, so that the other is seen to have failed first."""
@@ -90,32 +103,32 @@ def _where() -> tuple[str, int]:
 
     context = ray.get_runtime_context()
     gpus = context.get_accelerator_ids().get("GPU", [])
-    return str(context.get_node_labels()[LABEL]), min(map(int, gpus), default=0)
+    return str(context.get_node_labels()[NODE_LABEL]), min(map(int, gpus), default=0)
 
 
 def _become(run: str, rank: Rank, master: str) -> None:
     """Make this worker that rank of the run: folder, variables, log, and a process group of its own."""
-    run_dir = Path(os.environ["GPUCTL_NODE_HOME"], "runs", run, os.environ["GPUCTL_NODE"])
+    run_dir = Path(os.environ[NODE_HOME_VARIABLE], RUNS, run, os.environ[NODE_VARIABLE])
     place = _place(run_dir)
     os.environ.update(place["env"])
     os.environ.update(rank.variables(master))
-    os.environ["GPUCTL_METRICS"] = str(run_dir / "metrics" / f"rank-{rank.rank}.jsonl")
+    os.environ[METRICS_VARIABLE] = str(run_dir / RANK_METRICS.format(rank.rank))
     sys.path.insert(0, place["cwd"])
     os.chdir(place["cwd"])
     with contextlib.suppress(PermissionError):  # it leads one already
         os.setsid()
-    log = os.open(run_dir / "logs" / f"rank-{rank.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(run_dir / RANK_LOG.format(rank.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _tell("began", pid=os.getpid())
+    _tell(RANK_BEGAN, pid=os.getpid())
 
 
 def _place(run_dir: Path) -> dict[str, Any]:
     """What gpuctl leaves on each node for its workers. Raises TimeoutError."""
     limit = time.monotonic() + PLACE_DEADLINE_S
-    path = run_dir / "place.json"
+    path = run_dir / PLACE
     while not path.exists():
         if time.monotonic() > limit:
             raise TimeoutError(
@@ -126,9 +139,9 @@ def _place(run_dir: Path) -> dict[str, Any]:
     return place
 
 
-def _tell(kind: str, **said: int) -> None:
+def _tell(name: str, **said: int) -> None:
     """Tell gpuctl's part on this node of this rank, in a file that is there whole or not at all."""
-    path = Path(os.environ["GPUCTL_RUN_DIR"], "ranks", f"rank-{os.environ['RANK']}.{kind}")
+    path = Path(os.environ[RUN_DIR_VARIABLE], name.format(os.environ["RANK"]))
     temporary = path.with_name(f".{path.name}")
     temporary.write_text(json.dumps({"at": time.time(), **said}))
     temporary.rename(path)
@@ -159,7 +172,7 @@ def _train(words: list[str]) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        _tell("ended", exit_code=status)
+        _tell(RANK_ENDED, exit_code=status)
         # What Ray says of this end has no place in the rank's log: it would be its last words.
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
@@ -226,11 +239,11 @@ def main(arguments: Sequence[str]) -> int:
             num_workers=sum(layout.values()),
             use_gpu=bool(asked.gpus_per_rank),
             resources_per_worker=resources,
-            label_selector=[{LABEL: node} for node, count in layout.items() for _ in range(count)],
+            label_selector=[{NODE_LABEL: node} for node, count in layout.items() for _ in range(count)],
         ),
         run_config=RunConfig(
             name=run,
-            storage_path=str(Path(os.environ["GPUCTL_RUN_DIR"], "ray")),
+            storage_path=str(Path(os.environ[RUN_DIR_VARIABLE], "ray")),
             # Nothing is tried again without end: what fails is told, and gpuctl starts another run where it may.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
         ),

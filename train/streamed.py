@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train.batches import Batch, Normalize, Share, moved
+from train.constants import NODE_HOME_VARIABLE, NODE_LABEL, NODE_VARIABLE
 from train.data.images import Pictures
 from train.errors import BadData, BadEnvironment
-from train.on_ray import LABEL
 from train.sampling import MAX_SHIFT, Chance
 
 Columns = dict[str, np.ndarray]
@@ -125,7 +125,7 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
 
         import numpy as np
 
-        code_folder = Path(os.environ["GPUCTL_NODE_HOME"], code)
+        code_folder = Path(os.environ[NODE_HOME_VARIABLE], code)
         if str(code_folder) not in sys.path:
             sys.path.insert(0, str(code_folder))
         from train.errors import TrainError
@@ -139,7 +139,7 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
                 image = decode(code_folder / Path(folder).expanduser() / path, size)
                 images[number] = augmented(image, flip=flip, down=down, right=right)
             except TrainError as error:
-                problems[number] = f"On {os.environ['GPUCTL_NODE']}: {error}"
+                problems[number] = f"On {os.environ[NODE_VARIABLE]}: {error}"
         return {"image": images, "problem": problems}
 
     return read
@@ -155,14 +155,14 @@ def images_of(found: Columns) -> Tensor:
 
 def _code() -> str:
     """The folder that this process runs in, from gpuctl's folder on its node: on the others it is there, too."""
-    return str(Path.cwd().relative_to(Path(os.environ["GPUCTL_NODE_HOME"]).resolve()))
+    return str(Path.cwd().relative_to(Path(os.environ[NODE_HOME_VARIABLE]).resolve()))
 
 
 def _nodes(ranks: int) -> tuple[str, ...]:
     """The nodes of the run, as Ray labels them: it may have others, without the code and the data."""
     import ray
 
-    own = str(ray.get_runtime_context().get_node_labels()[LABEL])
+    own = str(ray.get_runtime_context().get_node_labels()[NODE_LABEL])
     if ranks == 1:
         return (own,)
     found = [own] * ranks
@@ -183,7 +183,9 @@ def _streamed(
     import ray
     import ray.data
 
-    has = [node["Resources"] for node in ray.nodes() if node["Labels"].get(LABEL) in nodes and node["Alive"]]
+    has = [
+        node["Resources"] for node in ray.nodes() if node["Labels"].get(NODE_LABEL) in nodes and node["Alive"]
+    ]
     cpus, store = (sum(node[name] for node in has) for name in ("CPU", "object_store_memory"))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -200,7 +202,7 @@ def _streamed(
         # bounded by their number: one at a time for each core, divided among the ranks.
         num_cpus=0,
         compute=ray.data.TaskPoolStrategy(math.ceil(cpus / ranks)),
-        label_selector={LABEL: f"in({','.join(nodes)})"},
+        label_selector={NODE_LABEL: f"in({','.join(nodes)})"},
     )
     yield from read_blocks.iter_batches(batch_size=batch_size, batch_format="numpy", prefetch_batches=AHEAD)
 

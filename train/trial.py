@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from train.constants import METRICS_VARIABLE, RUN_DIR_VARIABLE
+
 
 def trial(config: dict[str, Any]) -> None:
     """Train with the options `config["words"]` and one more for each other key, and report every epoch to Ray Tune.
@@ -27,6 +29,6 @@ def trial(config: dict[str, Any]) -> None:
         )
 
     # Of a trial nothing is kept but what it reports.
-    os.environ.pop("GPUCTL_METRICS", None)
-    os.environ["GPUCTL_RUN_DIR"] = tune.get_context().get_trial_dir()
+    os.environ.pop(METRICS_VARIABLE, None)
+    os.environ[RUN_DIR_VARIABLE] = tune.get_context().get_trial_dir()
     run(parse([*words, "--no-save", "--checkpoint-every", "0", "--no-tensorboard"]), on_epoch=tell)

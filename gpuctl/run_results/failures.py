@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpuctl.text import clean
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
 from remote.checks.finding import listed
-from remote.node.runs.supervisor import RAY_ENDED
+from remote.shared.constants import RAY_ENDED
 
 STOP_STATUSES = frozenset({-15, -2, -1, 143, 130, 129})
 """How a rank ends that was told to: SIGTERM, SIGINT, SIGHUP, also as a shell reports them."""

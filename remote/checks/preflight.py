@@ -11,7 +11,7 @@ from remote.checks.probe import ProbeAnswer
 from remote.checks.probe_findings import probed
 from remote.errors import PreflightFailed
 from remote.launchers import DEFAULT, launcher_of, nccl
-from remote.node.checks.facts import RENDEZVOUS_PORTS
+from remote.shared.constants import RENDEZVOUS_PORTS
 
 MIN_DISK_BYTES = 50 * 1000 * 1000
 MAX_CLOCK_SKEW_S = 5.0

@@ -3,6 +3,7 @@
 A node that is dead or slow holds the others up no longer than the deadline; it is named in its own answer.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,11 +12,11 @@ from threading import Condition
 from typing import Any, Generic, TypeVar
 
 from remote.errors import BadAnswer, NodeFailed
-from remote.node import frames
-from remote.node.checks.probe import longest_s
 from remote.sessions.bounds import Bounds
 from remote.sessions.fanout import fan_out
 from remote.sessions.session import Node
+from remote.shared import frames
+from remote.shared.constants import AT_ONCE, ROUND_S
 
 HIGH_PORTS = 2
 READY_DEADLINE_S = 5.0
@@ -114,20 +115,20 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
         try:
             with node.converse("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
                 heard = talk.frames()
-                opened = _next(heard, "listening", node)
+                opened = _next(heard, frames.LISTENING, node)
                 if not ready.arrive(node.name, targets_at(node, opened["ports"])):
                     raise NodeFailed(f"{node.name}: its probe began {READY_DEADLINE_S:.0f} s late or more.")
                 others = ready.wait()
                 talk.send(
                     {
-                        "t": "peers",
+                        "t": frames.PEERS,
                         "targets": [t for name in others if name != node.name for t in others[name]],
                     }
                 )
-                said = _next(heard, "outcomes", node)
+                said = _next(heard, frames.OUTCOMES, node)
                 done.arrive(node.name, None)
                 done.wait()
-                talk.send({"t": "close"})
+                talk.send({"t": frames.CLOSE})
                 # To its end: the ranks will want the port that it listened on.
                 for header, _ in heard:
                     raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
@@ -148,7 +149,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
 
 def silence_of(nodes: int) -> float:
     """How long one of so many nodes may say nothing, seconds; one of them also listens on the rendezvous port."""
-    return longest_s((nodes - 1) * HIGH_PORTS + 1) + SLACK_S
+    return math.ceil(((nodes - 1) * HIGH_PORTS + 1) / AT_ONCE) * ROUND_S + SLACK_S
 
 
 class Meeting(Generic[Value]):

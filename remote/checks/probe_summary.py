@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from remote.checks.finding import Finding, listed, named
 from remote.checks.probe import Attempt, ProbeAnswer
-from remote.node.checks.probe import CONNECT_TIMEOUT_S
+from remote.shared.constants import CONNECT_TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)

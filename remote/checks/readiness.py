@@ -16,6 +16,7 @@ from remote.launchers.nccl import cluster_network, joins_cluster_network
 from remote.sessions.boot import connect_booting, span
 from remote.sessions.bounds import Bounds
 from remote.sessions.session import Node
+from remote.shared import frames
 
 CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]
 DriverState = Literal["none", "ok", "partial", "absent", "reboot", "broken", "fabric"]
@@ -55,7 +56,7 @@ def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None
     bounds = Bounds(total_s=deadline_s + SLACK_S)
     with node.converse("ready", {"deadline_s": deadline_s}, bounds=bounds) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == "ready":
+            if header.get("t") == frames.READY:
                 answer = header
                 continue
             waited_s = time.monotonic() - began

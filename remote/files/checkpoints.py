@@ -12,10 +12,10 @@ from remote.files.pull import take_in
 from remote.files.receive import Intake
 from remote.files.sync import sync
 from remote.files.tree import tree_of
-from remote.node.runs.supervisor import placed_for
-from remote.node.storage.checkpoints import describe
 from remote.sessions.bounds import Bounds
 from remote.sessions.session import Node
+from remote.shared.checkpoint_files import describe
+from remote.shared.constants import PLACED_CHECKPOINTS
 
 PLACED_WITHIN_S = 3600.0
 """A node may have to copy them from one of its disks to another."""
@@ -98,7 +98,7 @@ def send(node: Node, folder: Path, target: RunNode, *, say: Callable[[str], None
 
     Raises SyncRefused for a file that is never sent, and what `sync` does.
     """
-    placed, tree = str(placed_for(Path(target.run_dir))), tree_of(folder, "**/*")
+    placed, tree = PLACED_CHECKPOINTS.format(target.run_dir), tree_of(folder, "**/*")
     if tree.skipped:
         raise SyncRefused(
             f"Not all checkpoints can be sent to {node.name}, and a part of them is not: {_some(tree.skipped)}. Such "

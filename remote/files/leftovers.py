@@ -9,6 +9,7 @@ from inventories.errors import CorruptFile
 from remote.errors import BadAnswer
 from remote.sessions.bounds import Bounds
 from remote.sessions.session import Node
+from remote.shared import frames
 
 Kind = Literal["environment", "wheels", "uv", "code", "written", "run", "program", "removed"]
 """`code` was sent from here; `written`: files that runs wrote into a folder of code; `program`: an older gpuctl's
@@ -90,9 +91,9 @@ def look(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASU
     bounds = Bounds(total_s=measure_s + SILENCE_S)
     with node.converse("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == "item" and len(items) < MOST_ITEMS:
+            if header.get("t") == frames.ITEM and len(items) < MOST_ITEMS:
                 items.append(_item(node.name, header))
-            elif header.get("t") == "end":
+            elif header.get("t") == frames.END:
                 end = header
     try:
         assert end is not None
@@ -124,7 +125,7 @@ def clean(node: Node, items: Sequence[tuple[str, str]]) -> Cleaned:
         "clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)
     ) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == "cleaned":
+            if header.get("t") == frames.CLEANED:
                 answer = header
     try:
         assert answer is not None

@@ -6,6 +6,7 @@ from remote.errors import BadAnswer
 from remote.files.receive import MAX_NAMES, Intake
 from remote.sessions.bounds import of_files
 from remote.sessions.session import Node
+from remote.shared import frames
 
 
 def receive(node: Node, source: str, intake: Intake) -> list[str]:
@@ -28,18 +29,18 @@ def take_in(
         with node.converse(command, request, bounds=bounds, window_bytes=window_bytes) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
-                if kind == "chunk":
+                if kind == frames.CHUNK:
                     intake.chunk(header["path"], int(header["offset"]), body)
-                elif kind == "complete":
+                elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     intake.complete(header["path"], size, digest, int(header["mode"]))
-                elif kind == "skipped":
+                elif kind == frames.SKIPPED:
                     if len(skipped) >= MAX_NAMES:
                         raise BadAnswer(
                             f"{node.name}: named more than {MAX_NAMES} files that it does not send."
                         )
                     skipped.append(f"{header['path']}: {header['reason']}")
-                elif kind == "done":
+                elif kind == frames.DONE:
                     done = True
                 else:
                     raise BadAnswer(f"{node.name}: sent {kind!r}, which is not part of a file.")

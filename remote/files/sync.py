@@ -10,9 +10,10 @@ from typing import Any
 from remote.errors import BadAnswer
 from remote.files import rsync
 from remote.files.tree import Tree, human_bytes
-from remote.node import frames
 from remote.sessions.bounds import Bounds
 from remote.sessions.session import Conversation, Node
+from remote.shared import frames
+from remote.shared.constants import CODE, NODE_FOLDER
 
 RSYNC_FILE_BYTES = 1000 * 1000
 """Smaller files are sent as frames, which costs less than rsync's work on each."""
@@ -45,7 +46,7 @@ def code_folder(root: Path, owner: str) -> str:
     """
     digest = hashlib.sha256(f"{root.resolve()}\0{owner}".encode()).hexdigest()[:8]
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in root.resolve().name)
-    return f"~/.gpuctl-node/code/{name or 'root'}-{digest}"
+    return f"~/{NODE_FOLDER}/{CODE}/{name or 'root'}-{digest}"
 
 
 def sync(
@@ -68,9 +69,9 @@ def sync(
     # How long it takes is a matter of what is sent; the node says three things and no more.
     request = {"root": destination, "follow_deletions": follow_deletions}
     with node.converse("sync", request, bounds=Bounds()) as talk:
-        talk.send({"t": "manifest"}, tree.packed)
+        talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()
-        need = _expect(node, answers, "need", {"paths", "removed", "rsync", "root"})
+        need = _expect(node, answers, frames.NEED, {"paths", "removed", "rsync", "root"})
         paths = _files(node, tree, need["paths"])
         sizes = {path: int(tree.entries[path][0]) for path in paths}
         progress = _Progress(total_bytes=sum(sizes.values()), say=say)
@@ -78,12 +79,12 @@ def sync(
         worth_it = sum(sizes[path] for path in large) >= RSYNC_FROM_BYTES
         if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
             _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
-            talk.send({"t": "look"})
-            paths = _files(node, tree, _expect(node, answers, "need", {"paths"})["paths"])
+            talk.send({"t": frames.LOOK})
+            paths = _files(node, tree, _expect(node, answers, frames.NEED, {"paths"})["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
         _send(talk, tree.root, paths, progress)
-        talk.send({"t": "sent"})
-        done = _expect(node, answers, "synced", {"root"})
+        talk.send({"t": frames.SENT})
+        done = _expect(node, answers, frames.SYNCED, {"root"})
         for _ in answers:
             raise BadAnswer(f"{node.name}: spoke on after the sync was over.")
     return Synced(
@@ -127,7 +128,7 @@ def _send(talk: Conversation, root: Path, paths: Sequence[str], progress: _Progr
             body = file.read(frames.CHUNK_BYTES)
             while True:
                 following = file.read(frames.CHUNK_BYTES) if len(body) == frames.CHUNK_BYTES else b""
-                batch += frames.encode({"t": "chunk", "path": path, "last": not following}, body)
+                batch += frames.encode({"t": frames.CHUNK, "path": path, "last": not following}, body)
                 progress.sent_bytes += len(body)
                 if len(batch) >= frames.CHUNK_BYTES:
                     talk.send_bytes(bytes(batch))

@@ -12,9 +12,10 @@ from remote.checks.facts import Facts
 from remote.checks.finding import listed
 from remote.checks.readiness import MISMATCH, driver_problem, driver_state
 from remote.sessions.boot import span
+from remote.shared.constants import NODE_FOLDER
 
 Step = Literal["done", "wait", "reboot", "install", "give up"]
-LOG = "~/.gpuctl-node/driver/*/apt.log"
+LOG = f"~/{NODE_FOLDER}/driver/*/apt.log"
 """The folder is named for the machine, as others may have the same home."""
 PHASES = {
     "begin": "beginning",

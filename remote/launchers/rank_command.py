@@ -12,9 +12,10 @@ from typing import Any, Literal
 from inventories.suggest import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
 from remote.files.tree import Tree, tree_of
+from remote.shared.constants import CODE, NODE_FOLDER
 
 BUILT_IN_TRIAL = "train.trial:trial"
-BUILT_IN_FOLDER = "~/.gpuctl-node/code/built-in"
+BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
 PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
 """What people are used to begin the line with."""
 

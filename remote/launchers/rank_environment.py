@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from inventories.run import Run, RunNode
 from remote.checks.facts import Facts
 from remote.launchers import nccl
+from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 
 def rank_environment(
@@ -16,8 +17,8 @@ def rank_environment(
     GPUCTL_METRICS, a file a rank.
     """
     environment = {
-        "GPUCTL_RUN_ID": run.run,
-        "GPUCTL_RUN_DIR": node.run_dir,
+        RUN_ID_VARIABLE: run.run,
+        RUN_DIR_VARIABLE: node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))

@@ -11,6 +11,7 @@ from remote.launchers import ray_commands as ray
 from remote.sessions.bounds import Bounds
 from remote.sessions.fanout import fan_out, values
 from remote.sessions.session import Node
+from remote.shared import frames
 
 READY_DEADLINE_S = 90.0
 SILENCE_S = 30.0
@@ -122,13 +123,13 @@ def _wait_until_ready(
     with head.converse("ray_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             missing = [names.get(address, str(address)) for address in header["missing"]]
-            if header["t"] == "ready" and missing:
+            if header["t"] == frames.READY and missing:
                 raise RayNotReady(
                     f"Ray's head on {head.name} did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. "
                     f"{missing[0]}'s own log may tell: gpuctl exec --rank {missing[0]} -- 'tail -n 20 "
-                    "~/.gpuctl-node/ray/*/daemons-*/logs/ray.log'"
+                    "~/{NODE_FOLDER}/{RAY}/*/daemons-*/{LOGS}/ray.log'"
                 )
-            if header["t"] == "ready":
+            if header["t"] == frames.READY:
                 return
             if missing != told:
                 say(head.name, f"Ray waits for {', '.join(missing)}")

@@ -16,8 +16,8 @@ from remote.launchers import nccl
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
 from remote.launchers.torchrun import STOP_GRACE_S
-from remote.node.ray.daemons import START_LABEL
 from remote.sessions import payload
+from remote.shared import constants
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -79,7 +79,7 @@ def daemons(
         f"--node-ip-address={address}",
         f"--num-cpus={cores}",
         f"--num-gpus={len(facts.gpus)}",
-        f"--labels={START_LABEL}={{start}},gpuctl-node={label_of(machine.name)}",
+        f"--labels={constants.START_LABEL}={{start}},{constants.NODE_LABEL}={label_of(machine.name)}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port={agent}",
@@ -88,8 +88,8 @@ def daemons(
         "--block",
     ]
     environment = {
-        "GPUCTL_NODE": machine.name,
-        "GPUCTL_NODE_HOME": f"{facts.home}/.gpuctl-node",
+        constants.NODE_VARIABLE: machine.name,
+        constants.NODE_HOME_VARIABLE: f"{facts.home}/{constants.NODE_FOLDER}",
         "RAY_AUTH_MODE": "token",
         # Ray would give its workers 15: on machines of their own that only slows them down beside Ray itself.
         "RAY_worker_niceness": "0",
@@ -144,7 +144,7 @@ def launch_spec(
         environment |= {
             "RAY_ADDRESS": head.address,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": f"{own.home}/.gpuctl-node/ray/{node.name}/token",
+            "RAY_AUTH_TOKEN_PATH": f"{own.home}/{constants.NODE_FOLDER}/{constants.RAY}/{node.name}/token",
         }
     return {
         "run_dir": node.run_dir,

@@ -2,5 +2,5 @@
 
 It is sent over the first connection into `~/.gpuctl-node/bin/<digest>/` and run from there as
 `python3 -I <folder> COMMAND`, so that neither a user's modules nor the node's own packages can stand in
-its way. Commands read a JSON document from standard input and answer with frames (`remote.node.frames`).
+its way. Commands read a JSON document from standard input and answer with frames (`remote.shared.frames`).
 """

@@ -7,10 +7,7 @@ import os
 import sys
 from typing import Any, Callable, List
 
-FAILED = 90
-"""Exit status of a command that failed with a sentence on standard error."""
-DISK_FULL = 91
-"""Exit status of a command that found no space left."""
+from remote.shared.constants import DISK_FULL, FAILED
 
 ANSWERING = {
     "facts": "checks.facts",
@@ -67,7 +64,7 @@ def main(arguments: List[str]) -> int:
         if command in ANSWERING:
             load(ANSWERING[command], command)(request, output)
         elif command in CONVERSING:
-            from remote.node import frames
+            from remote.shared import frames
 
             incoming = frames.decode(source.readline, source.read)
             load(CONVERSING[command], command)(request, output, incoming)

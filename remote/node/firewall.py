@@ -55,10 +55,10 @@ def command_firewall(request: Dict[str, Any], output: BinaryIO) -> None:
     first step that fails, and PermissionError where root can't be had.
     """
     # Root's copy of this file has no package around it.
-    from remote.node import frames
+    from remote.shared import frames
 
     facts = apply(request["steps"]) if os.geteuid() == 0 else _as_root({"steps": request["steps"]})
-    frames.write(output, {"t": "firewall", "facts": facts})
+    frames.write(output, {"t": frames.FIREWALL, "facts": facts})
 
 
 def read() -> Dict[str, Any]:

@@ -12,6 +12,8 @@ from remote.python_env.backend import settings
 from remote.python_env.requirements import BUILT_IN, Wanted, key_of
 from remote.sessions.bounds import Bounds
 from remote.sessions.session import Node
+from remote.shared import frames
+from remote.shared.constants import NODE_FOLDER, WHEELS
 
 OLDEST_PYTHON = "3.10"
 """What torch 2.13 needs at least."""
@@ -20,7 +22,7 @@ BUILD_DEADLINE_S = 3600.0
 SILENCE_S = 60.0
 LONGEST_S = BUILD_DEADLINE_S + 300.0
 """The node keeps the deadline itself, and then has to clear away what there is."""
-WHEELS_FOLDER = "~/.gpuctl-node/wheels"
+WHEELS_FOLDER = f"~/{NODE_FOLDER}/{WHEELS}"
 PREPARING = "preparing"
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+")
 NO_PYTHON = ("No interpreter found", "No download found", "python-build-standalone")
@@ -117,11 +119,11 @@ def ensure(
     with node.converse("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
-            if kind == "progress":
+            if kind == frames.PROGRESS:
                 say(f"{node.name}: {header.get('text')}")
-            elif kind == "failed":
+            elif kind == frames.FAILED:
                 raise failure(node.name, wanted, str(header.get("step")), list(header.get("tail", ())))
-            elif kind == "environment":
+            elif kind == frames.ENVIRONMENT:
                 answer = header
     if answer is None:
         raise BadAnswer(f"{node.name}: ended before the environment was ready.")

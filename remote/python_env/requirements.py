@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from inventories import deadline
 from remote.errors import RemoteError
-from remote.node.environments.wheel_files import record_digest
+from remote.shared.wheels import record_digest
 
 FORMAT = 1
 """Part of every key. To be raised when the same wish is to be built in another way."""

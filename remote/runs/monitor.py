@@ -23,6 +23,7 @@ from remote.runs.state import record_of_end, stop_on_node
 from remote.sessions.bounds import Bounds, of_files
 from remote.sessions.connect import connect, reconnect
 from remote.sessions.session import Node
+from remote.shared import frames
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
@@ -359,32 +360,32 @@ class Watch:
                     ending = True
                     talk.bound(LAST_WORDS)
                 kind = header.get("t")
-                if kind == "started":
+                if kind == frames.STARTED:
                     self._events.put(_Event(kind="started", node=name))
-                elif kind == "file":
+                elif kind == frames.FILE:
                     replica.append(header["path"], int(header["offset"]), body)
                     lines.feed(header["path"], body)
-                elif kind == "record":
+                elif kind == frames.RECORD:
                     self._events.put(
                         _Event(kind="rank", node=name, rank=replica.record(header["path"], body))
                     )
-                elif kind == "checkpoint" and mirror is not None:
+                elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.told(node, checkpoints.told(header))
-                elif kind == "end":
+                elif kind == frames.END:
                     ending = True
                     talk.bound(of_files(MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES))
                     if mirror is not None:
                         mirror.close()  # the end brings its own
                     lines.flush()
                     ended = self._end(name, header["state"])
-                elif kind == "chunk":
+                elif kind == frames.CHUNK:
                     replica.intake.chunk(header["path"], int(header["offset"]), body)
-                elif kind == "complete":
+                elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     replica.intake.complete(header["path"], size, digest, int(header["mode"]))
-                elif kind == "skipped":
+                elif kind == frames.SKIPPED:
                     self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
-                elif kind == "done":
+                elif kind == frames.DONE:
                     done = True
                 elif kind != "beat":
                     raise BadAnswer(f"{name}: sent {kind!r}, which is not part of a run.")

@@ -18,6 +18,7 @@ from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from inventories.store import RunFolder
 from remote.errors import BadAnswer
 from remote.files.receive import Intake
+from remote.shared import constants
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -68,10 +69,10 @@ class Replica:
         self._node = node
         ranks = range(node.first_rank, node.first_rank + node.nproc)
         self._growing = {f"logs/{node.name}.log"}
-        self._growing |= {f"logs/rank-{rank}.log" for rank in ranks}
-        self._growing |= {f"metrics/rank-{rank}.jsonl" for rank in ranks}
+        self._growing |= {constants.RANK_LOG.format(rank) for rank in ranks}
+        self._growing |= {constants.RANK_METRICS.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
-        self._records = {f"ranks/rank-{rank}.json": rank for rank in ranks}
+        self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
         self.intake = Intake(
             incoming(folder) / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES
         )
@@ -89,7 +90,7 @@ class Replica:
 
         Where one was refused, what is there stays: half a set is no set.
         """
-        brought = self.intake.root / "checkpoints"
+        brought = self.intake.root / constants.CHECKPOINTS
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
         if whole and brought.is_dir():
             keep_checkpoints(self._folder, brought, final=True)
@@ -133,7 +134,7 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
     put under `artifacts/<node's name>/`.
     """
     for node in sorted(nodes, key=lambda node: node.rank):
-        brought = incoming(folder) / node.name / "artifacts"
+        brought = incoming(folder) / node.name / constants.ARTIFACTS
         for file in sorted(path for path in brought.rglob("*") if path.is_file()):
             name = file.relative_to(brought)
             target = folder.artifacts_path / name
@@ -180,7 +181,7 @@ def read_node_records(folder: RunFolder, nodes: Sequence[RunNode]) -> list[NodeR
 
 
 def _rank_path(folder: RunFolder, rank: int) -> Path:
-    return folder.ranks_path / f"rank-{rank}.json"
+    return folder.path / constants.RANK_RECORD.format(rank)
 
 
 def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:
@@ -191,13 +192,16 @@ def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:
 def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]:
     """Metrics lines by rank; a line that is no JSON object (a torn last one) is left out."""
     return {
-        rank: list(_lines(folder.path / "metrics" / f"rank-{rank}.jsonl")) for rank in range(run.world_size)
+        rank: list(_lines(folder.path / constants.RANK_METRICS.format(rank)))
+        for rank in range(run.world_size)
     }
 
 
 def read_usage(folder: RunFolder, run: Run) -> dict[str, list[dict[str, Any]]]:
     """How busy each node was: its lines, as the node wrote them."""
-    return {node.name: list(_lines(folder.path / "usage" / f"{node.name}.jsonl")) for node in run.nodes}
+    return {
+        node.name: list(_lines(folder.path / constants.USAGE / f"{node.name}.jsonl")) for node in run.nodes
+    }
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -221,7 +225,7 @@ def metrics_line(line: bytes) -> dict[str, Any] | None:
 
 def tail(folder: RunFolder, rank: int, *, max_bytes: int = 16_384) -> str:
     """The end of a rank's log; empty where there is none."""
-    path = folder.path / "logs" / f"rank-{rank}.log"
+    path = folder.path / constants.RANK_LOG.format(rank)
     if not path.exists():
         return ""
     with path.open("rb") as file:

@@ -13,6 +13,7 @@ from remote.sessions.bounds import Bounds
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
 from remote.sessions.session import Node
+from remote.shared import frames
 
 TOLD_S = 15.0
 """A node that does its work says within this time that it knows of it."""
@@ -52,10 +53,10 @@ def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lam
     bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
     with node.converse("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == "told":
+            if header.get("t") == frames.TOLD:
                 on_told()
                 talk.wait_up_to(STOP_DEADLINE_S + TOLD_S)
-            elif header.get("t") == "stopped":
+            elif header.get("t") == frames.STOPPED:
                 over = header["state"]["running"] is False
     if not over:
         raise NodeFailed(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from remote.node import frames
+from remote.shared import frames
 
 SLOWEST_BYTES_PER_S = 4000.0
 """No link is slower on which anybody works; what has begun to come is waited for so long."""

@@ -8,14 +8,19 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
+import remote
+from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, PROGRAMS
 
-BOOT = """\
+ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
+SENT = ("node", "shared")
+"""The folders of `remote` that go to the nodes."""
+
+BOOT = f"""\
 import os, sys
 digest, size = sys.argv[1], int(sys.argv[2])
 data = sys.stdin.buffer.read(size)
-root = os.path.expanduser("~/.gpuctl-node")
-home = os.path.join(root, "bin", digest)
+root = os.path.expanduser("~/{NODE_FOLDER}")
+home = os.path.join(root, "{PROGRAMS}", digest)
 temporary = "%s.%s" % (home, os.urandom(8).hex())
 try:
     if not os.path.isdir(home):
@@ -32,7 +37,7 @@ try:
             shutil.rmtree(temporary, ignore_errors=True)
 except OSError as error:
     sys.stderr.write("%s\\n" % error)
-    sys.exit(91 if error.errno in (28, 122) else 90)
+    sys.exit({DISK_FULL} if error.errno in (28, 122) else {FAILED})
 sys.argv = [home] + sys.argv[3:]
 import runpy
 runpy.run_path(home, run_name="__main__")
@@ -42,12 +47,12 @@ runpy.run_path(home, run_name="__main__")
 
 @cache
 def packed() -> tuple[str, bytes]:
-    """`remote/node` as a compressed archive, with its digest. The same sources give the same bytes.
+    """What is sent, as a compressed archive, with its digest. The same sources give the same bytes.
 
     It is compressed as a whole, as its modules are much alike: a quarter less than each by itself.
     """
-    root = Path(__file__).parents[1]
-    sources = [root / "__init__.py", *sorted((root / "node").rglob("*.py"))]
+    root = Path(remote.__file__).parent
+    sources = [root / "__init__.py", *sorted(path for part in SENT for path in (root / part).glob("*.py"))]
     files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
     files["__main__.py"] = ENTRY.encode()
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
@@ -67,9 +72,9 @@ def first_command(python: str, command: str) -> tuple[str, bytes]:
 def next_command(python: str, command: str) -> str:
     """The shell command of every later request."""
     # The shell expands ~: home folders may have names that are not ours to guess.
-    return f'{shlex.quote(python)} -I "$HOME"/.gpuctl-node/bin/{packed()[0]} {shlex.quote(command)}'
+    return f'{shlex.quote(python)} -I "$HOME"/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]} {shlex.quote(command)}'
 
 
 def argv_on_node(python: str, home: str, *arguments: str) -> list[str]:
     """The argv of the node's part, for a process started on the node itself, whose home folder is known."""
-    return [python, "-I", f"{home}/.gpuctl-node/bin/{packed()[0]}", *arguments]
+    return [python, "-I", f"{home}/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}", *arguments]

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
-from remote.node import frames
-from remote.node.__main__ import DISK_FULL, FAILED
 from remote.sessions import payload
 from remote.sessions.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
+from remote.shared import frames
+from remote.shared.constants import DISK_FULL, FAILED
 from remote.transport import NO_STATUS, Process, Transport
 
 STATUS_TIMEOUT_S = 10.0

@@ -17,9 +17,9 @@ import pytest
 from remote import firewall
 from remote.errors import NodeFailed
 from remote.firewall import FirewallFacts, Steps
-from remote.node import frames
 from remote.sessions import payload
 from remote.sessions.session import Node
+from remote.shared import frames
 
 TOOLS = (
     "unshare",

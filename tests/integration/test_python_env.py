@@ -19,7 +19,6 @@ import pytest
 from support import Gpuctl, wait_for
 
 from inventories.store import Store
-from remote.node import frames
 from remote.node.__main__ import FAILED
 from remote.node.environments import uv_tool
 from remote.python_env import building
@@ -27,6 +26,7 @@ from remote.python_env.building import Environment, EnvironmentFailed, ensure, r
 from remote.python_env.requirements import Wanted, key_of, wanted
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
+from remote.shared import frames
 
 pytestmark = pytest.mark.slow
 

@@ -20,6 +20,7 @@ from remote.files.leftovers import Leftovers, look
 from remote.files.tree import human_bytes
 from remote.sessions.connect import connect
 from remote.sessions.fanout import MAX_AT_ONCE
+from remote.shared.constants import NODE_FOLDER
 
 ANSWER_S = 6.0
 """For all machines together."""
@@ -110,7 +111,7 @@ def _offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
     if not app.output.asks:
         app.output.say(
             f"note: `gpuctl clean --all --cluster {doomed[0].cluster}` before `gpuctl down` would have removed "
-            f"{size} of it; all of it is in ~/.gpuctl-node there"
+            f"{size} of it; all of it is in ~/{NODE_FOLDER} there"
         )
         return
     if app.output.confirm(f"Remove {size} of it{what_is_lost(doomed)}?"):

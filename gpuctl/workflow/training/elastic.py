@@ -86,7 +86,7 @@ class Growth:
     @property
     def lost_one(self) -> bool:
         """Whether the run that is over lost a machine."""
-        from remote.node.runs.supervisor import REBOOTED
+        from remote.shared.constants import REBOOTED
 
         records = self._going.watch.records.values() if self._going is not None else ()
         return any(record.lost or record.failure == REBOOTED for record in records)

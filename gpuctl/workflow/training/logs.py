@@ -14,6 +14,7 @@ from gpuctl.workflow.training.collect import attach, final_result
 from gpuctl.workflow.training.runs import latest
 from inventories.run import Result, Run
 from inventories.store import RunFolder
+from remote.shared.constants import RANK_LOG
 
 
 def logs(app: App, named: str | None, *, follow: bool, rank: int | None) -> int:
@@ -51,7 +52,7 @@ def _ranks(run: Run, rank: int | None) -> list[int]:
 
 
 def _texts(folder: RunFolder, run: Run, rank: int | None) -> list[dict[str, Any]]:
-    paths = {number: folder.logs_path / f"rank-{number}.log" for number in _ranks(run, rank)}
+    paths = {number: folder.path / RANK_LOG.format(number) for number in _ranks(run, rank)}
     return [
         {"rank": number, "log": path.read_text(errors="replace") if path.exists() else ""}
         for number, path in paths.items()
@@ -99,7 +100,7 @@ class Printer:
         """
         try:
             for number in _ranks(self._run, self._rank):
-                self._show(number, folder.logs_path / f"rank-{number}.log")
+                self._show(number, folder.path / RANK_LOG.format(number))
                 if over:
                     self._show_begun(number)
             yield

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunNode
+from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts
@@ -44,7 +45,7 @@ def plan_run(
                 nproc=nproc,
                 first_rank=first_rank,
                 # A home may be shared by all nodes.
-                run_dir=f"{fact.home}/.gpuctl-node/runs/{run_id}/{machine.name}",
+                run_dir=f"{fact.home}/{NODE_FOLDER}/{RUNS}/{run_id}/{machine.name}",
                 host_key=machine.host_key,
                 clock_offset_s=round(fact.clock_offset_s, 3),
             )

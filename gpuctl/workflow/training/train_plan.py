@@ -14,6 +14,7 @@ from gpuctl.workflow.training.request import TrainRequest, machines_of, what_to_
 from gpuctl.workflow.training.resume import resolve
 from gpuctl.workflow.training.run_plan import plan_run
 from remote.launchers import launcher_of
+from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -109,6 +110,6 @@ def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:
     """What a node's ranks find set, with what is added where they are started, but for torchrun's own (RANK, …)."""
     environment: dict[str, str] = {
         **launch["env"],
-        "GPUCTL_METRICS": f"{launch['run_dir']}/metrics/rank-{RANK}.jsonl",
+        METRICS_VARIABLE: f"{launch['run_dir']}/{RANK_METRICS.format(RANK)}",
     }
     return environment | {"PATH": f"{launch['path_prefix']}:{environment.get('PATH', '$PATH')}"}

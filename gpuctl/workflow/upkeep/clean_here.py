@@ -14,8 +14,7 @@ from inventories.errors import InventoryError
 from inventories.run import Run
 from inventories.store import RunFolder, Store
 from remote.files.checkpoints import in_folder
-from remote.node.storage.leftovers import walk
-from remote.node.storage.removal import remove_tree
+from remote.shared.trees import remove_tree, walk
 
 NEVER_LAUNCHED_AGE = timedelta(days=1)
 """The folder of a run without a record that is younger may be of a run that is just being started."""

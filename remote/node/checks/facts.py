@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
-from remote.node import firewall, frames
+from remote.node import firewall
 from remote.node.checks import hardware
 from remote.node.gpu import gpus
+from remote.node.home import NODE_HOME
 from remote.node.runs import process, supervisor
-from remote.node.storage.files import NODE_HOME
+from remote.shared import frames
+from remote.shared.constants import RENDEZVOUS_PORTS
 
-RENDEZVOUS_PORTS = range(20000, 30000)
 """Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
 MOST_PORTS_TRIED = 50
 
@@ -26,7 +27,7 @@ MOST_PORTS_TRIED = 50
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
     """`facts`: private_ip and peers (addresses), firewall (whether to read it); answers with everything at once."""
     found = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
-    frames.write(output, {"t": "facts", "facts": found})
+    frames.write(output, {"t": frames.FACTS, "facts": found})
 
 
 def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[str, Any]:

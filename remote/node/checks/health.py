@@ -8,8 +8,9 @@ from threading import Thread
 from typing import Any, Callable, Dict, List, Optional
 
 from remote.node.checks import facts, listening
+from remote.node.home import NODE_HOME
 from remote.node.runs import supervisor
-from remote.node.storage.files import NODE_HOME
+from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 HOSTNAME_TIMEOUT_S = 2.0
 NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
@@ -71,7 +72,7 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
     over: Dict[str, bool] = {}
     for pid in listening.pids(proc):
         variables = environment_of(pid, proc)
-        run_dir = variables.get("GPUCTL_RUN_DIR", "")
+        run_dir = variables.get(RUN_DIR_VARIABLE, "")
         if not run_dir.startswith("{}/runs/".format(home)) or pid == os.getpid():
             continue
         if run_dir not in over:
@@ -81,7 +82,7 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
                 {
                     "pid": pid,
                     "command": listening.command_of(pid, proc),
-                    "run": variables.get("GPUCTL_RUN_ID", ""),
+                    "run": variables.get(RUN_ID_VARIABLE, ""),
                     "gpu": any(re.match(r"/dev/nvidia\d", path) for path in listening.open_files(pid, proc)),
                     "ports": [],
                 }

@@ -21,14 +21,10 @@ import time
 from functools import partial
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from remote.node import frames
 from remote.node.checks import health, listening
+from remote.shared import frames
+from remote.shared.constants import AT_ONCE, CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S, ROUND_S
 
-CONNECT_TIMEOUT_S = 4.0
-"""A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
-EXCHANGE_TIMEOUT_S = 3.0
-AT_ONCE = 512
-"""Connections that are tried at the same time."""
 OPEN_FILES = 8192
 """What all at once needs where a thousand nodes meet: 512 of ours, and as many of theirs as come."""
 PAYLOAD_BYTES = 64 * 1024
@@ -62,7 +58,7 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
     servers = [await asyncio.start_server(serve, sock=one, backlog=AT_ONCE) for one in sockets]
     healthy = loop.run_in_executor(None, health.read, request["address"])
     frames.write(
-        output, {"t": "listening", "ports": [one.getsockname()[1] for one in sockets], "taken": taken}
+        output, {"t": frames.LISTENING, "ports": [one.getsockname()[1] for one in sockets], "taken": taken}
     )
     told = await loop.run_in_executor(None, next, incoming, None)
     if told is None:
@@ -71,7 +67,7 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
     signal.alarm(LIFE_S + math.ceil(longest_s(len(targets))))
     places = asyncio.Semaphore(AT_ONCE)
     attempts = await asyncio.gather(*(_attempt(target, request["token"], places) for target in targets))
-    frames.write(output, {"t": "outcomes", "attempts": attempts, "health": await healthy})
+    frames.write(output, {"t": frames.OUTCOMES, "attempts": attempts, "health": await healthy})
     await loop.run_in_executor(None, next, incoming, None)
     for server in servers:
         server.close()
@@ -79,7 +75,7 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
 
 def longest_s(targets: int) -> float:
     """How long so many attempts take at most, seconds."""
-    return math.ceil(targets / AT_ONCE) * (CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S)
+    return math.ceil(targets / AT_ONCE) * ROUND_S
 
 
 def _allow_many_files() -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames
+from remote.shared import frames
 
 RESULT = Path("/run/cloud-init/result.json")
 BEAT_S = 5.0
@@ -21,10 +21,10 @@ def command_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ready`: deadline_s. Beats while cloud-init is at work; then says how it ended and what it complained of."""
     program = shutil.which("cloud-init")
     if program is None:
-        frames.write(output, {"t": "ready", "cloud_init": "absent", "complaints": []})
+        frames.write(output, {"t": frames.READY, "cloud_init": "absent", "complaints": []})
         return
     state = _wait(program, float(request["deadline_s"]), output)
-    frames.write(output, {"t": "ready", "cloud_init": state, "complaints": complaints(RESULT)})
+    frames.write(output, {"t": frames.READY, "cloud_init": state, "complaints": complaints(RESULT)})
 
 
 def _wait(program: str, deadline_s: float, output: BinaryIO) -> str:
@@ -52,7 +52,7 @@ def _status(program: str, limit: float, output: BinaryIO) -> Optional[int]:
                 return waiting.wait(timeout=min(BEAT_S, max(0.1, limit - time.monotonic())))
             except subprocess.TimeoutExpired:
                 # The other side can tell a long wait from a dead link, and this one a dead link from a long wait.
-                frames.write(output, {"t": "beat"})
+                frames.write(output, {"t": frames.BEAT})
         return None
     finally:
         if waiting.poll() is None:

@@ -14,11 +14,13 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node import frames
 from remote.node.environments import images, locked_work, uv_tool, wheel_files
-from remote.node.storage.files import NODE_HOME, read_json, walk_files, write_json
+from remote.node.home import NODE_HOME
+from remote.shared import frames
+from remote.shared.constants import ENVIRONMENTS as FOLDER
+from remote.shared.files import read_json, walk_files, write_json
 
-ENVIRONMENTS = NODE_HOME / "envs"
+ENVIRONMENTS = NODE_HOME / FOLDER
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
 """What a login shell may set and would lead uv elsewhere."""
 
@@ -79,18 +81,18 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         found = look(key)
         if found["ready"] is not None:
             mark_used(key)
-        frames.write(output, dict(found, t="looked"))
+        frames.write(output, dict(found, t=frames.LOOKED))
         return
     record = ready(key)
     if record is not None:
         mark_used(key)
-        frames.write(output, {"t": "environment", "ready": record, "built": False})
+        frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
         return
     caller = locked_work.Caller(output, incoming, float(request["deadline_s"]))
     with locked_work.alone(home_of(key).with_suffix(".lock"), caller):
         record = ready(key)
         if record is not None:
-            frames.write(output, {"t": "environment", "ready": record, "built": False})
+            frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
             return
         try:
             record = build(key, request, caller)
@@ -99,9 +101,9 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         except (Failed, OSError, ValueError) as error:
             step = error.step if isinstance(error, Failed) else "preparing"
             tail = error.tail if isinstance(error, Failed) else [str(error)]
-            frames.write(output, {"t": "failed", "step": step, "tail": tail})
+            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail})
             return
-    frames.write(output, {"t": "environment", "ready": record, "built": True})
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": True})
 
 
 class Failed(Exception):

@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 
-from remote.node import frames
 from remote.node.runs import process
+from remote.shared import frames
 
 BEAT_S = 5.0
 POLL_S = 0.2
@@ -54,7 +54,7 @@ class Caller:
 
     def progress(self, text: str) -> None:
         """Say what is being done."""
-        self._tell({"t": "progress", "text": text})
+        self._tell({"t": frames.PROGRESS, "text": text})
 
     def _tell(self, header: Dict[str, Any]) -> None:
         frames.write(self._output, header)
@@ -70,7 +70,7 @@ class Caller:
         if time.monotonic() > self._limit:
             raise TimeoutError("{} took longer than {:.0f} minutes".format(what, self.deadline_s / 60))
         if time.monotonic() - self._said > BEAT_S:
-            self._tell({"t": "beat"})
+            self._tell({"t": frames.BEAT})
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ import zipfile
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from remote.node.storage.files import NODE_HOME, temporary_beside
+from remote.node.home import NODE_HOME
+from remote.shared.constants import UV
+from remote.shared.files import temporary_beside
 
 VERSION = "0.13.9"
 OLDEST = (0, 10)
@@ -67,14 +69,14 @@ def provide(wheels: Optional[Path], say: Say) -> str:
                 "uv is not on this node, and not among the wheels that were sent; add it: pip download uv=={} "
                 "--no-deps --only-binary :all: --platform {} -d DIR".format(VERSION, _pip_platform())
             )
-        return unpack(wheels / name, NODE_HOME / "uv" / name.split("-")[1] / "uv")
+        return unpack(wheels / name, NODE_HOME / UV / name.split("-")[1] / "uv")
     return _download(say)
 
 
 def installed() -> Optional[str]:
     """A uv on the PATH, where its installer puts it, or where we did; none that is too old."""
     places = [shutil.which("uv"), os.path.expanduser("~/.local/bin/uv")]
-    places += sorted(map(str, (NODE_HOME / "uv").glob("*/uv")), reverse=True)
+    places += sorted(map(str, (NODE_HOME / UV).glob("*/uv")), reverse=True)
     for place in places:
         if place and os.access(place, os.X_OK) and version_of(_said(place)) >= OLDEST:
             return place
@@ -137,7 +139,7 @@ def _download(say: Say) -> str:
     index = index_url(os.environ, _pip_settings())
     page = index.rstrip("/") + "/uv/"
     say("downloading uv {} from {}".format(VERSION, _host(index)))
-    folder = NODE_HOME / "uv" / VERSION
+    folder = NODE_HOME / UV / VERSION
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = temporary_beside(folder / name)
     try:

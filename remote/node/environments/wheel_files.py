@@ -1,36 +1,16 @@
 """Wheels as files: which one is which, and what a node is offered to install from."""
 
-import hashlib
 import os
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Dict
 
-from remote.node.storage.files import NODE_HOME
+from remote.node.home import NODE_HOME
+from remote.shared.constants import WHEELS
+from remote.shared.wheels import record_digest
 
-STORE = NODE_HOME / "wheels"
+STORE = NODE_HOME / WHEELS
 """Where wheels that were sent here are kept, by file name."""
-
-
-def record_digest(wheel: Path) -> str:
-    """Identity of a wheel's content: sha256 of its RECORD, which holds the sha256 of every file in it.
-
-    Read in no time, however large the wheel is. Raises ValueError where the file is no wheel.
-    """
-    try:
-        with zipfile.ZipFile(str(wheel)) as archive:
-            # At the top: packages may carry others within them.
-            names = [
-                name
-                for name in archive.namelist()
-                if name.endswith(".dist-info/RECORD") and name.count("/") == 1
-            ]
-            if len(names) != 1:
-                raise ValueError("{} is not a wheel: it has no RECORD".format(wheel))
-            return hashlib.sha256(archive.read(names[0])).hexdigest()
-    except zipfile.BadZipFile as error:
-        raise ValueError("{} is not a wheel: {}".format(wheel, error)) from error
 
 
 def offer(wheels: Dict[str, str], folder: Path) -> None:

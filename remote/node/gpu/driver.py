@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames
 from remote.node.gpu import apt, driver_packages, gpus
 from remote.node.gpu.apt import Failed
+from remote.node.home import NODE_HOME
 from remote.node.runs import process
-from remote.node.storage.files import NODE_HOME, read_json, write_json
+from remote.shared import frames
+from remote.shared.files import read_json, write_json
 
 MACHINE_ID = Path("/etc/machine-id")
 

@@ -17,13 +17,13 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
-from remote.node import frames
 from remote.node.checks.facts import free_port
+from remote.node.home import NODE_HOME
 from remote.node.runs import process, supervisor
-from remote.node.storage.files import NODE_HOME, read_json, write_json
+from remote.shared import frames
+from remote.shared.constants import LOGS, RAY, START_LABEL
+from remote.shared.files import read_json, write_json
 
-START_LABEL = "gpuctl-start"
-"""Of a node: which start of its daemons it is. Ray may count those before them as alive for a while."""
 LONGEST_TMPDIR = 18
 """Characters of a folder in which Ray's sockets still get paths that every system takes (103)."""
 MARK = "GPUCTL_RAY"
@@ -49,7 +49,7 @@ _OWN = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$", re.M
 
 def folder_of(node: str) -> Path:
     """Where a node keeps what it knows of its Ray."""
-    return NODE_HOME / "ray" / node
+    return NODE_HOME / RAY / node
 
 
 def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -72,7 +72,7 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
                 raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
             _end(folder, known)
             known = _start(folder, request)
-        answer = {"t": "started", "ports": known["ports"], "start": known["start"], "kept": kept}
+        answer = {"t": frames.STARTED, "ports": known["ports"], "start": known["start"], "kept": kept}
         frames.write(output, answer)
 
 
@@ -179,7 +179,7 @@ def last_words(folder: Path) -> str:
     """What the daemons said last, as one line."""
     known = read_json(folder / "node.json")
     try:
-        log = (Path(known["run_dir"]) / "logs" / "ray.log").read_text(errors="replace")
+        log = (Path(known["run_dir"]) / LOGS / "ray.log").read_text(errors="replace")
     except (KeyError, OSError):
         return "its log is gone"
     return " / ".join(last_lines(log)) or "it said nothing"
@@ -211,11 +211,11 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     while True:
         missing = missing_of(_ask(port, token), request["expected"])
         if not missing or time.monotonic() > limit:
-            frames.write(output, {"t": "ready", "missing": missing})
+            frames.write(output, {"t": frames.READY, "missing": missing})
             return
         check_running(folder)
         if time.monotonic() - beat > BEAT_S:
-            frames.write(output, {"t": "waiting", "missing": missing})
+            frames.write(output, {"t": frames.WAITING, "missing": missing})
             beat = time.monotonic()
         time.sleep(ASK_S)
 
@@ -261,7 +261,7 @@ def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
     known = read_json(folder / "node.json")
     runs = running(folder)
     said = None if runs or not known else last_words(folder)
-    frames.write(output, {"t": "state", "running": runs, "ports": known.get("ports", {}), "said": said})
+    frames.write(output, {"t": frames.STATE, "running": runs, "ports": known.get("ports", {}), "said": said})
 
 
 def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -273,7 +273,7 @@ def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
             known = read_json(folder / "node.json")
             _end(folder, known)
             shutil.rmtree(str(folder))
-    frames.write(output, {"t": "stopped", "was_there": bool(known)})
+    frames.write(output, {"t": frames.STOPPED, "was_there": bool(known)})
 
 
 def _end(folder: Path, known: Dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ from typing import Any, Dict, List, Optional
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.rank_wrapper import nccl_debug
-from remote.node.storage.files import read_json, write_json
+from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD, RAY_ENDED
+from remote.shared.files import read_json, write_json
 
 LOOK_S = 0.1
 BEGIN_DEADLINE_S = 300.0
@@ -45,7 +46,7 @@ def main(arguments: List[str]) -> int:
     ray = Ray(run_dir.name)
     try:
         signal.signal(signal.SIGTERM, _raise_stopped)
-        write_json(run_dir / supervisor.PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
+        write_json(run_dir / PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
@@ -89,12 +90,12 @@ class Ray:
         limit = time.monotonic() + WORDS_DEADLINE_S
         while daemons.running(self._folder) and time.monotonic() < limit:
             time.sleep(LOOK_S)
-        return "{}: {}".format(supervisor.RAY_ENDED, daemons.last_words(self._folder))
+        return "{}: {}".format(RAY_ENDED, daemons.last_words(self._folder))
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
     """Where NCCL writes of a process what it chose; `%p` stands for its pid."""
-    return str(run_dir / "logs" / "nccl-{}.log".format(pid))
+    return str(run_dir / LOGS / "nccl-{}.log".format(pid))
 
 
 class Rank:
@@ -120,7 +121,7 @@ class Rank:
     def look(self) -> None:
         """Keep the record up to date."""
         if not self.began:
-            told = read_json(self._path("began"))
+            told = read_json(self._path(RANK_BEGAN))
             if not told:
                 return
             pid = told["pid"]
@@ -131,7 +132,7 @@ class Rank:
         if not self.ended:
             alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
             told = read_json(
-                self._path("ended")
+                self._path(RANK_ENDED)
             )  # after the look at its process: its last word is then there
             if told or not alive:
                 self._end(told)
@@ -152,10 +153,10 @@ class Rank:
         self.ended, self.exit_code = True, exit_code
 
     def _path(self, kind: str) -> Path:
-        return self._run_dir / "ranks" / "rank-{}.{}".format(self.rank, kind)
+        return self._run_dir / kind.format(self.rank)
 
     def _write(self) -> None:
-        write_json(self._path("json"), self._record)
+        write_json(self._path(RANK_RECORD), self._record)
 
 
 def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: Ray, run_dir: Path) -> int:

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from remote.node.storage.files import write_json
+from remote.shared.constants import ARTIFACTS, CODE, NODE_HOME_VARIABLE, RUN_DIR_VARIABLE
+from remote.shared.files import write_json
 
 WRONG_OPTIONS = 2
 SAVE_S = 1.0
@@ -32,12 +33,12 @@ def main(arguments: List[str]) -> int:
     from ray.tune.search import BasicVariantGenerator
 
     search = json.loads(arguments[0])
-    run_dir = Path(os.environ["GPUCTL_RUN_DIR"])
+    run_dir = Path(os.environ[RUN_DIR_VARIABLE])
     # Its tables of what is said here anyway, and its traceback about a metric, of which `Trials` says what is wrong.
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers have not got this module
     ray.init(log_to_driver=False)
-    trials = Trials(search, run_dir / "artifacts" / "trials.json")
+    trials = Trials(search, run_dir / ARTIFACTS / "trials.json")
     tuner = tune.Tuner(
         tune.with_resources(trainable(search), {"cpu": search["cpus"], "gpu": search["gpus"]}),
         param_space={name: domain(tune, param) for name, param in search["params"].items()},
@@ -72,7 +73,7 @@ def trainable(search: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
     given = {name: os.environ[name] for name in search["env"]}  # not in Ray's own description of a trial
 
     def run_trial(config: Dict[str, Any]) -> None:
-        folder = os.path.join(os.environ["GPUCTL_NODE_HOME"], "code", code)
+        folder = os.path.join(os.environ[NODE_HOME_VARIABLE], CODE, code)
         os.environ.update(given)
         sys.path.insert(0, folder)
         os.chdir(folder)

@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
-from remote.node import frames
 from remote.node.runs import process, supervisor, usage_log
 from remote.node.storage import checkpoints
-from remote.node.storage.files import is_regular
 from remote.node.storage.sending import send_tree
+from remote.shared import frames
+from remote.shared.constants import ARTIFACTS, CHECKPOINTS
+from remote.shared.files import is_regular
 
 POLL_S = 0.2
 """How often growing files are looked at; the end of the run is noticed at once."""
@@ -30,16 +31,12 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         supervisor.launch(launch)
         interface = launch["env"].get("GLOO_SOCKET_IFNAME")
         usage_log.begin(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
-        frames.write(output, {"t": "started"})
+        frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
     records: Dict[str, int] = dict.fromkeys(request["records"], 0)
     wanted = request["checkpoints"]
-    news = (
-        checkpoints.News(run_dir / supervisor.CHECKPOINTS, wanted["whole"])
-        if wanted and wanted["mirror"]
-        else None
-    )
+    news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"]) if wanted and wanted["mirror"] else None
     beat = time.monotonic()
     while True:
         state = supervisor.state(run_dir)
@@ -48,13 +45,13 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
             break
         found = news.look() if news else None
         if found:
-            frames.write(output, dict(found, t="checkpoint"))
+            frames.write(output, dict(found, t=frames.CHECKPOINT))
         now = time.monotonic()
         if sent:
             beat = now
             continue  # there may be more already
         if now - beat > BEAT_S:
-            frames.write(output, {"t": "beat"})
+            frames.write(output, {"t": frames.BEAT})
             beat = now
         process.wait_for_end([state["pid"]], POLL_S)
     if not state["running"]:
@@ -62,15 +59,15 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     sizes = {path: _size(run_dir / path) for path in offsets}
     while any(offsets[path] < size for path, size in sizes.items()):
         _send_growth(run_dir, offsets, output)
-    frames.write(output, {"t": "end", "state": state})
+    frames.write(output, {"t": frames.END, "state": state})
     if not state["running"]:
-        send_tree(run_dir / "artifacts", "artifacts", int(request["max_artifact_bytes"]), output)
+        send_tree(run_dir / ARTIFACTS, ARTIFACTS, int(request["max_artifact_bytes"]), output)
         if wanted:
             failed = state.get("exit_code") != 0
             checkpoints.send_if_small(
                 run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
             )
-    frames.write(output, {"t": "done"})
+    frames.write(output, {"t": frames.DONE})
 
 
 def _size(path: Path) -> int:
@@ -92,7 +89,7 @@ def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> in
             file.seek(offset)
             body = file.read(frames.CHUNK_BYTES)
         if body:
-            frames.write(output, {"t": "file", "path": path, "offset": offset}, body)
+            frames.write(output, {"t": frames.FILE, "path": path, "offset": offset}, body)
             offsets[path] = offset + len(body)
             sent += 1
     return sent
@@ -108,6 +105,6 @@ def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int
             continue
         if is_regular(status) and status.st_mtime_ns != seen:
             known[path] = status.st_mtime_ns
-            frames.write(output, {"t": "record", "path": path}, (run_dir / path).read_bytes())
+            frames.write(output, {"t": frames.RECORD, "path": path}, (run_dir / path).read_bytes())
             sent += 1
     return sent

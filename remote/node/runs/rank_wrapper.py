@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from remote.node.runs import nccl_log, process
-from remote.node.storage.files import write_json
+from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
+from remote.shared.files import write_json
 
 LOOK_S = 2.0
 """How often NCCL's log is looked at while nothing is in it; it says all within the first step."""
@@ -38,11 +39,11 @@ def main(arguments: List[str]) -> int:
     record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
     # The launcher has made this process the leader of a session, and so of a group.
     group = {"group": os.getpgrp(), "birth": process.birth(os.getpgrp())}
-    path = run_dir / "ranks" / "rank-{}.json".format(rank)
-    metrics = run_dir / "metrics" / "rank-{}.jsonl".format(rank)
-    log_path = str(run_dir / "logs" / "rank-{}.log".format(rank))
-    debug = nccl_debug(os.environ, str(run_dir / "logs" / "nccl-{}.log".format(rank)))
-    environment = dict(os.environ, GPUCTL_METRICS=str(metrics), **debug)
+    path = run_dir / RANK_RECORD.format(rank)
+    metrics = run_dir / RANK_METRICS.format(rank)
+    log_path = str(run_dir / RANK_LOG.format(rank))
+    debug = nccl_debug(os.environ, str(run_dir / LOGS / "nccl-{}.log".format(rank)))
+    environment = dict(os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug)
     # The whole group gets the signal; this process outlives the child to tell how it ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)

@@ -14,25 +14,30 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import frames
+from remote.node.home import NODE_HOME
 from remote.node.runs import process
-from remote.node.storage.files import NODE_HOME, read_json, write_json
+from remote.shared import frames
+from remote.shared.constants import (
+    ARTIFACTS,
+    CHECKPOINTS,
+    LOGS,
+    METRICS,
+    PLACE,
+    PLACED_CHECKPOINTS,
+    RANKS,
+    REBOOTED,
+    RUNS,
+)
+from remote.shared.files import read_json, write_json
 
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
-REBOOTED = "the machine was rebooted during the run"
-RAY_ENDED = "Ray ended here during the run"
-"""How the sentence begins."""
 NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
 
 
 FAILURE = "failure"
 """In the run's folder: why its launcher failed, where that knows it."""
-PLACE = "place.json"
-"""What a launcher leaves for ranks that others start; it may hold what is secret."""
-CHECKPOINTS = "checkpoints"
-"""The folder of a run's folder in which it finds what an earlier run has left, and leaves its own."""
 
 
 class Stopped(Exception):
@@ -41,7 +46,7 @@ class Stopped(Exception):
 
 def placed_for(run_dir: Path) -> Path:
     """Where the checkpoints lie that a run is to find, until its launch makes the run's folder and moves them in."""
-    return run_dir.with_name("{}.{}".format(run_dir.name, CHECKPOINTS))
+    return Path(PLACED_CHECKPOINTS.format(run_dir))
 
 
 def launch(spec: Dict[str, Any]) -> None:
@@ -65,7 +70,7 @@ def launch(spec: Dict[str, Any]) -> None:
                 run_dir.mkdir(mode=0o700)
             except FileExistsError:
                 return
-            for name in ("metrics", "ranks", "artifacts"):
+            for name in (METRICS, RANKS, ARTIFACTS):
                 (run_dir / name).mkdir(mode=0o700)
             placed = placed_for(run_dir)
             if placed.is_dir():
@@ -79,7 +84,7 @@ def launch(spec: Dict[str, Any]) -> None:
 
 def start(spec: Dict[str, Any], run_dir: Path) -> None:
     """Fork the runner and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
-    (run_dir / "logs").mkdir(mode=0o700)
+    (run_dir / LOGS).mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
     if os.fork() == 0:
@@ -118,7 +123,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     if spec.get("path_prefix"):
         environment["PATH"] = spec["path_prefix"] + os.pathsep + environment.get("PATH", os.defpath)
     log = os.open(
-        str(run_dir / "logs" / "{}.log".format(spec["node"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        str(run_dir / LOGS / "{}.log".format(spec["node"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
     process.adopt_orphans()
     try:
@@ -189,7 +194,7 @@ def _end_ranks(run_dir: Path, number: int) -> None:
     A group's id is not given to another process while any of the group lives; where its leader is not the one
     that was recorded, the whole group is gone and the id is somebody else's.
     """
-    for path in sorted((run_dir / "ranks").glob("rank-*.json")):
+    for path in sorted((run_dir / RANKS).glob("rank-*.json")):
         record = read_json(path)
         if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
             process.signal_group(record["group"], number)
@@ -287,7 +292,7 @@ def clean_up(run_dir: Path) -> None:
 
 def active_runs() -> List[str]:
     """Ids of the runs that are going on on this node."""
-    found = sorted((NODE_HOME / "runs").glob("*/*/runner.json"))
+    found = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
     return [path.parent.parent.name for path in found if state(path.parent)["running"]]
 
 
@@ -295,12 +300,12 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`stop`: tell the run to end and say so, then say how it ended."""
     run_dir = Path(request["run_dir"])
     tell_to_stop(run_dir)
-    frames.write(output, {"t": "told"})
-    frames.write(output, {"t": "stopped", "state": wait_for_end(run_dir, float(request["deadline_s"]))})
+    frames.write(output, {"t": frames.TOLD})
+    frames.write(output, {"t": frames.STOPPED, "state": wait_for_end(run_dir, float(request["deadline_s"]))})
 
 
 def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
     """`run_state`: whether the run is `running` here; None where nothing is known of it, as before its launch."""
     run_dir = Path(request["run_dir"])
     known = any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop"))
-    frames.write(output, {"t": "state", "running": state(run_dir)["running"] if known else None})
+    frames.write(output, {"t": frames.STATE, "running": state(run_dir)["running"] if known else None})

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from remote.node import frames
 from remote.node.gpu.gpu_usage import Feed
+from remote.shared import frames
 
 PROC = Path("/proc")
 NET = Path("/sys/class/net")
@@ -158,6 +158,6 @@ def command_usage(request: Mapping[str, Any], output: BinaryIO) -> None:
         due = max(began + FIRST_S, time.monotonic())
         while left is None or left > 0:
             time.sleep(max(0.0, due - time.monotonic()))
-            frames.write(output, {"t": "usage", "usage": sampler.sample()})
+            frames.write(output, {"t": frames.USAGE, "usage": sampler.sample()})
             due = max(due + every_s, time.monotonic())
             left = None if left is None else left - 1

@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from remote.node.runs import process
 from remote.node.runs.usage import Sampler
-from remote.node.storage.files import read_json
+from remote.shared.constants import USAGE
+from remote.shared.files import read_json
 
 FIRST_LINE_S = 1.0
 LINES_A_STEP = 256
@@ -76,8 +77,8 @@ def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
     if not runner:
         return
     try:
-        (run_dir / "usage").mkdir(mode=0o700)
-        _detach(lambda: _keep(runner, run_dir / "usage" / "{}.jsonl".format(node), interfaces))
+        (run_dir / USAGE).mkdir(mode=0o700)
+        _detach(lambda: _keep(runner, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
     except OSError:
         return
 

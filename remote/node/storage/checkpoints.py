@@ -1,8 +1,6 @@
 """Checkpoints of runs on a node: found, sent, and placed where the next run looks for them.
 
-A run keeps them in `checkpoints/` of its folder. Of the built-in job one counts once its `step-N.json` is there,
-which is written last and tells the size of its file. Of a user's script every file of the folder counts;
-a link within the folder is the file that it leads to.
+A run keeps them in `checkpoints/` of its folder.
 
 What is placed for a run that has yet to be launched lies beside its folder, which only the launch may make; the
 launch moves it in. Nothing here ever changes what an earlier run has left.
@@ -12,15 +10,16 @@ While a run goes on, the computer from which it was started may be told what the
 
 import os
 import shutil
-import stat
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Optional
 
-from remote.node import frames
-from remote.node.runs.supervisor import CHECKPOINTS, placed_for
-from remote.node.storage.files import NODE_HOME, is_regular, read_json, walk_files
+from remote.node.home import NODE_HOME
+from remote.node.runs.supervisor import placed_for
 from remote.node.storage.sending import send_files
+from remote.shared import frames
+from remote.shared.checkpoint_files import describe, files_in
+from remote.shared.constants import CHECKPOINTS, RUNS
 
 BEAT_S = 5.0
 """At least this often something is sent, so that the other side can tell work from a dead node."""
@@ -33,75 +32,7 @@ COPY_BYTES = 1024 * 1024
 
 def of_run(run: str, node: str) -> Path:
     """The folder of a run's checkpoints on this machine; `node`: the name under which it took part."""
-    return NODE_HOME / "runs" / run / node / CHECKPOINTS
-
-
-def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
-    """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
-
-    `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
-    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these the two of the newest one; of
-    a script's all, as nobody else knows which belong together.
-    """
-    if not whole:
-        plain = [
-            (status, name)
-            for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
-            if is_regular(status)
-        ]
-        return [
-            (name, status.st_size)
-            for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
-        ]
-    steps = []
-    for path in folder.glob("*.json"):
-        document = read_json(path)
-        name, step = document.get("file"), document.get("step")
-        if not (isinstance(name, str) and isinstance(step, int) and name and os.path.basename(name) == name):
-            continue
-        size = _size(folder / name)
-        if size >= 0 and size == document.get("bytes"):
-            steps.append((step, [(name, size), (path.name, _size(path))]))
-    counting = sorted(steps)
-    return [file for _, files in (counting[-1:] if newest else counting) for file in files]
-
-
-def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
-    """The status of the file that a link leads to, where that is in the folder, too; else the link's own."""
-    if not stat.S_ISLNK(status.st_mode):
-        return status
-    target = os.path.realpath(str(folder / name))
-    inside = target.startswith(os.path.realpath(str(folder)) + os.sep)
-    return os.stat(target) if inside and os.path.isfile(target) else status
-
-
-def _size(path: Path) -> int:
-    """Bytes of a plain file; -1 where there is none."""
-    status = _status(path)
-    return status.st_size if status is not None and is_regular(status) else -1
-
-
-def _status(path: Path) -> "Optional[os.stat_result]":
-    """A file's; None where it is gone, as a run that is going on may remove what is old."""
-    try:
-        return os.lstat(str(path))
-    except FileNotFoundError:
-        return None
-
-
-def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
-    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none."""
-    files = files_in(folder, whole, newest)
-    if not files:
-        return None
-    name, _ = files[-2] if whole else files[-1]
-    status = _status(folder / name)
-    return {
-        "files": len(files),
-        "bytes": sum(size for _, size in files),
-        "newest": name,
-        "written_ns": 0 if status is None else status.st_mtime_ns,
-    }
+    return NODE_HOME / RUNS / run / node / CHECKPOINTS
 
 
 def is_to_be_told(
@@ -158,7 +89,7 @@ class News:
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
     """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it."""
     found = [describe(of_run(run, node), whole) for run, node, whole in request["runs"]]
-    frames.write(output, {"t": "checkpoints", "found": found})
+    frames.write(output, {"t": frames.CHECKPOINTS, "found": found})
 
 
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -177,7 +108,7 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not (whole and _link(source / name, path)):
                 _copy(source / name, path, heartbeat)
-        frames.write(output, {"t": "placed"})
+        frames.write(output, {"t": frames.PLACED})
     except BaseException:
         # Also where the other side went away: it may have taken back by now what was there then.
         shutil.rmtree(str(target), ignore_errors=True)
@@ -196,7 +127,7 @@ class Heartbeat:
         now = time.monotonic()
         if now - self._last > BEAT_S:
             self._last = now
-            frames.write(self._output, {"t": "beat"})
+            frames.write(self._output, {"t": frames.BEAT})
 
 
 def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
@@ -222,13 +153,13 @@ def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
     run, node, whole = request["source"]
     folder = of_run(run, node)
     send_files(folder, [name for name, _ in files_in(folder, whole, request["newest"])], "", output)
-    frames.write(output, {"t": "done"})
+    frames.write(output, {"t": frames.DONE})
 
 
 def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
     """`discard`: take back what was placed, or had begun to be, for a run in `run_dir` that was not launched."""
     shutil.rmtree(str(placed_for(Path(request["run_dir"]))), ignore_errors=True)
-    frames.write(output, {"t": "discarded"})
+    frames.write(output, {"t": frames.DISCARDED})
 
 
 def send_if_small(run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool) -> None:
@@ -242,4 +173,4 @@ def send_if_small(run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: in
         reason = "{:.0f} MB, more than {:.0f} MB; they stay on the node until it is removed".format(
             size / 1e6, max_bytes / 1e6
         )
-        frames.write(output, {"t": "skipped", "path": CHECKPOINTS, "reason": reason})
+        frames.write(output, {"t": frames.SKIPPED, "path": CHECKPOINTS, "reason": reason})

@@ -11,21 +11,28 @@ import re
 import stat
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 
-from remote.node import frames
 from remote.node.checks import listening
+from remote.node.home import NODE_HOME
 from remote.node.runs import process, supervisor
-from remote.node.storage import checkpoints
-from remote.node.storage.files import NODE_HOME, read_json, write_json
+from remote.shared import constants, frames, trees
+from remote.shared.checkpoint_files import describe
+from remote.shared.files import read_json, write_json
 
-FOLDERS = {"environment": "envs", "uv": "uv", "code": "code", "run": "runs", "program": "bin"}
+FOLDERS = {
+    "environment": constants.ENVIRONMENTS,
+    "uv": constants.UV,
+    "code": constants.CODE,
+    "run": constants.RUNS,
+    "program": constants.PROGRAMS,
+}
 """Kind → the folder that has one folder for each of that kind."""
 REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
-HERE_TOO = ("logs", "metrics", "ranks", "usage")
+HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN = ("torchrun", "runner.json", "exit.json", "stop", "failure", "place.json", ".reserve")
+OWN = ("torchrun", "runner.json", "exit.json", "stop", "failure", constants.PLACE, ".reserve")
 """What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
 """Of a run that are told by name."""
@@ -41,10 +48,10 @@ def command_leftovers(request: Dict[str, Any], output: BinaryIO) -> None:
     """
     survey = Survey(set(request["built_in"]), float(request["deadline_s"]))
     for item in survey.items():
-        frames.write(output, dict(item, t="item"))
+        frames.write(output, dict(item, t=frames.ITEM))
     disk = os.statvfs(str(NODE_HOME if NODE_HOME.is_dir() else NODE_HOME.parent))
     end = {"home": home_id(), "free_bytes": disk.f_bavail * disk.f_frsize, "uv_cache": survey.uv_cache()}
-    frames.write(output, dict(end, t="end"))
+    frames.write(output, dict(end, t=frames.END))
 
 
 def home_id() -> Optional[str]:
@@ -135,8 +142,8 @@ class Survey:
                     yield dict(self._item(kind, name, path), used=environment_used(path))
                 elif kind != "program" or path != own_folder():
                     yield self._item(kind, name, path)
-        if is_folder(NODE_HOME / "wheels"):
-            yield self._item("wheels", "wheels", NODE_HOME / "wheels")
+        if is_folder(NODE_HOME / constants.WHEELS):
+            yield self._item("wheels", "wheels", NODE_HOME / constants.WHEELS)
 
     def _item(self, kind: str, name: str, path: Path) -> Item:
         in_use = (FOLDERS.get(kind), name) in self._used
@@ -177,7 +184,7 @@ class Survey:
     def _checkpoints(self, run: str, part: Path) -> Optional[int]:
         """Bytes of a run's checkpoints on a node; None: there are none."""
         try:
-            found = checkpoints.describe(part / supervisor.CHECKPOINTS, run in self._built_in)
+            found = describe(part / constants.CHECKPOINTS, run in self._built_in)
         except (OSError, RecursionError):
             return 0  # there may be some
         return None if found is None else int(found["bytes"])
@@ -223,69 +230,9 @@ def is_being_built(path: Path) -> bool:
 def files_of_code(path: Path) -> Iterator[Tuple[Path, bool]]:
     """Every file and link of a project's folder, and whether it is as it was sent."""
     sent = read_json(path.with_name(path.name + ".manifest.json"))
-    for name in walk(path):
+    for name in trees.walk(path):
         entry = sent.get(name)
         yield path / name, isinstance(entry, list) and unchanged(path / name, entry)
-
-
-def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
-    """Paths, relative to a folder, of all in it that is no folder, however deep; links are not followed.
-
-    `leave_out`: names in the folder itself. Other disks that are mounted within are left out.
-    """
-    pending, device, mounts = [""], device_of(str(root)), mount_points()
-    top = os.path.realpath(str(root))
-    while pending:
-        inner = pending.pop()
-        try:
-            with os.scandir(os.path.join(top, inner)) as entries:
-                for entry in entries:
-                    if not inner and entry.name in leave_out:
-                        continue
-                    path = os.path.join(inner, entry.name)
-                    if not entry.is_dir(follow_symlinks=False):
-                        yield path
-                    elif device_of(entry.path) == device and entry.path not in mounts:
-                        pending.append(path)
-        except OSError:
-            continue  # removed meanwhile, or nobody may look into it
-
-
-def folders_below(root: Path) -> Tuple[List[str], List[str]]:
-    """A folder and all within it, each before those that it holds, and where other disks are mounted within.
-
-    What links lead to is left out.
-    """
-    found, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
-    mounted: List[str] = []
-    for folder in found:  # it grows
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    inside = device_of(entry.path) == device and entry.path not in mounts
-                    (found if inside else mounted).append(entry.path)
-    return found, mounted
-
-
-def mount_points() -> Set[str]:
-    """Where something is mounted, also a folder of the same disk; empty where the system does not tell."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    except OSError:
-        return set()
-    places = [line.split(b" ")[4] for line in lines]
-    return {
-        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), place))
-        for place in places
-    }
-
-
-def device_of(path: str) -> Optional[int]:
-    """Which disk something is on; None where it is not there."""
-    try:
-        return os.lstat(path).st_dev
-    except OSError:
-        return None
 
 
 def unchanged(file: Path, entry: List[Any]) -> bool:
@@ -301,7 +248,7 @@ def unchanged(file: Path, entry: List[Any]) -> bool:
 
 def parts_of(run: Path) -> List[Path]:
     """The folders of a run's nodes that have this home."""
-    waiting = "." + supervisor.CHECKPOINTS
+    waiting = constants.PLACED_CHECKPOINTS.format("")
     return [run / name for name in folders_in(run) if not name.endswith(waiting)]
 
 
@@ -320,7 +267,7 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
     """
     found = []
     for part in parts:
-        for path in walk(part, HERE_TOO + OWN):
+        for path in trees.walk(part, HERE_TOO + OWN):
             try:
                 size = os.lstat(str(part / path)).st_size
             except OSError:

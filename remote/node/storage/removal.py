@@ -8,13 +8,13 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from remote.node import frames
+from remote.node.home import NODE_HOME
 from remote.node.runs import supervisor
 from remote.node.storage import leftovers
 from remote.node.storage.checkpoints import Heartbeat
-from remote.node.storage.files import NODE_HOME
+from remote.shared import constants, frames, trees
 
 LOCK_DEADLINE_S = 20.0
 LOCK_POLL_S = 0.1
@@ -55,15 +55,15 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
                 else:
                     doomed.append((kind, name, _set_aside(kind, name)))
             except (Kept, OSError) as error:
-                kept.append([kind, name, _why(error)])
+                kept.append([kind, name, trees.why(error)])
     for kind, name, path in doomed:
-        bytes_freed, problem = remove_tree(path, heartbeat)
+        bytes_freed, problem = trees.remove_tree(path, heartbeat)
         freed += bytes_freed
         if problem is None:
             removed.append([kind, name])
         else:
             kept.append([kind, name, problem])
-    frames.write(output, {"t": "cleaned", "freed": freed, "removed": removed, "kept": kept})
+    frames.write(output, {"t": frames.CLEANED, "freed": freed, "removed": removed, "kept": kept})
 
 
 def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
@@ -103,7 +103,7 @@ def _set_aside(kind: str, name: str) -> Path:
 def _path_of(kind: str, name: str) -> Path:
     """Where an item lies: a folder of its own, of which nothing on the way is a link. Raises Kept."""
     if kind == "wheels":
-        path = NODE_HOME / "wheels"
+        path = NODE_HOME / constants.WHEELS
     elif kind == "removed" and name.startswith(leftovers.REMOVED):
         path = NODE_HOME / name
     elif kind in leftovers.FOLDERS:
@@ -125,16 +125,16 @@ def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, 
     Returns the bytes that are free, and why something is left: one file that stays does not keep the others.
     """
     path, freed = _path_of("code", name), 0
-    folders, mounted = leftovers.folders_below(path)
-    problem = _is_mounted(mounted[0]) if mounted else None
+    folders, mounted = trees.folders_below(path)
+    problem = trees.is_mounted(mounted[0]) if mounted else None
     for file, was_sent in list(leftovers.files_of_code(path)):
         if was_sent == sent:
             try:
-                freed += _unlink(str(file))
+                freed += trees.unlink(str(file))
             except FileNotFoundError:
                 continue  # a node that shares this home was faster
             except OSError as error:
-                problem = problem or _why(error)
+                problem = problem or trees.why(error)
             heartbeat()
     for folder in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # what is not empty stays
@@ -145,89 +145,3 @@ def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, 
         if manifest.exists():
             manifest.unlink()
     return freed, problem
-
-
-def _unlink(path: str) -> int:
-    """Remove a name; the bytes that are free by that."""
-    status = os.lstat(path)
-    os.unlink(path)
-    return status.st_blocks * 512 if status.st_nlink == 1 else 0
-
-
-def _rmdir(path: str) -> int:
-    """Remove an empty folder; the bytes that are free by that."""
-    size = os.lstat(path).st_blocks * 512
-    os.rmdir(path)
-    return size
-
-
-def remove_tree(root: Path, heartbeat: Optional[Heartbeat] = None) -> Tuple[int, Optional[str]]:
-    """Remove a folder with all that is in it, however deep; the bytes that are free, and why something is left.
-
-    Folders are moved up to `root` before they are emptied, so that no path grows too long. Where something is mounted
-    within, that stays with all that is in it, and so does all where `root` is a link.
-    """
-    freed = 0
-    problem: Optional[str] = None
-    if root.is_symlink():
-        return 0, "{}: it is a link".format(root.name)
-    device = leftovers.device_of(str(root))
-    prefix, count, pending = os.urandom(8).hex(), 0, [str(root)]
-    while pending:
-        folder = pending.pop()
-        try:
-            os.chmod(folder, 0o700)
-            for entry in _entries(folder):
-                if heartbeat is not None:
-                    heartbeat()
-                try:
-                    if not entry.is_dir(follow_symlinks=False):
-                        freed += _unlink(entry.path)
-                    elif leftovers.device_of(entry.path) not in (device, None):
-                        problem = problem or _is_mounted(entry.path)
-                    else:
-                        count += 1
-                        moved = os.path.join(str(root), "{}-{}".format(prefix, count))
-                        _move(entry.path, moved)
-                        pending.append(moved)
-                except FileNotFoundError:
-                    continue  # a node that shares this home was faster
-                except OSError as error:
-                    problem = problem or _why(error)
-            if folder != str(root):
-                freed += _rmdir(folder)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problem = problem or _why(error)
-    try:
-        freed += _rmdir(str(root))
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        problem = problem or _why(error)
-    return freed, problem
-
-
-def _move(folder: str, to: str) -> None:
-    """Give a folder another name. Raises OSError where something is mounted on it, also from the same disk."""
-    try:
-        os.rename(folder, to)
-    except PermissionError:  # a folder that is closed can't be moved to another
-        os.chmod(folder, 0o700)
-        os.rename(folder, to)
-
-
-def _is_mounted(path: str) -> str:
-    return "{}: something else is mounted there".format(os.path.basename(path))
-
-
-def _entries(folder: str) -> "Iterator[os.DirEntry[str]]":
-    with os.scandir(folder) as entries:
-        yield from list(entries)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return "{}: {}".format(os.path.basename(str(error.filename)), error.strerror)
-    return str(error)

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable
 
-from remote.node import frames
-from remote.node.storage.files import is_regular, walk_files
+from remote.shared import frames
+from remote.shared.files import is_regular, walk_files
 
 
 def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None:
@@ -20,10 +20,10 @@ def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None
     for name, status in files:
         path = "{}/{}".format(prefix, name) if prefix else name
         if not is_regular(status):
-            frames.write(output, {"t": "skipped", "path": path, "reason": "not a plain file"})
+            frames.write(output, {"t": frames.SKIPPED, "path": path, "reason": "not a plain file"})
         elif total + status.st_size > max_bytes:
             reason = "over the limit of {} bytes".format(max_bytes)
-            frames.write(output, {"t": "skipped", "path": path, "reason": reason})
+            frames.write(output, {"t": frames.SKIPPED, "path": path, "reason": reason})
         else:
             total += status.st_size
             _send_file(root / name, path, output)
@@ -43,7 +43,7 @@ def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
     try:
         handle = os.open(str(file_path), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        frames.write(output, {"t": "skipped", "path": path, "reason": error.strerror or str(error)})
+        frames.write(output, {"t": frames.SKIPPED, "path": path, "reason": error.strerror or str(error)})
         return
     with os.fdopen(handle, "rb") as file:
         while True:
@@ -51,10 +51,10 @@ def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
             if not body:
                 break
             digest.update(body)
-            frames.write(output, {"t": "chunk", "path": path, "offset": offset}, body)
+            frames.write(output, {"t": frames.CHUNK, "path": path, "offset": offset}, body)
             offset += len(body)
         mode = os.fstat(file.fileno()).st_mode & 0o777
-    header = {"t": "complete", "path": path, "bytes": offset, "sha256": digest.hexdigest(), "mode": mode}
+    header = {"t": frames.COMPLETE, "path": path, "bytes": offset, "sha256": digest.hexdigest(), "mode": mode}
     frames.write(output, header)
 
 
@@ -65,4 +65,4 @@ def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
     if not path.exists():
         raise FileNotFoundError("no such file or folder: {}".format(path))
     send_tree(path, "", int(request["max_bytes"]), output)
-    frames.write(output, {"t": "done"})
+    frames.write(output, {"t": frames.DONE})

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Iterable
 
-from remote.node.storage.files import temporary_beside
+from remote.shared.files import temporary_beside
 
 PREFIX = ".gpuctl-incoming-"
 PARTIAL = ".gpuctl-partial"

@@ -19,9 +19,9 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
 
-from remote.node import frames
-from remote.node.storage.files import read_json, walk_files, write_json
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
+from remote.shared import frames
+from remote.shared.files import read_json, walk_files, write_json
 
 # An entry of a manifest: [size, modification time in ns, mode], or [link target] for a symbolic link.
 Manifest = Dict[str, List[Any]]
@@ -53,7 +53,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
         write_json(index, manifest)
-    need = {"t": "need", "paths": list(stale), "removed": removed, "root": root, "rsync": None}
+    need = {"t": frames.NEED, "paths": list(stale), "removed": removed, "root": root, "rsync": None}
     with Staging(root) as staging:
         if stale:
             staging.make()
@@ -63,12 +63,12 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         frames.write(output, need)
         _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
-    frames.write(output, {"t": "synced", "root": root})
+    frames.write(output, {"t": frames.SYNCED, "root": root})
 
 
 def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:
-    header, body = next(more, ({"t": "nothing"}, b""))
-    if header["t"] != "manifest":
+    header, body = next(more, ({"t": frames.NOTHING}, b""))
+    if header["t"] != frames.MANIFEST:
         raise EOFError("the connection ended before the list of files had come; run the command again")
     manifest: Manifest = json.loads(zlib.decompress(body).decode())
     return manifest
@@ -202,11 +202,11 @@ def _receive(
     coming, temporary, handle = "", "", -1
     try:
         for header, body in more:
-            if header["t"] == "sent":
+            if header["t"] == frames.SENT:
                 return
-            if header["t"] == "look":
+            if header["t"] == frames.LOOK:
                 need = {path: need[path] for path in _stale(root, need)}
-                frames.write(output, {"t": "need", "paths": list(need)})
+                frames.write(output, {"t": frames.NEED, "paths": list(need)})
                 continue
             path = header["path"]
             if len(need.get(path, ())) != 3:

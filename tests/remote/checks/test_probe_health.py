@@ -13,7 +13,7 @@ from support import wait_for
 
 from remote.node.checks import health, listening
 from remote.node.runs import process
-from remote.node.storage.files import write_json
+from remote.shared.files import write_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what it reads is Linux's /proc")
 

@@ -16,9 +16,9 @@ from remote.checks import readiness
 from remote.checks.facts import Driver
 from remote.checks.readiness import SetUp
 from remote.errors import BadAnswer, NotReady
-from remote.node import frames
 from remote.node.checks import ready
 from remote.node.gpu import gpus
+from remote.shared import frames
 
 
 def driver(**changed: object) -> Driver:

@@ -19,12 +19,12 @@ from inventories.store import Store
 from remote.errors import NodeFailed, SyncRefused
 from remote.files import checkpoints
 from remote.files.receive import Intake
-from remote.node import frames
 from remote.node.__main__ import FAILED
 from remote.node.runs import process
 from remote.node.storage.checkpoints import describe, files_in, send_if_small
-from remote.node.storage.files import write_json
 from remote.runs.run_files import Replica, mirrored_path
+from remote.shared import frames
+from remote.shared.files import write_json
 
 RUN = "20261121-054625-3fa9"
 

@@ -16,8 +16,8 @@ from node_here import ROOT, NodeHere
 from remote.errors import BadAnswer, RemoteError
 from remote.files.leftovers import Item, Leftovers, RunFile, clean, look
 from remote.node.runs import process
-from remote.node.storage.leftovers import Sizes, walk
-from remote.node.storage.removal import remove_tree
+from remote.node.storage.leftovers import Sizes
+from remote.shared.trees import remove_tree, walk
 
 RUN, OTHER = "20261122-110000-cccc", "20261101-110000-dddd"
 
@@ -307,7 +307,7 @@ def test_remove_tree_keeps_mounts_within_the_tree(tmp_path: Path, mount: str, wh
     (tmp_path / "other" / "precious").write_text("safe")
     code = (
         "from pathlib import Path\n"
-        "from remote.node.storage.removal import remove_tree\n"
+        "from remote.shared.trees import remove_tree\n"
         "print(remove_tree(Path('root'))[1])\n"
         "print(*[path.name for path in Path('root').rglob('*') if path.is_file()])"
     )

@@ -16,7 +16,7 @@ from support import Gpuctl, interrupt, wait_for
 from remote.errors import BadAnswer
 from remote.files.pull import receive
 from remote.files.receive import Intake
-from remote.node import frames
+from remote.shared import frames
 
 
 class Sends(NodeHere):

@@ -16,10 +16,10 @@ import pytest
 
 from remote.files.sync import _Progress
 from remote.files.tree import Tree, read_everything
-from remote.node import frames
-from remote.node.storage import files, staging
+from remote.node.storage import staging
 from remote.node.storage.staging import PARTIAL, Staging, remove_left_behind
 from remote.node.storage.sync import command_sync
+from remote.shared import files, frames
 
 
 def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> list[dict[str, Any]]:
@@ -259,7 +259,7 @@ def test_write_json_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "d.json"
     files.write_json(path, {"a": 1})
     script = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom remote.node.storage import files\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom remote.shared import files\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))\n"
         "files.write_json(Path(sys.argv[1]), {'a': 'x' * 1000})\n"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from remote.node import __main__, frames
+from remote.node import __main__
 from remote.node.checks import ready
 from remote.sessions import payload
+from remote.shared import constants, frames
 
-FILES = [Path(str(module.__file__)) for module in (__main__, frames, ready)]
+FILES = [Path(str(module.__file__)) for module in (__main__, constants, frames, ready)]
 
 
 @pytest.mark.parametrize("text", [payload.BOOT, payload.ENTRY, *(path.read_text() for path in FILES)])

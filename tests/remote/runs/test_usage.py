@@ -13,8 +13,8 @@ from support import processes_with, wait_for
 
 from remote.node.gpu import gpu_usage
 from remote.node.runs import process, usage, usage_log
-from remote.node.storage.files import write_json
 from remote.runs import usage as ours
+from remote.shared.files import write_json
 from tests.fakes import nvidia_smi
 
 A10 = {

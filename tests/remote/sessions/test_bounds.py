@@ -17,10 +17,10 @@ from remote.checks.readiness import wait_for_cloud_init
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.files.pull import receive
 from remote.files.receive import Intake
-from remote.node import frames
 from remote.runs.monitor import LAST_WORDS
 from remote.sessions.bounds import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.sessions.session import Node
+from remote.shared import frames
 from remote.transport.pinned import PinnedConnection
 from remote.transport.ssh import SshTransport
 

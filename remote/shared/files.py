@@ -1,12 +1,10 @@
-"""Files on a node: written whole or not at all, listed without following links."""
+"""Files: written whole or not at all, listed without following links."""
 
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, Dict, Iterator, Tuple
-
-NODE_HOME = Path(os.path.expanduser("~")) / ".gpuctl-node"
 
 
 def temporary_beside(path: Path) -> Path:

@@ -10,6 +10,45 @@ MAX_HEADER_BYTES = 16 * 1024 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
+# What a frame's "t" says it is.
+BEAT = "beat"
+CHECKPOINT = "checkpoint"
+CHECKPOINTS = "checkpoints"
+CHUNK = "chunk"
+CLEANED = "cleaned"
+CLOSE = "close"
+COMPLETE = "complete"
+DISCARDED = "discarded"
+DONE = "done"
+END = "end"
+ENVIRONMENT = "environment"
+FACTS = "facts"
+FAILED = "failed"
+FILE = "file"
+FIREWALL = "firewall"
+ITEM = "item"
+LISTENING = "listening"
+LOOK = "look"
+LOOKED = "looked"
+MANIFEST = "manifest"
+NEED = "need"
+NOTHING = "nothing"
+OUTCOMES = "outcomes"
+PEERS = "peers"
+PLACED = "placed"
+PROGRESS = "progress"
+READY = "ready"
+RECORD = "record"
+SENT = "sent"
+SKIPPED = "skipped"
+STARTED = "started"
+STATE = "state"
+STOPPED = "stopped"
+SYNCED = "synced"
+TOLD = "told"
+USAGE = "usage"
+WAITING = "waiting"
+
 Frame = Tuple[Dict[str, Any], bytes]
 
 

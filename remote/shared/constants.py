@@ -1,0 +1,67 @@
+"""Names and numbers on which the client and the nodes' part agree. `train.constants` repeats those of the job.
+
+Paths are relative: those of NODE_FOLDER to a node's home folder, those of a run's files to the run's folder.
+"""
+
+FAILED = 90
+"""Exit status of a node's command that failed with a sentence on standard error."""
+DISK_FULL = 91
+"""Exit status of a node's command that found no space left."""
+
+# Folders on a node.
+NODE_FOLDER = ".gpuctl-node"
+"""All that gpuctl keeps on a node."""
+PROGRAMS = "bin"
+CODE = "code"
+ENVIRONMENTS = "envs"
+RAY = "ray"
+RUNS = "runs"
+SETUP = "setup"
+UV = "uv"
+WHEELS = "wheels"
+
+# Files and folders of a run.
+LOGS = "logs"
+METRICS = "metrics"
+RANKS = "ranks"
+USAGE = "usage"
+ARTIFACTS = "artifacts"
+CHECKPOINTS = "checkpoints"
+"""Where a run finds the checkpoints of an earlier one, and leaves its own."""
+PLACED_CHECKPOINTS = "{}.checkpoints"
+"""Where they lie, by the run's folder, until its launch makes that folder and moves them in."""
+RANK_LOG = "logs/rank-{}.log"
+RANK_METRICS = "metrics/rank-{}.jsonl"
+RANK_RECORD = "ranks/rank-{}.json"
+RANK_BEGAN = "ranks/rank-{}.began"
+RANK_ENDED = "ranks/rank-{}.ended"
+PLACE = "place.json"
+"""What a launcher leaves for ranks that others start; it may hold what is secret."""
+
+# Environment variables.
+RUN_ID_VARIABLE = "GPUCTL_RUN_ID"
+RUN_DIR_VARIABLE = "GPUCTL_RUN_DIR"
+METRICS_VARIABLE = "GPUCTL_METRICS"
+NODE_VARIABLE = "GPUCTL_NODE"
+NODE_HOME_VARIABLE = "GPUCTL_NODE_HOME"
+
+# Labels of a Ray node.
+NODE_LABEL = "gpuctl-node"
+"""The node's name."""
+START_LABEL = "gpuctl-start"
+"""Which start of its daemons it is. Ray may count those before them as alive for a while."""
+
+# What a node says of a run's end.
+REBOOTED = "the machine was rebooted during the run"
+RAY_ENDED = "Ray ended here during the run"
+"""How the sentence begins."""
+
+# The preflight's probe.
+RENDEZVOUS_PORTS = range(20000, 30000)
+CONNECT_TIMEOUT_S = 4.0
+"""A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
+EXCHANGE_TIMEOUT_S = 3.0
+AT_ONCE = 512
+"""Connections that are tried at the same time."""
+ROUND_S = CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S
+"""How long these take at most."""

@@ -1,0 +1,45 @@
+"""What nodes, client and the built-in job agree on."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from inventories.store import RunFolder
+from remote.sessions.payload import SENT
+from remote.shared import constants
+from train import constants as job
+
+REMOTE = Path(__file__).parents[2] / "remote"
+SOURCES = [path for part in SENT for path in sorted((REMOTE / part).glob("*.py"))]
+
+
+def test_names_of_the_job_equal_those_of_the_nodes_part() -> None:
+    names = {name: value for name, value in vars(job).items() if name.isupper()}
+    assert {name: getattr(constants, name, None) for name in names} == names
+
+
+def test_folders_of_a_run_have_the_same_names_here_and_on_nodes(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    here = [run.logs_path, run.metrics_path, run.ranks_path, run.artifacts_path, run.checkpoints_path]
+    names = [constants.LOGS, constants.METRICS, constants.RANKS, constants.ARTIFACTS, constants.CHECKPOINTS]
+    assert [path.name for path in here] == names
+    ranks = (constants.RANK_LOG, constants.RANK_METRICS, constants.RANK_RECORD)
+    assert [template.partition("/")[0] for template in ranks] == names[:3]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path) -> None:
+    own = {f"remote.{part}" for part in SENT}
+    for node in ast.walk(ast.parse(source.read_text(), feature_version=(3, 8))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            outside = name.partition(".")[0] == "ray"  # there where it is imported, in a function
+            assert (
+                outside
+                or name.partition(".")[0] in sys.stdlib_module_names
+                or name.rpartition(".")[0] in own
+                or name in own
+            )
