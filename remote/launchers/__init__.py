@@ -1,14 +1,20 @@
-"""What starts a run's ranks. A launcher is one module and one line in LAUNCHERS; nothing else asks which it is."""
+"""What starts a run's ranks. A launcher is one module and one line in LAUNCHERS; nothing else asks which it is.
 
+The module has a Launcher and its Service; both have defaults for all that a launcher need not do.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
     from inventories.machine import Machine
-    from inventories.run import Run
+    from inventories.run import Run, RunNode
     from inventories.store import ClusterFolder
     from remote.checks.facts import Facts
     from remote.checks.finding import Finding
@@ -21,13 +27,32 @@ Say = Callable[[str, str], None]
 LAUNCHERS = {"torchrun": "remote.launchers.torchrun", "ray": "remote.launchers.ray"}
 """Name, as `--mode` and run records have it → module."""
 DEFAULT = "torchrun"
+STOP_GRACE_S = 10.0
 
 
-class Service(Protocol):
-    """What a launcher has on the nodes of a run, or needs nothing of."""
+class Service(ABC):
+    """What a launcher has on the nodes of a run."""
 
-    daemons: Mapping[str, Sequence[str]]
+    daemons: Mapping[str, Sequence[str]] = MappingProxyType({})
     """By node, the command of what has to run there before ranks are started."""
+
+    @abstractmethod
+    def launch(
+        self,
+        run: "Run",
+        node: "RunNode",
+        script: "Script",
+        facts: "Mapping[str, Facts]",
+        *,
+        cores: Mapping[str, int],
+        cwd: str,
+        env: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """Return what one node's supervisor is given, as `launch_spec` makes it.
+
+        `facts` and `cores` of all nodes; `cwd`: the project's folder on this one; `env`: variables that the user
+        sets for the ranks.
+        """
 
     def launches(
         self,
@@ -37,35 +62,37 @@ class Service(Protocol):
         code: Mapping[str, str],
         env: Mapping[str, str],
     ) -> dict[str, dict[str, Any]]:
-        """Return what each node's supervisor is given: argv, environment, folder, by node.
+        """Return what each node's supervisor is given, by node. `code`: the project's folder by node."""
+        from remote.checks.facts import cores_of_a_node
 
-        `code`: the project's folder by node; `env`: variables that the user sets for the ranks.
+        cores = cores_of_a_node(facts)
+        return {
+            node.name: self.launch(run, node, script, facts, cores=cores, cwd=code[node.name], env=env)
+            for node in run.nodes
+        }
+
+    def join(  # noqa: B027 - a default that does nothing
+        self, nodes: "Mapping[str, Node]", machine: "Machine", facts: "Mapping[str, Facts]"
+    ) -> None:
+        """Let a machine take part in a run that goes on; by default it waits for the next run.
+
+        `facts` of all nodes; `nodes` holds the machine's, too.
         """
-        ...
-
-    def join(self, nodes: "Mapping[str, Node]", machine: "Machine", facts: "Mapping[str, Facts]") -> None:
-        """Let a machine take part in a run that goes on. `facts` of all nodes; `nodes` holds the machine's, too."""
-        ...
 
 
-class Launcher(Protocol):
-    """What a launcher's module is."""
+class Launcher(ABC):
+    """What starts a run's ranks. A module in LAUNCHERS has one, `launcher`; it has to have `title` and `planned`."""
 
-    REQUIREMENTS: tuple[str, ...]
+    title: str
+    """Its name as people write it."""
+    requirements: tuple[str, ...] = ("torch",)
     """What an environment that is built for it holds."""
-    PHASE: str | None
+    phase: str | None = None
     """What `start` does, for the progress display. None: nothing."""
 
-    def findings(self, facts: "Mapping[str, Facts]") -> "list[Finding]":
-        """Return what the nodes' interpreters lack for it."""
-        ...
-
-    def drives(self, *, built_in: bool, search: bool) -> bool:
-        """Return whether a run is one process on the first node, which has the launcher start all others.
-
-        `built_in`: the run is the built-in job; `search`: it tries several sets of parameters.
-        """
-        ...
+    @abstractmethod
+    def planned(self, machines: "Sequence[Machine]", facts: "Mapping[str, Facts]") -> Service:
+        """Return the service as a dry run shows it; nothing is started."""
 
     def start(
         self,
@@ -77,15 +104,52 @@ class Launcher(Protocol):
         most: int,
     ) -> Service:
         """Start what has to run before ranks do, where it is not there. `most`: nodes that there may be later."""
-        ...
+        return self.planned([node.machine for node in nodes.values()], facts)
 
-    def planned(self, machines: "Sequence[Machine]", facts: "Mapping[str, Facts]") -> Service:
-        """Return the service as a dry run shows it; nothing is started."""
-        ...
+    def findings(self, facts: "Mapping[str, Facts]") -> "list[Finding]":
+        """Return what the nodes' interpreters lack for it: torch, or the same torch on all of them."""
+        from remote.launchers.python_packages import same_torch
+
+        return same_torch(facts)
+
+    def drives(self, *, built_in: bool, search: bool) -> bool:
+        """Return whether a run is one process on the first node, which has the launcher start all others.
+
+        `built_in`: the run is the built-in job; `search`: it tries several sets of parameters.
+        """
+        return False
 
     def takes_part(self, node: "Node") -> bool:
         """Return whether a run that drives itself can use a node."""
-        ...
+        return True
+
+    def may_have_daemons(self, cluster: "ClusterFolder") -> bool:
+        """Return whether it may have left daemons on the cluster's nodes, kept for the next run."""
+        return False
+
+    def end_daemons(self, node: "Node") -> bool:
+        """End its daemons on a node. Returns whether there were any; raises NodeFailed where some stay."""
+        return False
+
+
+def launch_spec(
+    node: "RunNode",
+    facts: "Facts",
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    grace_s: float = STOP_GRACE_S,
+) -> dict[str, Any]:
+    """Return what a node's supervisor is given. `grace_s`: how long a run that is told to stop may take to end."""
+    return {
+        "run_dir": node.run_dir,
+        "node": node.name,
+        "argv": list(argv),
+        "env": dict(environment),
+        # `python` and `torchrun` inside a script are those of the interpreter that runs it.
+        "path_prefix": str(PurePosixPath(facts.python).parent),
+        "grace_s": grace_s,
+    }
 
 
 def launcher_of(name: str) -> Launcher:
@@ -94,7 +158,7 @@ def launcher_of(name: str) -> Launcher:
         raise UnknownLauncher(
             f"This gpuctl has no launcher '{name}', only {', '.join(LAUNCHERS)}. Update gpuctl."
         )
-    return cast(Launcher, import_module(LAUNCHERS[name]))
+    return cast(Launcher, import_module(LAUNCHERS[name]).launcher)
 
 
 def drives_itself(name: str, *, built_in: bool) -> bool:

@@ -5,85 +5,92 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inventories.machine import Machine
-from inventories.run import Run
+from inventories.run import Run, RunNode
 from inventories.store import ClusterFolder
 from remote.checks.facts import Facts, cores_of_a_node
 from remote.checks.finding import Finding, not_the_first
-from remote.launchers import Say, ray_cluster
+from remote.launchers import Launcher, Say, Service, ray_cluster
 from remote.launchers import ray_commands as commands
-from remote.launchers.python_packages import not_installed, older, same_torch
+from remote.launchers.python_packages import not_installed, older
 from remote.launchers.rank_command import Script
 from remote.sessions.session import Node
 
 OLDEST = "2.60"
-REQUIREMENTS = ("torch", f"ray[default,train]>={OLDEST}")
-PHASE: str | None = "a head on the first node, workers on the others"
 
 
-def findings(facts: Mapping[str, Facts]) -> list[Finding]:
-    """Return where torch or Ray is missing, differs, or is too old."""
-    rays = {name: fact.ray for name, fact in facts.items() if fact.ray}
-    return [
-        *same_torch(facts),
-        *(
-            not_installed(name, fact, "ray", "'ray[default,train]'")
-            for name, fact in facts.items()
-            if not fact.ray
-        ),
-        *not_the_first(rays, "Ray is", "install the same version on all nodes", fatal=True),
-        *(_too_old(name, facts[name]) for name, version in rays.items() if older(version, OLDEST)),
-    ]
+class Ray(Launcher):
+    """Keeps a Ray cluster on the nodes."""
 
+    title = "Ray"
+    requirements = ("torch", f"ray[default,train]>={OLDEST}")
+    phase = "a head on the first node, workers on the others"
 
-def _too_old(name: str, fact: Facts) -> Finding:
-    return Finding(
-        node=name,
-        problem=f"Ray is {fact.ray} for {fact.python}, which is older than what gpuctl starts",
-        fix=f"install {OLDEST} or newer there, or name it with --pip 'ray[default,train]>={OLDEST}'",
-    )
+    def findings(self, facts: Mapping[str, Facts]) -> list[Finding]:
+        """Return where torch or Ray is missing, differs, or is too old."""
+        rays = {name: fact.ray for name, fact in facts.items() if fact.ray}
+        return [
+            *super().findings(facts),
+            *(
+                not_installed(name, fact, "ray", "'ray[default,train]'")
+                for name, fact in facts.items()
+                if not fact.ray
+            ),
+            *not_the_first(rays, "Ray is", "install the same version on all nodes", fatal=True),
+            *(_too_old(name, facts[name]) for name, version in rays.items() if older(version, OLDEST)),
+        ]
 
+    def drives(self, *, built_in: bool, search: bool) -> bool:
+        """Return True for a script or a search: they are Ray's drivers."""
+        return search or not built_in
 
-def drives(*, built_in: bool, search: bool) -> bool:
-    """Return True for a script or a search: they are Ray's drivers."""
-    return search or not built_in
+    def start(
+        self,
+        nodes: Mapping[str, Node],
+        facts: Mapping[str, Facts],
+        cluster: ClusterFolder,
+        say: Say,
+        *,
+        most: int,
+    ) -> "RayService":
+        """Have Ray's daemons on all nodes. Raises RayNotReady, NodeFailed."""
+        token = cluster.ray_token()
+        head = ray_cluster.bring_up(nodes, facts, token, say, most=most)
+        master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
+        return RayService(head=head, master=master, token=token, say=say, most=most)
 
+    def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "RayService":
+        """Return the service, with names in braces for what is chosen on the nodes."""
+        cores = cores_of_a_node(facts)
+        head = commands.Head(address=f"{commands.address_of(machines[0])}:{{gcs}}", dashboard_port=0)
+        daemons = {
+            machine.name: commands.daemons(
+                machine,
+                facts[machine.name],
+                cores=cores[machine.name],
+                master=machines[0],
+                nodes=len(machines),
+                head=head if at else None,
+                token="",
+            )["argv"]
+            for at, machine in enumerate(machines)
+        }
+        return RayService(head=head, master=machines[0], daemons=daemons)
 
-def start(
-    nodes: Mapping[str, Node], facts: Mapping[str, Facts], cluster: ClusterFolder, say: Say, *, most: int
-) -> "RayService":
-    """Have Ray's daemons on all nodes. Raises RayNotReady, NodeFailed."""
-    token = cluster.ray_token()
-    head = ray_cluster.bring_up(nodes, facts, token, say, most=most)
-    master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
-    return RayService(head=head, master=master, token=token, say=say, most=most)
+    def takes_part(self, node: Node) -> bool:
+        """Return whether Ray runs on a node."""
+        return ray_cluster.runs_on(node)
 
+    def may_have_daemons(self, cluster: ClusterFolder) -> bool:
+        """Return whether Ray was ever started on the cluster: then it has a token."""
+        return cluster.ray_token_path.exists()
 
-def planned(machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "RayService":
-    """Return the service, with names in braces for what is chosen on the nodes."""
-    cores = cores_of_a_node(facts)
-    head = commands.Head(address=f"{commands.address_of(machines[0])}:{{gcs}}", dashboard_port=0)
-    daemons = {
-        machine.name: commands.daemons(
-            machine,
-            facts[machine.name],
-            cores=cores[machine.name],
-            master=machines[0],
-            nodes=len(machines),
-            head=head if at else None,
-            token="",
-        )["argv"]
-        for at, machine in enumerate(machines)
-    }
-    return RayService(head=head, master=machines[0], daemons=daemons)
-
-
-def takes_part(node: Node) -> bool:
-    """Return whether Ray runs on a node."""
-    return ray_cluster.runs_on(node)
+    def end_daemons(self, node: Node) -> bool:
+        """End Ray on a node."""
+        return ray_cluster.end(node)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayService:
+class RayService(Service):
     """Ray's daemons on the nodes of a run."""
 
     head: commands.Head
@@ -94,23 +101,31 @@ class RayService:
     say: Say = lambda _node, _text: None
     most: int = 0
 
-    def launches(
+    def launch(
         self,
         run: Run,
+        node: RunNode,
         script: Script,
         facts: Mapping[str, Facts],
-        code: Mapping[str, str],
+        *,
+        cores: Mapping[str, int],
+        cwd: str,
         env: Mapping[str, str],
-    ) -> dict[str, dict[str, Any]]:
-        """Return the driver's launch, and for the built-in job those that watch over its ranks."""
-        cores = cores_of_a_node(facts)
-        return {
-            part.name: commands.launch_spec(
-                run, part, facts, script, cwd=code[part.name], cores=cores, wished=env, head=self.head
-            )
-            for part in run.nodes
-        }
+    ) -> dict[str, Any]:
+        """Return the driver's launch, and for the built-in job one that watches over a node's ranks."""
+        return commands.launch(run, node, facts, script, cwd=cwd, cores=cores, wished=env, head=self.head)
 
     def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
         """Have a worker on one more node."""
         ray_cluster.join(nodes, machine, facts, self.head, self.master, self.token, self.say, most=self.most)
+
+
+launcher = Ray()
+
+
+def _too_old(name: str, fact: Facts) -> Finding:
+    return Finding(
+        node=name,
+        problem=f"Ray is {fact.ray} for {fact.python}, which is older than what gpuctl starts",
+        fix=f"install {OLDEST} or newer there, or name it with --pip 'ray[default,train]>={OLDEST}'",
+    )

@@ -12,10 +12,9 @@ from typing import Any
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
 from remote.checks.facts import Facts
-from remote.launchers import nccl
+from remote.launchers import launch_spec, nccl
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
-from remote.launchers.torchrun import STOP_GRACE_S
 from remote.sessions import payload
 from remote.shared import constants
 
@@ -114,7 +113,7 @@ def daemons(
     }
 
 
-def launch_spec(
+def launch(
     run: Run,
     node: RunNode,
     facts: Mapping[str, Facts],
@@ -146,14 +145,7 @@ def launch_spec(
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": f"{own.home}/{constants.NODE_FOLDER}/{constants.RAY}/{node.name}/token",
         }
-    return {
-        "run_dir": node.run_dir,
-        "node": node.name,
-        "argv": payload.argv_on_node(own.python, own.home, *part),
-        "env": environment,
-        "path_prefix": str(PurePosixPath(own.python).parent),
-        "grace_s": STOP_GRACE_S,
-    }
+    return launch_spec(node, own, payload.argv_on_node(own.python, own.home, *part), environment)
 
 
 def search(

@@ -1,78 +1,48 @@
 """torchrun: one on each node, which starts the node's ranks. Nothing has to run before it."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from inventories.store import ClusterFolder
-from remote.checks.facts import Facts, cores_of_a_node
-from remote.checks.finding import Finding
-from remote.launchers import Say
-from remote.launchers.python_packages import same_torch
+from remote.checks.facts import Facts
+from remote.launchers import Launcher, Service, launch_spec
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
 from remote.sessions import payload
-from remote.sessions.session import Node
-
-REQUIREMENTS = ("torch",)
-PHASE: str | None = None
-STOP_GRACE_S = 10.0
 
 
-def findings(facts: Mapping[str, Facts]) -> list[Finding]:
-    """Return where torch is missing or differs."""
-    return same_torch(facts)
+class Torchrun(Launcher):
+    """Starts every rank by itself."""
+
+    title = "torchrun"
+
+    def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "TorchrunService":
+        """Return the service."""
+        return TorchrunService()
 
 
-def drives(*, built_in: bool, search: bool) -> bool:
-    """Return False: torchrun starts every rank."""
-    return False
-
-
-def start(
-    nodes: Mapping[str, Node], facts: Mapping[str, Facts], cluster: ClusterFolder, say: Say, *, most: int
-) -> "TorchrunService":
-    """Start nothing."""
-    return TorchrunService()
-
-
-def planned(machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "TorchrunService":
-    """Return what `start` returns."""
-    return TorchrunService()
-
-
-def takes_part(node: Node) -> bool:
-    """Return True: there are no drivers."""
-    return True
-
-
-class TorchrunService:
+class TorchrunService(Service):
     """torchrun on the nodes of a run."""
 
-    daemons: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-    def launches(
+    def launch(
         self,
         run: Run,
+        node: RunNode,
         script: Script,
         facts: Mapping[str, Facts],
-        code: Mapping[str, str],
+        *,
+        cores: Mapping[str, int],
+        cwd: str,
         env: Mapping[str, str],
-    ) -> dict[str, dict[str, Any]]:
-        """Return the launch of each node's torchrun."""
-        cores = cores_of_a_node(facts)
-        return {
-            part.name: launch_spec(
-                run, part, facts[part.name], script, cwd=code[part.name], cores=cores[part.name], wished=env
-            )
-            for part in run.nodes
-        }
+    ) -> dict[str, Any]:
+        """Return the launch of a node's torchrun."""
+        own = facts[node.name]
+        environment = rank_environment(run, node, own, cores=cores[node.name], wished=env)
+        return launch_spec(node, own, argv(run, node, own, script, cwd), environment)
 
-    def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
-        """Do nothing: the machine is of the next run."""
+
+launcher = Torchrun()
 
 
 def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> list[str]:
@@ -104,25 +74,3 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
         *payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
         *script.command(facts.python),
     ]
-
-
-def launch_spec(
-    run: Run,
-    node: RunNode,
-    facts: Facts,
-    script: Script,
-    *,
-    cwd: str,
-    cores: int,
-    wished: Mapping[str, str],
-) -> dict[str, Any]:
-    """What the node's runner is given: argv, environment, folder."""
-    return {
-        "run_dir": node.run_dir,
-        "node": node.name,
-        "argv": argv(run, node, facts, script, cwd),
-        "env": rank_environment(run, node, facts, cores=cores, wished=wished),
-        # `python` and `torchrun` inside a script are those of the interpreter that runs it.
-        "path_prefix": str(PurePosixPath(facts.python).parent),
-        "grace_s": STOP_GRACE_S,
-    }

@@ -45,5 +45,6 @@ def test_another_launcher_runs_jobs_and_names_the_rank_that_failed(gpuctl: Gpuct
         1,
         True,
     )
-    assert gpuctl.ok("train", "--mode", "plain", "--dry-run", "--json", "fails.py").json["mode"] == "plain"
+    planned = gpuctl.ok("train", "--mode", "plain", "--dry-run", "--json", "fails.py").json
+    assert (planned["mode"], planned["daemons"]) == ("plain", [])
     assert gpuctl.ok("results").out

@@ -11,7 +11,7 @@ from gpuctl.text import plural, spent
 from gpuctl.workflow.cluster.chosen import provider_name
 from gpuctl.workflow.cluster.firewall import restore_firewalls
 from gpuctl.workflow.cluster.status import cost_so_far
-from gpuctl.workflow.machines.ray import end_ray
+from gpuctl.workflow.daemons import end_daemons
 from gpuctl.workflow.training.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
 from inventories.errors import CorruptFile, NewerFormat
@@ -48,7 +48,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
             opened = [
                 *([Leftover(kind="inventory", id=folder.name, reason=unreadable)] if unreadable else []),
                 *_left_at_work(runs, problems),
-                *_end_ray(folder, machines),
+                *_end_daemons(folder, machines),
                 *restore_firewalls(app, folder),
             ]
         if opened and forget:
@@ -108,13 +108,12 @@ def _nothing_there(app: App, folder: ClusterFolder) -> dict[str, Any]:
     return {"cluster": folder.name, **nothing, "seconds": 0.0}
 
 
-def _end_ray(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
-    """End Ray where it was started; the machines that may still have it."""
-    errors = end_ray(folder, {machine.name: machine for machine in machines})
+def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
+    """End what launchers keep between runs; the machines that may still have it."""
     return [
-        Leftover(kind="ray", id=machine, reason=f"Ray may still run there: {error}")
-        for machine, error in errors.items()
-        if error is not None
+        Leftover(kind=one.launcher, id=one.node, reason=one.problem)
+        for one in end_daemons(folder, {machine.name: machine for machine in machines})
+        if one.problem is not None
     ]
 
 

@@ -16,7 +16,7 @@ from gpuctl.workflow.cluster.chosen import choose_provider, folder_to_plan, take
 from gpuctl.workflow.cluster.firewall import let_go
 from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, never_ready, reach, without_gpus
 from gpuctl.workflow.cluster.unprepared import READY, goes_on
-from gpuctl.workflow.machines.ray import end_ray
+from gpuctl.workflow.daemons import end_daemons
 from gpuctl.workflow.training.open_runs import open_runs
 from inventories.driver import NO_DRIVER
 from inventories.errors import InvalidInput, InventoryError
@@ -274,7 +274,7 @@ def _keep(
         if before is not None:
             if not ended:
                 _tell_of_runs_that_leave(app, folder, before, inventory)
-                _end_ray_where_it_leaves(app, folder, before, inventory)
+                _end_daemons_that_leave(app, folder, before, inventory)
             let_go(app, folder, before, inventory, ended=ended)
         _save(folder, inventory)
     return inventory
@@ -302,13 +302,11 @@ def _tell_of_runs_that_leave(
                 )
 
 
-def _end_ray_where_it_leaves(
-    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
-) -> None:
-    """End Ray on the machines that stay with their owner, and are the cluster's no more."""
-    for name, error in end_ray(folder, _leaving(before, inventory)).items():
-        if error is not None:
-            app.output.say(f"note: {name}: Ray may still run there: {error}")
+def _end_daemons_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
+    """End launchers' daemons on the machines that stay with their owner, and are the cluster's no more."""
+    for one in end_daemons(folder, _leaving(before, inventory)):
+        if one.problem is not None:
+            app.output.say(f"note: {one.node}: {one.problem}")
 
 
 def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:

@@ -7,32 +7,13 @@ from typing import Any
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.options import App
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.daemons import end_daemons
 from gpuctl.workflow.training.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
-from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
+from inventories.machine import Inventory
 
 LAUNCHER = "ray"
 USUAL_PORT = 8265
-
-
-def end_ray(folder: ClusterFolder, machines: Mapping[str, Machine]) -> Mapping[str, Exception | None]:
-    """End Ray on these machines, all at once, where it was ever started; each one's error, or None."""
-    from remote.launchers import ray_cluster
-    from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
-
-    if not folder.ray_token_path.exists():
-        return {}
-
-    def end(machine: Machine) -> bool:
-        node = connect(machine, folder)
-        try:
-            return ray_cluster.end(node)
-        finally:
-            node.close()
-
-    return {outcome.node: outcome.error for outcome in fan_out(end, machines)}
 
 
 def stop(app: App) -> dict[str, Any]:
@@ -46,7 +27,8 @@ def stop(app: App) -> dict[str, Any]:
         for run in going_on:
             for problem in stop_run(app, run.folder)[1]:
                 app.output.say(f"run {run.id}: {problem}")
-        errors = end_ray(folder, {machine.name: machine for machine in inventory.machines})
+        ended = end_daemons(folder, {machine.name: machine for machine in inventory.machines}, [LAUNCHER])
+        errors = {one.node: one.error for one in ended}
         if not any(errors.values()):
             folder.ray_token_path.unlink(missing_ok=True)
     for name, error in errors.items():

@@ -205,7 +205,7 @@ def what_to_install(
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
-        always=launcher_of(request.mode).REQUIREMENTS,
+        always=launcher_of(request.mode).requirements,
     )
 
 

@@ -168,8 +168,8 @@ def _get_ready(
         )
     launcher = launcher_of(request.mode)
     with _taking(seconds, "prepare"):
-        if launcher.PHASE is not None:
-            view.phase(request.mode, launcher.PHASE)
+        if launcher.phase is not None:
+            view.phase(request.mode, launcher.phase)
         service = launcher.start(nodes, prepared.facts, folder, view.node, most=request.most_nodes)
     return _Ready(prepared=prepared, service=service)
 

@@ -42,7 +42,8 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
     code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
     run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
-    service = launcher_of(run.mode).planned(machines, found)
+    launcher = launcher_of(run.mode)
+    service = launcher.planned(machines, found)
     launches = service.launches(run, script, found, code, request.rank_env)
     environments = {name: environment_of(launch) for name, launch in launches.items()}
     problems = preflight.findings(
@@ -66,7 +67,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
     say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
     for name, argv in service.daemons.items():
         say(
-            f"\n{name}, where its Ray is not there as it should be ({{NAME}}: a free port, a folder of its own):"
+            f"\n{name}, unless {launcher.title} runs there already ({{NAME}}: a free port, a folder of its own):"
         )
         say(f"  {shlex.join(argv)}")
     for name, launch in launches.items():
@@ -87,7 +88,7 @@ def train(app: App, request: TrainRequest) -> dict[str, Any]:
         "world_size": run.world_size,
         "files": len(tree.entries),
         "bytes": tree.total_bytes,
-        "ray": [{"node": name, "argv": argv} for name, argv in service.daemons.items()],
+        "daemons": [{"node": name, "argv": argv} for name, argv in service.daemons.items()],
         "nodes": [
             {
                 "node": name,

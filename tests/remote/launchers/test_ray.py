@@ -147,7 +147,7 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     found = {"c-0": facts(), "c-1": facts()}
 
     def launch(node: int) -> dict[str, Any]:
-        return ray.launch_spec(
+        return ray.launch(
             run,
             run.nodes[node],
             found,
@@ -175,7 +175,7 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
 def test_ray_launch_spec_runs_a_script_as_driver() -> None:
     run = run_of(1)
     script = Script(kind="file", target="drive.py", args=("--lr", "0.1"))
-    launch = ray.launch_spec(
+    launch = ray.launch(
         run, run.nodes[0], {"c-0": facts()}, script, cwd="/code", cores={"c-0": 8}, wished={}, head=HEAD
     )
     assert launch["argv"][3:] == [

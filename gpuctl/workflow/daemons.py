@@ -1,0 +1,52 @@
+"""What launchers keep running on machines between runs, and how it is ended."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from inventories.machine import Machine
+from inventories.store import ClusterFolder
+from remote.launchers import LAUNCHERS, Launcher, launcher_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What came of ending a launcher's daemons on a machine."""
+
+    launcher: str
+    """Its name in LAUNCHERS."""
+    node: str
+    error: Exception | None
+
+    @property
+    def problem(self) -> str | None:
+        """A sentence on why they may still run; None where they have ended."""
+        if self.error is None:
+            return None
+        return f"{launcher_of(self.launcher).title} may still run there: {self.error}"
+
+
+def end_daemons(
+    folder: ClusterFolder, machines: Mapping[str, Machine], launchers: Iterable[str] = tuple(LAUNCHERS)
+) -> list[Ended]:
+    """End the daemons of launchers on these machines, all at once. Empty where they never had any."""
+    from remote.sessions.fanout import fan_out
+
+    done: list[Ended] = []
+    for name in launchers:
+        launcher = launcher_of(name)
+        if not launcher.may_have_daemons(folder):
+            continue
+        outcomes = fan_out(partial(_end, launcher, folder), machines)
+        done += [Ended(launcher=name, node=one.node, error=one.error) for one in outcomes]
+    return done
+
+
+def _end(launcher: Launcher, folder: ClusterFolder, machine: Machine) -> bool:
+    from remote.sessions.connect import connect
+
+    node = connect(machine, folder)
+    try:
+        return launcher.end_daemons(node)
+    finally:
+        node.close()
