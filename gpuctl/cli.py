@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gpuctl import root_help
-from gpuctl.errors import Declined
+from gpuctl.errors import Attention, Declined
 from gpuctl.options import App, Options, global_options, no_such_option
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
@@ -202,5 +202,6 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
     else:
         output.error(message)
     if app.options.json and not output.printed_document:
-        output.json({"error": {"type": kind, "message": message, "exit_status": status}})
+        beside = error.document if isinstance(error, Attention) else {}
+        output.json({**beside, "error": {"type": kind, "message": message, "exit_status": status}})
     return status

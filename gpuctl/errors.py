@@ -8,6 +8,8 @@ GpuctlError
 └── Attention           partly done, and something needs a person; exit status 4
 """
 
+from collections.abc import Mapping
+
 
 class GpuctlError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
@@ -38,3 +40,8 @@ class Attention(GpuctlError):
     """Partly done; the message names what is left for a person to look at."""
 
     exit_status = 4
+
+    def __init__(self, message: str, document: Mapping[str, object] | None = None) -> None:
+        """`document`: what --json shows beside the error."""
+        super().__init__(message)
+        self.document = document or {}

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from inventories.setup import SetupStep
+
 DEFAULT_CLUSTER = "default"
 LEAST_TTL_S = 600.0
 """Below that, machines end before they have booted."""
@@ -46,3 +48,5 @@ class Spec:
     """Inventory file of machines that exist already (provider `hosts`)."""
     python: str | None = None
     """Interpreter to use on the machines as it is, an absolute path there."""
+    setup: tuple[SetupStep, ...] | None = None
+    """What each new machine runs once. None: what an earlier `up` of the cluster had."""

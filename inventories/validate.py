@@ -13,6 +13,7 @@ from typing import Any
 from inventories.driver import check_driver
 from inventories.errors import InvalidInput
 from inventories.jump import read_jump
+from inventories.setup import SetupStep, read_setup
 from inventories.spec import LEAST_TTL_S, Spec
 from inventories.suggest import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, read, shown
@@ -149,7 +150,7 @@ def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
     for key in keys:
         mapping = mapping[key]
     known = _NETWORK_KEYS if keys else _SPEC_KEYS
-    allowed = ", ".join(known if keys else [*_SPEC_KEYS, _NETWORK])
+    allowed = ", ".join(known if keys else [*_SPEC_KEYS, _SETUP, _NETWORK])
     what = f"key '{_NETWORK}'" if keys else "the spec"
     if not isinstance(mapping, dict):
         found = "is empty" if mapping is None else f"holds {shown(mapping)}"
@@ -161,6 +162,8 @@ def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
         line, name = source.line(*keys, key), ".".join(map(str, (*keys, key)))
         if not keys and key == _NETWORK:
             values |= _values(source, (_NETWORK,), problems)
+        elif not keys and key == _SETUP:
+            values[_SETUP] = _setup(source, value, problems)
         elif key in known:
             field, check = known[key]
             try:
@@ -172,12 +175,19 @@ def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
     return values
 
 
+def _setup(source: Source, value: object, problems: Problems) -> tuple[SetupStep, ...]:
+    def add(at: Keys, text: str) -> None:
+        problems.add(source.line(_SETUP, *at), f"key '{_SETUP}': {text}")
+
+    return read_setup(value, add)
+
+
 def _hint(key: str, keys: Keys) -> str:
     """The end of a sentence about a key that is not known at `keys`."""
     elsewhere, there = (_SPEC_KEYS, "at the top") if keys else (_NETWORK_KEYS, f"under '{_NETWORK}'")
     if key in elsewhere:
         return f" here; put it {there}."
-    return did_you_mean(key, _NETWORK_KEYS if keys else [*_SPEC_KEYS, _NETWORK]) or "."
+    return did_you_mean(key, _NETWORK_KEYS if keys else [*_SPEC_KEYS, _SETUP, _NETWORK]) or "."
 
 
 def _text(value: object) -> str:
@@ -229,6 +239,8 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 _NETWORK = "network"
 """The one key that holds keys of its own."""
+_SETUP = "setup"
+"""The one key that holds a list."""
 
 _NETWORK_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "subnet_id": ("subnet_id", _word),

@@ -15,7 +15,7 @@ from typing import Any
 import fabric
 from invoke.collection import Collection
 from invoke.context import Context
-from invoke.exceptions import CollectionNotFound, Exit, ParseError, UnexpectedExit
+from invoke.exceptions import CollectionNotFound, CommandTimedOut, Exit, ParseError, UnexpectedExit
 from invoke.loader import FilesystemLoader
 from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
@@ -24,8 +24,8 @@ from invoke.runners import Runner
 from invoke.tasks import Call, Task
 
 from inventories.suggest import did_you_mean
-from remote.errors import BadFabfile, RemoteError
-from remote.transport.pinned import Config, PinnedConnection, fresh_config
+from remote.errors import BadFabfile, ConnectionLost, RemoteError
+from remote.transport.pinned import BROKEN, Config, PinnedConnection, fresh_config
 
 NAME = "fabfile"
 
@@ -106,9 +106,16 @@ class Fabfile:
             return [], helped
         return [step for context in asked for step in self._steps(self._call(context), asked_for=True)], None
 
-    def run(self, step: Step, box: PinnedConnection, streams: Streams) -> Any:  # noqa: ANN401 - what the task returns
-        """Run a step with a connection as its context; what the task returns, and what it raises."""
+    def run(
+        self, step: Step, box: PinnedConnection, streams: Streams, *, timeout_s: float | None = None
+    ) -> Any:  # noqa: ANN401 - what the task returns
+        """Run a step with a connection as its context; what the task returns, and what it raises.
+
+        `timeout_s`: for each of its commands; None: as the fabfile's settings have it.
+        """
         box.config = self._config_of(step, streams)
+        if timeout_s is not None and box.config.timeouts.command is None:
+            box.config.timeouts.command = timeout_s
         return _call(step, box)
 
     def run_here(self, step: Step) -> Any:  # noqa: ANN401 - what the task returns
@@ -243,10 +250,22 @@ def failure(error: BaseException, path: Path, box: PinnedConnection | None) -> s
         result = error.result
         if result.exited >= 0:
             return f"`{result.command}` exited with status {result.exited}."
-        lost = isinstance(result, fabric.Result) and (box is None or not box.is_connected)
-        what = "the connection broke during" if lost else "a signal ended"
+        what = "the connection broke during" if lost(error, box) else "a signal ended"
         return f"{what} `{result.command}`."
+    if isinstance(error, CommandTimedOut):
+        return f"`{error.result.command}` did not end within {error.timeout:.0f} s."
     return str(error) if isinstance(error, RemoteError) else told(error, path)
+
+
+def lost(error: BaseException, box: PinnedConnection | None) -> bool:
+    """Whether nobody knows how a command ended: its connection broke, or nobody waited for it any longer."""
+    if isinstance(error, UnexpectedExit):
+        result = error.result
+        on_machine = isinstance(result, fabric.Result)
+        return result.exited < 0 and on_machine and (box is None or not box.is_connected)
+    if isinstance(error, BROKEN):
+        return box is not None and not box.is_connected
+    return isinstance(error, CommandTimedOut | ConnectionLost)
 
 
 def _tell_of_none(module: ModuleType, collection: Collection, path: Path) -> None:

@@ -144,6 +144,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "train/resume.py",
     ),
     "integration/test_session.py": ("gpuctl/workflow/", "provision/local"),
+    "integration/test_setup.py": (
+        "gpuctl/workflow/setup.py",
+        "gpuctl/workflow/cluster/up.py",
+        "inventories/setup.py",
+    ),
     "integration/test_slow_link.py": ("train/communication.py", "gpuctl/scaling/forecast.py"),
     "integration/test_sync_scale.py": (
         "remote/files/sync.py",

@@ -7,6 +7,7 @@ import pytest
 import inventories
 from inventories.ansible import read_hosts_file
 from inventories.machine import Machine
+from inventories.setup import SetupStep
 from inventories.spec import Spec
 from inventories.validate import read_spec
 
@@ -31,6 +32,8 @@ def test_sample_specs_are_read_as_expected(name):
 
 
 NETWORK = {"public_ip": False, "ssh_port": 2222}
+FAB = SetupStep(kind="fab", text="prepare_data --bucket my-data")
+INSTALL = SetupStep(kind="run", text="sudo apt-get update && sudo apt-get install -y libsndfile1")
 
 
 @pytest.mark.parametrize(
@@ -41,21 +44,23 @@ NETWORK = {"public_ip": False, "ssh_port": 2222}
             {
                 "image": "ocid1.image.oc1..", "driver": "auto", "spot": True, "ssh_cidr": "203.0.113.7/32",
                 "profile": "work", "compartment": "ocid1.compartment.oc1..", "subnet_id": "ocid1.subnet.oc1..",
-                "bastion": "opc@203.0.113.20", **NETWORK,
+                "bastion": "opc@203.0.113.20", "setup": (INSTALL, FAB), **NETWORK,
             },
         ),
         (
             "aws-g5-2x4.yaml",
             {
                 "image": "ami-0123456789abcdef0", "driver": "auto", "ssh_cidr": "203.0.113.7/32", "profile": "work",
-                "subnet_id": "subnet-0123456789abcdef0", "bastion": "ec2-user@203.0.113.20:22", **NETWORK,
+                "subnet_id": "subnet-0123456789abcdef0", "bastion": "ec2-user@203.0.113.20:22",
+                "setup": (INSTALL, FAB), **NETWORK,
             },
         ),
+        ("local-2.yaml", {"setup": (SetupStep(kind="run", text="mkdir -p ~/data"), FAB)}),
     ],
 )  # fmt: skip
 def test_sample_specs_are_valid_with_comments_enabled(tmp_path, name, more):
     path = tmp_path / "spec.yaml"
-    text = re.sub(r"^# ( *[a-z_]+:($| *\S))", r"\1", (SAMPLES / name).read_text(), flags=re.M)
+    text = re.sub(r"^# ( *(- \S|[a-z_]+:($| *\S)))", r"\1", (SAMPLES / name).read_text(), flags=re.M)
     path.write_text(text)
     assert read_spec(path) == replace(SPECS[name], **more)
 

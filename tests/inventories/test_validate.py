@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
+from inventories.setup import SetupStep
 from inventories.spec import Spec
 from inventories.validate import (
     check_bastion,
@@ -21,10 +22,11 @@ from inventories.validate import (
 
 COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
 NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
+NO_STEP = "can't be used: it should be a shell line, in quotes where it has ': ', or 'fab: TASK ARGS'."
 NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
     "Allowed: cluster, provider, shape, count, region, compartment, profile, image, driver, disk_gb, spot, "
-    "ssh_cidr, ttl, max_cost_usd, hosts, python, network."
+    "ssh_cidr, ttl, max_cost_usd, hosts, python, setup, network."
 )
 NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
 JUMP = (
@@ -178,6 +180,24 @@ def test_read_spec_reads_every_key(write, tmp_path):
     )  # fmt: skip
 
 
+def test_read_spec_reads_setup_lines_and_tasks(write):
+    path = write(
+        "setup:\n  - echo one\n  - |\n    echo two\n    echo three\n  - fab: prepare --bucket 'my b'\n"
+    )
+    assert read_spec(path).setup == (
+        SetupStep(kind="run", text="echo one"),
+        SetupStep(kind="run", text="echo two\necho three"),
+        SetupStep(kind="fab", text="prepare --bucket 'my b'"),
+    )
+    assert [str(step) for step in read_spec(path).setup] == [
+        "echo one",
+        "echo two …",
+        "gpuctl fab prepare --bucket 'my b'",
+    ]
+    assert read_spec(write("setup: []\n")).setup == ()
+    assert read_spec(write("count: 2\n")).setup is None
+
+
 def test_read_spec_has_defaults_for_all_keys(write):
     assert read_spec(write("{}\n")) == Spec()
     assert read_spec(write("count: 3\n")) == Spec(count=3)
@@ -246,6 +266,25 @@ def test_read_spec_resolves_paths_against_spec_folder_or_home(write, tmp_path, m
                 "3: key 'network.ssh_port': Port 0 can't be used: a port is a whole number from 1 to 65535.",
                 f"4: key 'network.bastion': Jump host 'a b' {JUMP}",
                 f"5: key 'network.subnet_id': '-x' {NO_WORD}",
+            ],
+        ),
+        (
+            "setup: echo\n",
+            ["1: key 'setup': 'echo' can't be used: it should be a list of shell lines, each after '- '."],
+        ),
+        (
+            "setup:\n",
+            ["1: key 'setup': null can't be used: it should be a list of shell lines, each after '- '."],
+        ),
+        (
+            "setup:\n  - 7\n  - echo fine\n  - echo a: b\n  - run: echo\n  - fab: it's\n  - fab: --help\n  - fab:\n",
+            [
+                f"2: key 'setup': 7 {NO_TEXT}",
+                f'4: key \'setup\': {{"echo a": "b"}} {NO_STEP}',
+                f'5: key \'setup\': {{"run": "echo"}} {NO_STEP}',
+                "6: key 'setup': \"it's\" can't be used: no closing quotation.",
+                "7: key 'setup': '--help' can't be used: it should begin with the name of a task.",
+                f"8: key 'setup': null {NO_TEXT}",
             ],
         ),
         (

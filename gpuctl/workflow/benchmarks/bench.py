@@ -24,6 +24,7 @@ from gpuctl.workflow.benchmarks.request import (
     nodes_of,
 )
 from gpuctl.workflow.benchmarks.runs import Ready, measure
+from gpuctl.workflow.cluster.unprepared import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import (
@@ -109,6 +110,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
             # Held to the end: no other run may share the machines with a measurement.
             held.enter_context(folder.lock("bench", on_wait=view.note))
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+            check_set_up(folder, machines)
             nodes = held.enter_context(connected(folder, machines))
             view.phase("prepare", "facts, firewalls, environment, code")
             prepared = prepare(

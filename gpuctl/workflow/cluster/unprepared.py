@@ -2,13 +2,19 @@
 
 from collections.abc import Sequence
 
+from gpuctl.errors import Failed
 from gpuctl.text import for_cluster
 from inventories.errors import InventoryError
 from inventories.machine import Machine
+from inventories.setup import SetupStep, digest
 from inventories.store import ClusterFolder
 
 READY = "ready"
 """In the journal: machines that an `up` called ready, by id."""
+SETUP = "setup"
+"""In the journal: the `steps` that each new machine runs once; the last entry counts."""
+SET_UP = "set up"
+"""In the journal: `machines` that have run them, by identity, and the steps' `digest`."""
 MOST_NAMED = 3
 
 
@@ -18,12 +24,51 @@ def ready_ids(folder: ClusterFolder) -> frozenset[str]:
     return frozenset(one for entry in entries if entry["event"] == READY for one in entry["machines"])
 
 
+def setup_steps(folder: ClusterFolder) -> tuple[SetupStep, ...]:
+    """The steps that the cluster's new machines run."""
+    entries = [entry for entry in folder.journal.read() if entry["event"] == SETUP]
+    return (
+        tuple(SetupStep(kind=one["kind"], text=one["text"]) for one in entries[-1]["steps"])
+        if entries
+        else ()
+    )
+
+
+def not_set_up(
+    folder: ClusterFolder, machines: Sequence[Machine], steps: Sequence[SetupStep]
+) -> list[Machine]:
+    """The machines that have not run these steps; none where there are no steps."""
+    if not steps:
+        return []
+    wanted = digest(steps)
+    entries = [entry for entry in folder.journal.read() if entry["event"] == SET_UP]
+    done = {one for entry in entries if entry["digest"] == wanted for one in entry["machines"]}
+    return [machine for machine in machines if identity(machine) not in done]
+
+
+def identity(machine: Machine) -> str:
+    """What tells a machine from one that takes its place: its id; of one whose owner named it, its address."""
+    return machine.id if machine.id != machine.name else f"{machine.name} {machine.host}:{machine.port}"
+
+
+def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Raise Failed where a machine has not run the setup of its cluster."""
+    if lacking := not_set_up(folder, machines, setup_steps(folder)):
+        names = _some([machine.name for machine in lacking])
+        raise Failed(
+            f"The setup of the cluster has not ended well on {names}, and a run may need it. `gpuctl up` runs it."
+        )
+
+
 def unprepared(folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
-    """The names of the machines that are there and were never ready; none where the journal does not tell."""
+    """The names of the machines that are there and were never ready, or lack the setup; none where the journal does
+    not tell.
+    """
     try:
         if not any(entry["event"] == "up" for entry in folder.journal.read()):
             return []
-        ready = ready_ids(folder)
+        lacking = {machine.id for machine in not_set_up(folder, machines, setup_steps(folder))}
+        ready = ready_ids(folder) - lacking
     except InventoryError:
         return []  # what is said of it is advice alone
     return [m.name for m in machines if m.state != "gone" and m.id not in ready]
@@ -34,7 +79,10 @@ def goes_on(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
     names = unprepared(folder, machines)
     if not names:
         return ""
-    more = len(names) - MOST_NAMED
-    who = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     are = "is" if len(names) == 1 else "are"
-    return for_cluster(f"{who} {are} not prepared yet: `gpuctl up` goes on", folder.name)
+    return for_cluster(f"{_some(names)} {are} not prepared yet: `gpuctl up` goes on", folder.name)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -14,9 +14,10 @@ from gpuctl.text import plural
 from gpuctl.workflow.cluster import up_plan
 from gpuctl.workflow.cluster.chosen import choose_provider, folder_to_plan, taken
 from gpuctl.workflow.cluster.firewall import let_go
-from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, never_ready, reach, without_gpus
-from gpuctl.workflow.cluster.unprepared import READY, goes_on
+from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, Reached, never_ready, reach, without_gpus
+from gpuctl.workflow.cluster.unprepared import READY, SETUP, goes_on, setup_steps
 from gpuctl.workflow.daemons import end_daemons
+from gpuctl.workflow.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
 from gpuctl.workflow.training.open_runs import open_runs
 from inventories.driver import NO_DRIVER
 from inventories.errors import InvalidInput, InventoryError
@@ -66,19 +67,26 @@ def up(
     # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
     spec = replace(spec, ask_terms=app.output.asks)
     if dry_run:
-        return _show(app, *_plan_or_outline(provider, spec, _inventory(folder)))
+        plan, unasked = _plan_or_outline(provider, spec, _inventory(folder))
+        return _show(app, plan, unasked, _setup_of(app, folder, plan))
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
             before = _inventory(folder)
-            plan = _ask(app, provider.plan(spec, before))
+            plan = provider.plan(spec, before)
+            setup = _setup_of(app, folder, plan)
+            plan = _ask(app, plan, setup)
             timeout_s = (boot_timeout_s or BOOT_TIMEOUT_S) if wait else None
             try:
-                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+                made = _create(
+                    app, folder, provider, plan, before, host_keys, setup, boot_timeout_s=timeout_s
+                )
             except TermsRefused as error:
                 plan = provider.plan(spec, before)
                 app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
-                inventory = _create(app, folder, provider, plan, before, host_keys, boot_timeout_s=timeout_s)
+                made = _create(
+                    app, folder, provider, plan, before, host_keys, setup, boot_timeout_s=timeout_s
+                )
         except BaseException as error:
             if fresh:
                 _forget_if_empty(app, folder, provider)
@@ -88,9 +96,10 @@ def up(
                     _say(app, goes_on(folder, left.machines if left is not None else ()))
             raise
     seconds = round(time.monotonic() - began, 3)
+    inventory, done = made
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, goes_on(folder, inventory.machines))
-    return describe(inventory) | {"seconds": seconds}
+    return describe(inventory) | {"setup": done, "seconds": seconds}
 
 
 def describe(inventory: Inventory) -> dict[str, Any]:
@@ -125,7 +134,14 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
     return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
 
 
-def _ask(app: App, plan: Plan) -> Plan:
+def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
+    """What the machines of a plan have to run. Raises BadFabfile."""
+    asked = plan.spec.setup
+    steps = setup_steps(folder) if asked is None else asked
+    return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
+
+
+def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
     """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
 
     Returns the plan as it was accepted. Raises AddressUnknown where it leaves open who may reach SSH.
@@ -136,7 +152,7 @@ def _ask(app: App, plan: Plan) -> Plan:
         for note in up_plan.unasked(plan):
             _say(app, f"note: {note}")
     else:
-        app.output.table(up_plan.drawn(plan), aside=True)
+        app.output.table(up_plan.drawn(plan, setup), aside=True)
     if plan.requests:
         app.output.detail(up_plan.requests_text(plan))
     if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan)):
@@ -144,7 +160,7 @@ def _ask(app: App, plan: Plan) -> Plan:
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
 
 
-def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
+def _show(app: App, plan: Plan, unasked: str, setup: Setup) -> dict[str, Any]:
     """Print exactly what would be done; returns it as a document. `unasked`: why the account was not asked."""
     if unasked:
         app.output.say(f"{unasked} So this is what would be made where nothing of gpuctl is yet.")
@@ -152,10 +168,10 @@ def _show(app: App, plan: Plan, unasked: str) -> dict[str, Any]:
         for note in plan.notes:
             app.output.say(f"note: {note}")
     else:
-        app.output.table(up_plan.drawn(plan))
+        app.output.table(up_plan.drawn(plan, setup))
         if app.options.verbose:
             app.output.text(up_plan.requests_text(plan))
-    return up_plan.document(plan, asked=not unasked)
+    return up_plan.document(plan, setup, asked=not unasked)
 
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
@@ -204,13 +220,18 @@ def _create(
     plan: Plan,
     before: Inventory | None,
     host_keys: HostKeys,
+    setup: Setup,
     *,
     boot_timeout_s: float | None,
-) -> Inventory:
+) -> tuple[Inventory, list[SetUp]]:
     """Carry the plan out. Machines that were made are in the inventory before they are reached; others
     come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
+
+    Returns the cluster, and what came of the setup on machines that had yet to run it.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
+    if setup.steps != setup_steps(folder):
+        folder.journal.append(SETUP, steps=setup.steps)
     if plan.changes:
         price = "" if plan.free else f" ({up_plan.price(plan)})"
         _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider}{price} …")
@@ -238,7 +259,9 @@ def _create(
                 app,
                 "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.",
             )
-        return _keep(app, folder, before, inventory, ended=provider.billed)
+        if setup.machines:
+            _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
+        return _keep(app, folder, before, inventory, ended=provider.billed), []
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
@@ -259,11 +282,24 @@ def _create(
             _trust(folder, before.machines)
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.billed)
-    ready = [machine for machine in kept.machines if machine.name not in reached.problems]
-    folder.journal.append(READY, machines=[machine.id for machine in ready])
-    if reached.problems:
-        raise Attention(without_gpus(kept, reached, billed=provider.billed))
-    return kept
+    return kept, _set_up(app, folder, kept, reached, setup, billed=provider.billed)
+
+
+def _set_up(
+    app: App, folder: ClusterFolder, inventory: Inventory, reached: Reached, setup: Setup, *, billed: bool
+) -> list[SetUp]:
+    """Run the setup where it has not run, and call the machines ready. Raises Attention where some are not."""
+    usable = [machine for machine in inventory.machines if machine.name not in reached.problems]
+    done = set_up(app, folder, usable, setup)
+    failed = [one for one in done if one.status != "done"]
+    names = {one.node for one in failed}
+    folder.journal.append(READY, machines=[machine.id for machine in usable if machine.name not in names])
+    parts = [without_gpus(inventory, reached, billed=billed)] if reached.problems else []
+    if failed:
+        parts += [*(one.told() for one in failed), how_to_go_on(inventory, failed, billed=billed)]
+    if parts:
+        raise Attention("\n".join(parts), {"setup": done})
+    return done
 
 
 def _keep(

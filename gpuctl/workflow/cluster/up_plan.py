@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.text import clean, nothing_ends, plural
+from gpuctl.workflow.setup import NO_SETUP, Setup
 from inventories.driver import DriverPlan
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms
@@ -34,7 +35,7 @@ NOUNS = {
 COUNTED = ("instance", "boot-volume", "public-address", "host")
 
 
-def drawn(plan: Plan) -> "RenderableType":
+def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
     """The plan for people: a line a resource, then what goes for all of them, the price last."""
     from rich.console import Group
     from rich.table import Table
@@ -56,7 +57,7 @@ def drawn(plan: Plan) -> "RenderableType":
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     notes = [("note", note, "") for note in plan.notes]
-    for label, said, style in (*_facts(plan), *notes, *_price_rows(plan)):
+    for label, said, style in (*_facts(plan), *_setup(setup), *notes, *_price_rows(plan)):
         facts.add_row(Text(label, "dim"), Text(clean(said), style))
     parts += [facts]
     if not plan.changes and not plan.requests:
@@ -87,6 +88,13 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "ends", nothing_ends(plan.total_usd), "yellow"
     else:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _setup(setup: Setup) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of what machines run once."""
+    if setup.steps and setup.machines:
+        yield "setup", f"once on {setup.where}:", ""
+        yield from (("", f"{number}. {step}", "") for number, step in enumerate(setup.steps, 1))
 
 
 def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -207,7 +215,7 @@ def requests_text(plan: Plan) -> str:
     return "\n".join(["", plural(len(lines), "request"), *lines])
 
 
-def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
+def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> dict[str, Any]:
     """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
     return {
         "cluster": plan.spec.cluster,
@@ -230,6 +238,7 @@ def document(plan: Plan, *, asked: bool = True) -> dict[str, Any]:
         "until_s": plan.until_s,
         "ending": plan.ending,
         "total_usd": plan.total_usd,
+        "setup": {"steps": setup.steps, "machines": setup.machines},
         "notes": list(plan.notes),
         "requests": list(plan.requests),
     }

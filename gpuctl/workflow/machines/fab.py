@@ -4,12 +4,13 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from remote.transport.group import PinnedGroup
     from remote.transport.pinned import PinnedConnection
 
+Stream = Literal["stdout", "stderr"]
+ShowLine = Callable[[Stream, str], None]
+
 
 def show_tasks(app: App) -> int:
     """List the tasks."""
-    fabfile = _load(app)
+    fabfile = load_fabfile(app)
     tasks = fabfile.tasks()
     if app.options.json:
         app.output.json({"fabfile": fabfile.path, "tasks": tasks})
@@ -43,7 +47,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
 
     After one that failed on a node none is begun. Raises BadFabfile for a task or an argument that is not there.
     """
-    fabfile = _load(app)
+    fabfile = load_fabfile(app)
     steps, helped = fabfile.parse(words)
     if helped is not None:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
@@ -62,7 +66,13 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
             app.output.say(
                 f"note: {step.name} names hosts of its own; gpuctl fab runs it on the cluster's nodes"
             )
-    work = _Work(app=app, fabfile=fabfile, several=len(machines) > 1)
+    show, several = _Show(app), len(machines) > 1
+    work = Work(
+        app=app,
+        fabfile=fabfile,
+        out=app.output.stderr if app.options.json else app.output.stdout,
+        show=None if app.options.json else lambda machine: show.of(machine if several else None),
+    )
     documents: list[dict[str, Any]] = []
     failed = ""
     with work.printing(), PinnedGroup(machines, folder) as group:
@@ -71,7 +81,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
                 documents.append({"task": step.name, "nodes": [], "not_run": f"{failed} failed"})
                 app.output.say(f"{step.name}: not run, as {failed} failed")
                 continue
-            nodes = work.on_all(step, group) if step.on_machines else [work.here(step)]
+            nodes = _on_all(app, work, step, group) if step.on_machines else [work.here(step)]
             documents.append({"task": step.name, "nodes": nodes, "not_run": None})
             failed = step.name if any(node["status"] != "done" for node in nodes) else ""
     if app.options.json:
@@ -79,7 +89,8 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
     return 1 if failed else 0
 
 
-def _load(app: App) -> "Fabfile":
+def load_fabfile(app: App) -> "Fabfile":
+    """Load the fabfile of the working folder or the nearest above it. Raises BadFabfile."""
     from remote import fabfile
 
     assert app.output.stdout  # what the file prints is no result, and the output is to have the real one
@@ -101,13 +112,13 @@ def _help(app: App, task: "Listed") -> int:
 
 
 class Lines(io.TextIOBase):
-    """A stream that passes on whole lines, each with its node."""
+    """A stream that passes on whole lines."""
 
     encoding = "utf-8"
 
-    def __init__(self, show: "_Show | None", prefix: str, stream: str) -> None:
+    def __init__(self, show: "ShowLine | None", stream: Stream) -> None:
         super().__init__()
-        self._show, self._prefix, self._stream = show, prefix, stream
+        self._show, self._stream = show, stream
         self._rest = ""
         self._lock = Lock()
         self.kept: list[str] = []
@@ -129,14 +140,14 @@ class Lines(io.TextIOBase):
                 return len(text)
             *lines, self._rest = (self._rest + text).split("\n")
             for line in lines:
-                self._show(self._prefix, self._stream, line)
+                self._show(self._stream, line)
         return len(text)
 
     def end(self) -> None:
         """Show the last line, where it has no end."""
         with self._lock:
             if self._rest and self._show is not None:
-                self._show(self._prefix, self._stream, self._rest)
+                self._show(self._stream, self._rest)
             self._rest = ""
 
 
@@ -147,7 +158,11 @@ class _Show:
     app: App
     lock: Lock = field(default_factory=Lock)
 
-    def __call__(self, prefix: str, stream: str, line: str) -> None:
+    def of(self, machine: "Machine | None") -> "ShowLine":
+        """What shows the lines of a machine behind its name, or of the only one."""
+        return partial(self._line, f"{machine.name}: " if machine else "")
+
+    def _line(self, prefix: str, stream: Stream, line: str) -> None:
         text, output = line.rstrip("\r"), self.app.output
         if stream == "stderr" or output.stdout.isatty():
             text = clean(text, sys.maxsize)
@@ -179,36 +194,34 @@ class _ByThread(io.TextIOBase):
             self._usual.flush()
 
 
-class _Work:
+class Work:
     """What is done for one line of tasks."""
 
-    def __init__(self, *, app: App, fabfile: "Fabfile", several: bool) -> None:
+    def __init__(
+        self,
+        *,
+        app: App,
+        fabfile: "Fabfile",
+        out: TextIO,
+        show: "Callable[[Machine], ShowLine] | None",
+        timeout_s: float | None = None,
+    ) -> None:
+        """`out`: where what is printed here goes. `show`: gets a machine's lines; None: they are in its document.
+
+        `timeout_s`: for each command of a task on a machine; None: a person waits for it.
+        """
         self._app = app
         self._fabfile = fabfile
-        self._several = several
-        self._show = None if app.options.json else _Show(app)
-        output = app.output
-        self._out = _ByThread(output.stderr if app.options.json else output.stdout)
-        self._err = _ByThread(output.stderr)
+        self._show = show
+        self._timeout_s = timeout_s
+        self._out = _ByThread(out)
+        self._err = _ByThread(app.output.stderr)
 
     @contextmanager
     def printing(self) -> Iterator[None]:
         """Take what tasks print."""
         with redirect_stdout(self._out), redirect_stderr(self._err):
             yield
-
-    def on_all(self, step: "Step", group: "PinnedGroup") -> list[dict[str, Any]]:
-        """Run a task on every node; a document of each."""
-        done = group.map(lambda box: self._on_one(step, box))
-        documents = [done[box] for box in group]
-        failed = [document for document in documents if document["status"] != "done"]
-        for document in failed:
-            self._app.output.error(f"{document['node']}: {step.name} failed: {document['error']}")
-        if self._several:
-            ended = f"done on {len(documents) - len(failed)} of {plural(len(documents), 'node')}"
-            names = ", ".join(document["node"] for document in failed)
-            self._app.output.say(f"{step.name}: {ended}{'; failed on ' + names if failed else ''}")
-        return documents
 
     def here(self, step: "Step") -> dict[str, Any]:
         """Run a task on this computer; its document."""
@@ -221,24 +234,25 @@ class _Work:
             self._app.output.error(f"{step.name} failed: {error}")
         return _document(None, value, error, {})
 
-    def _on_one(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
-        from remote.fabfile import Streams
+    def on_one(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
+        """Run a task on a machine; its document."""
+        from remote.fabfile import Streams, lost
 
-        prefix = f"{box.machine.name}: " if self._several else ""
-        out, err = Lines(self._show, prefix, "stdout"), Lines(self._show, prefix, "stderr")
+        show = None if self._show is None else self._show(box.machine)
+        out, err = Lines(show, "stdout"), Lines(show, "stderr")
         thread = get_ident()
         self._out.of[thread], self._err.of[thread] = out, err
-        value, error = None, None
+        value, error, unknown = None, None, False
         try:
-            value = self._fabfile.run(step, box, Streams(out=out, err=err))
+            value = self._fabfile.run(step, box, Streams(out=out, err=err), timeout_s=self._timeout_s)
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
-            error = self._why(raised, box)
+            error, unknown = self._why(raised, box), lost(raised, box)
         finally:
             del self._out.of[thread], self._err.of[thread]
             out.end()
             err.end()
         said = {"stdout": "".join(out.kept), "stderr": "".join(err.kept)}
-        return _document(box.machine, value, error, said)
+        return _document(box.machine, value, error, said, unknown=unknown)
 
     def _why(self, raised: BaseException, box: "PinnedConnection | None") -> str | None:
         """Why a task failed, in a sentence; None: it ended itself well."""
@@ -250,10 +264,29 @@ class _Work:
         return why
 
 
+def _on_all(app: App, work: Work, step: "Step", group: "PinnedGroup") -> list[dict[str, Any]]:
+    """Run a task on every node; a document of each."""
+    done = group.map(lambda box: work.on_one(step, box))
+    documents = [done[box] for box in group]
+    failed = [document for document in documents if document["status"] != "done"]
+    for document in failed:
+        app.output.error(f"{document['node']}: {step.name} failed: {document['error']}")
+    if len(documents) > 1:
+        ended = f"done on {len(documents) - len(failed)} of {plural(len(documents), 'node')}"
+        names = ", ".join(document["node"] for document in failed)
+        app.output.say(f"{step.name}: {ended}{'; failed on ' + names if failed else ''}")
+    return documents
+
+
 def _document(
-    machine: "Machine | None", value: object, error: str | None, said: Mapping[str, str]
+    machine: "Machine | None",
+    value: object,
+    error: str | None,
+    said: Mapping[str, str],
+    *,
+    unknown: bool = False,
 ) -> dict[str, Any]:
-    """What came of a task on one node; with None: on this computer."""
+    """What came of a task on one node; with None: on this computer. `unknown`: nobody knows how it ended."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -261,7 +294,7 @@ def _document(
     return {
         "node": machine.name if machine else None,
         "rank": machine.rank if machine else None,
-        "status": "done" if error is None else "failed",
+        "status": "done" if error is None else "unknown" if unknown else "failed",
         "error": error,
         "value": value,
         "stdout": said.get("stdout", ""),

@@ -12,6 +12,7 @@ from gpuctl.errors import JobStopped
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
+from gpuctl.workflow.cluster.unprepared import check_set_up, not_set_up, setup_steps
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import Earlier
 from gpuctl.workflow.training.elastic import Going, Growth, MakeReady
@@ -56,6 +57,7 @@ def train(
         preparing.enter_context(folder.lock("train", wait_s=wait_s, on_wait=view.note))
         inventory = load_inventory(folder)  # it may be another by now
         machines = machines_of(inventory, request)
+        check_set_up(folder, machines)
         view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
         with connected(folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
             seconds = {"connect": time.monotonic() - began}
@@ -235,6 +237,8 @@ def _readying(
     def make_ready(inventory: Inventory, nodes: "Mapping[str, Node]", machine: Machine) -> None:
         if master.name not in nodes:
             raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
+        if not_set_up(folder, [machine], setup_steps(folder)):
+            raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
         others = {name: node for name, node in nodes.items() if name != machine.name}
         one = {machine.name: nodes[machine.name]}
         tree, destination, wanted = project.tree, project.destination, project.wanted

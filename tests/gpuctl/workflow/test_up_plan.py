@@ -9,9 +9,11 @@ import pytest
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.cluster import up_plan
+from gpuctl.workflow.setup import NO_SETUP, Setup
 from inventories.codec import plain
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
+from inventories.setup import SetupStep
 from inventories.spec import Spec
 from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import PlanPrice
@@ -52,9 +54,9 @@ def width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
 
 
-def shown(plan: Plan) -> str:
+def shown(plan: Plan, setup: Setup = NO_SETUP) -> str:
     out = io.StringIO()
-    Output(Options(), stdout=out).table(up_plan.drawn(plan))
+    Output(Options(), stdout=out).table(up_plan.drawn(plan, setup))
     return out.getvalue()
 
 
@@ -183,6 +185,19 @@ def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], s
 )  # fmt: skip
 def test_question_names_machines_and_total_cost(change: dict[str, object], question: str) -> None:
     assert up_plan.question(replace(PLAN, **change)) == question  # type: ignore[arg-type]
+
+
+def test_plan_lists_what_machines_run_once() -> None:
+    steps = (SetupStep(kind="run", text="echo one"), SetupStep(kind="fab", text="prepare --bucket b"))
+    setup = Setup(steps=steps, machines=("a10-0", "a10-1"))
+    lines = [line.strip() for line in shown(PLAN, setup).splitlines()]
+    at = lines.index("setup   once on a10-0, a10-1:")
+    assert lines[at + 1 : at + 3] == ["1. echo one", "2. gpuctl fab prepare --bucket b"]
+    assert "setup" not in shown(PLAN, replace(setup, machines=()))
+    assert plain(up_plan.document(PLAN, setup))["setup"] == {  # type: ignore[index, call-overload]
+        "steps": [{"kind": "run", "text": "echo one"}, {"kind": "fab", "text": "prepare --bucket b"}],
+        "machines": ["a10-0", "a10-1"],
+    }
 
 
 def test_document_lists_requests_driver_and_totals() -> None:

@@ -1,0 +1,71 @@
+"""What a spec has run on each new machine, once, before its first run: shell lines and tasks of a fabfile."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from inventories.yaml_source import shown
+
+Kind = Literal["run", "fab"]
+NO_STEP = "it should be a shell line, in quotes where it has ': ', or 'fab: TASK ARGS'."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupStep:
+    """One of them."""
+
+    kind: Kind
+    """`run`: a shell line; `fab`: tasks of a fabfile with their arguments."""
+    text: str
+
+    def __str__(self) -> str:
+        """Show it in one line."""
+        first, *more = self.text.splitlines()
+        return ("gpuctl fab " if self.kind == "fab" else "") + first + (" …" if more else "")
+
+
+def digest(steps: Sequence[SetupStep]) -> str:
+    """Return what tells steps apart from others."""
+    return hashlib.sha256(json.dumps([[step.kind, step.text] for step in steps]).encode()).hexdigest()
+
+
+def read_setup(value: object, problem: Callable[[tuple[int, ...], str], None]) -> tuple[SetupStep, ...]:
+    """Read the list under `setup` of a spec. `problem` gets where in it something is wrong, and a sentence."""
+    if not isinstance(value, list):
+        problem((), f"{shown(value)} can't be used: it should be a list of shell lines, each after '- '.")
+        return ()
+    steps = []
+    for at, item in enumerate(value):
+        step = _read(item)
+        if isinstance(step, str):
+            problem((at,), step)
+        else:
+            steps.append(step)
+    return tuple(steps)
+
+
+def _read(item: object) -> SetupStep | str:
+    """The step that an item is, or what is wrong with it."""
+    kind: Kind = "run"
+    text = item
+    if isinstance(item, dict):
+        if list(item) != ["fab"]:
+            return f"{shown(item)} can't be used: {NO_STEP}"
+        kind, text = "fab", item["fab"]
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        return f"{shown(text)} can't be used: it should be text; put it in quotes if it is."
+    if kind == "fab" and (wrong := _not_words(text)):
+        return f"{shown(text)} can't be used: {wrong}."
+    return SetupStep(kind=kind, text=text.strip())
+
+
+def _not_words(text: str) -> str | None:
+    """Why a text can't be split into words as a shell does; None: it can."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        return str(error).lower()
+    return "it should begin with the name of a task" if not words or words[0].startswith("-") else None
