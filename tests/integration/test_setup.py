@@ -20,10 +20,15 @@ def before(c):
 def prepare(c, bucket):
     print("preparing", bucket, "on", c.machine.name)
     c.run("echo said by a command; echo fab >> ran.txt")
+
+@task
+def vanish(c):
+    c.run("kill -9 $PPID; sleep 60")
 """
 LINE = "echo line >> ran.txt; echo told; echo twice >&2"
 FAILS = "echo some words; case $HOME in *default-1*) exit 7;; esac"
 BREAKS = "case $HOME in *default-1*) kill -9 $PPID; sleep 60;; esac"
+"""The shell's parent is the host's SSH server."""
 
 
 def ask(gpuctl: Gpuctl, *steps: str, count: int = 2) -> tuple[str, ...]:
@@ -52,6 +57,9 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
         "steps": [{"kind": "run", "text": LINE}, {"kind": "fab", "text": "prepare --bucket b"}],
         "machines": ["default-0", "default-1"],
     }
+    early = gpuctl.ok(*words, "--no-wait", "--json")
+    assert early.json["setup"] == []
+    assert "the setup has not run yet" in early.err
     made = gpuctl.ok(*words, "--json").json["setup"]
     assert [(one["node"], one["status"]) for one in made] == [("default-0", "done"), ("default-1", "done")]
     for name in ("default-0", "default-1"):
@@ -100,10 +108,21 @@ def test_setup_that_fails_is_told_with_its_output_and_tried_again(gpuctl: Gpuctl
     assert gpuctl("up", "--json").json["setup"][0]["node"] == "default-1"
     assert gpuctl.ok("train", "--nnodes", "1", "one.py").status == 0
 
-    lost = gpuctl(*ask(gpuctl, f"'{BREAKS}'"), "--json")
+
+def test_setup_of_machines_that_vanish_has_no_known_end_and_runs_on_those_that_replace_them(
+    gpuctl: Gpuctl,
+) -> None:
+    gpuctl.script("fabfile.py", FABFILE)
+    lost = gpuctl(*ask(gpuctl, f"'{BREAKS}'", "fab: vanish", "echo never >> ran.txt"), "--json")
     assert lost.status == 4
-    assert {one["node"]: one["status"] for one in lost.json["setup"]} == {
-        "default-0": "done",
-        "default-1": "unknown",
-    }
-    assert "has no known end: default-1: the connection broke" in lost.json["error"]["message"]
+    assert [(one["node"], one["status"], one["line"]) for one in lost.json["setup"]] == [
+        ("default-0", "unknown", "gpuctl fab vanish"),
+        ("default-1", "unknown", BREAKS),
+    ]
+    message = lost.json["error"]["message"]
+    assert (
+        "default-0: setup: `gpuctl fab vanish` has no known end: the connection broke during `kill" in message
+    )
+    assert f"default-1: setup: `{BREAKS}` has no known end: default-1: the connection broke" in message
+    gpuctl.ok(*ask(gpuctl, "echo fine >> ran.txt"))
+    assert ran(gpuctl) == {"default-0": ["fine"], "default-1": ["fine"]}

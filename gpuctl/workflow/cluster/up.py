@@ -99,7 +99,8 @@ def up(
     inventory, done = made
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, goes_on(folder, inventory.machines))
-    return describe(inventory) | {"setup": done, "seconds": seconds}
+    ran = {"setup": done} if setup.steps else {}
+    return describe(inventory) | ran | {"seconds": seconds}
 
 
 def describe(inventory: Inventory) -> dict[str, Any]:
