@@ -1,7 +1,10 @@
 """Runs: what was launched (`run.json`) and what came of it (`result.json`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from inventories.ended import STOPS, WAITED_FOR, Ended, Reason
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
@@ -173,14 +176,29 @@ class FirstError:
     """The error that came first, in the cluster's time."""
 
     rank: int | None
-    """None: the node itself, not one of its ranks, is what failed; with a `reason`: it is not known which rank."""
+    """None: the node itself, not one of its ranks, is what failed, unless ranks were `waited_for`."""
     node: str | None
     """None: it is not known which."""
     message: str
-    reason: Literal["waited_in_vain"] | None = None
-    """`waited_in_vain`: ranks gave up waiting for others. None: there is no more to it than the message."""
+    """The sentence for people."""
+    reason: Reason
     ranks: tuple[int, ...] = ()
-    """Those that were waited for in vain, as far as it is known."""
+    """Those that others waited for until they gave up, as far as it is known."""
+    detail: str = ""
+    """Words of others in the message: the script's, a library's, the system's, SSH's."""
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether ranks gave up waiting for others; then it may not be known which rank is to blame."""
+        return self.reason in WAITED_FOR
+
+    @classmethod
+    def of_older(cls, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A document of the release before, as one of this: its reasons were null and `waited_in_vain`."""
+        reason = document.get("reason")
+        if reason is None:
+            return {**document, "reason": Reason.TOLD}
+        return {**document, "reason": Reason.HUNG} if reason == "waited_in_vain" else document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +270,8 @@ class Result:
     """None: not known."""
     resumed_from: str | None = None
     """The run that this one goes on from. None: it started from the beginning."""
+    reason: Reason | None = None
+    """What ended it. None: it succeeded, goes on, or it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +285,8 @@ class RankRecord:
     ended_at: float | None = None
     exit_code: int | None = None
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""
+    ended: Ended | None = None
+    """What its watcher knows of its end beside that. None: nothing."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
     metrics_began_at: float | None = None
@@ -290,7 +312,26 @@ class NodeRecord:
     """True: it ended because gpuctl (or a person through it) stopped it."""
     stopped_at: float | None = None
     """When it was told to, by the node's clock. None: it was not, or it is not known."""
-    failure: str | None = None
-    """A sentence where the node itself failed: `disk full`, `lost: connection refused`, …"""
+    ended: Ended | None = None
+    """What ended the node's part, where that is not the launcher's exit status alone."""
     lost: bool = False
     """True: the node could not be asked, so this is not its own word, and its ranks may be at work."""
+
+    @property
+    def reason(self) -> Reason | None:
+        """What ended the node's part. None: its launcher ended by itself, or it is not known."""
+        return None if self.ended is None else self.ended.reason
+
+    @property
+    def failure(self) -> Ended | None:
+        """What failed, where it was the node and not its launcher or a rank."""
+        return self.ended if self.ended is not None and self.ended.reason not in STOPS else None
+
+    @classmethod
+    def of_older(cls, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A document of the release before, as one of this: it told by a sentence, `failure`, what failed."""
+        if "failure" not in document:
+            return document
+        rest = {key: value for key, value in document.items() if key != "failure"}
+        sentence = document["failure"]
+        return rest if sentence is None else {**rest, "ended": {"reason": Reason.TOLD, "detail": sentence}}

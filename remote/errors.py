@@ -8,6 +8,7 @@ RemoteError
 ├── ConnectionLost          the connection broke in the middle of something
 ├── NodeFailed              a command on a node failed
 │   ├── DiskFull            … because no space was left there
+│   ├── NoPython            … because there is no Python where one should be
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
 ├── BadRequirements         what is to be installed can't be read (remote.python_env.requirements)
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
@@ -56,6 +57,10 @@ class NodeFailed(RemoteError):
 
 class DiskFull(NodeFailed):
     """No space is left on a node."""
+
+
+class NoPython(NodeFailed):
+    """There is no Python where one should be."""
 
 
 class SomeNodesFailed(RemoteError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from train.errors import BadEnvironment, NoPeers, PeerLost
+from train.errors import BadEnvironment, NoPeers, PeerLost, PeerSilent
 from train.options import Device
 
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -114,7 +114,8 @@ def meet(name: str, place: Place, *, timeout_s: float) -> None:
         late = [rank for rank in range(place.world_size) if not store.check([f"{name}/{rank}"])]
         raise NoPeers(
             f"Rank {place.rank} waited {timeout_s:g} s for the {name} of {_ranks(late)} ({_brief(error)}). Look at "
-            f"{'its log' if len(late) == 1 else 'their logs'}: still at it, or stuck."
+            f"{'its log' if len(late) == 1 else 'their logs'}: still at it, or stuck.",
+            late,
         ) from error
 
 
@@ -149,7 +150,7 @@ def process_group(place: Place, device: torch.device, *, timeout_s: float) -> It
     except RuntimeError as error:
         # gloo has no error class of its own
         if "/gloo/" in str(error) and "Timed out waiting" in str(error):
-            raise PeerLost(
+            raise PeerSilent(
                 f"Rank {place.rank} waited {timeout_s:g} s for another rank in vain ({_brief(error)}). That one "
                 "hangs, or is far behind: look at the logs of the ranks that did not give up. A larger --timeout-s "
                 "waits longer."

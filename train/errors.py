@@ -8,10 +8,13 @@ TrainError
 ├── BadEnvironment   the launcher's variables are incomplete, or this host lacks GPUs, their driver or a package
 ├── NoPeers          the other ranks did not arrive in time
 ├── PeerLost         another rank failed or fell silent: the cause is there, not here
+│   └── PeerSilent   … it did not come in time: it hangs, or is far behind
 └── NotWritten       the model or the metrics could not be written
 
 Anything else that escapes is shown with its traceback.
 """
+
+from collections.abc import Sequence
 
 
 class TrainError(Exception):
@@ -41,9 +44,18 @@ class BadEnvironment(TrainError):
 class NoPeers(TrainError):
     """The other ranks did not arrive in time."""
 
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        """`ranks`: those that did not, where they are known."""
+        super().__init__(message)
+        self.ranks = list(ranks)
+
 
 class PeerLost(TrainError):
     """Another rank failed or fell silent: the cause is there, not here."""
+
+
+class PeerSilent(PeerLost):
+    """Another rank did not come in time."""
 
 
 class NotWritten(TrainError):

@@ -10,15 +10,17 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
     {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
      "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
     {"event": "end", "accuracy", "epochs_before", "test" or "validation": {metric: value}}  nothing was left to train
+    {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank is gone, or did not come
 
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this step on this
 rank, its `samples` those that this rank has seen so far; the losses, accuracies and speeds of `epoch` and `end` are
 those of all ranks together. `accuracy` is that of the validation images, after the last epoch that of the test images
 where there are any. `epochs_before` are those that earlier runs had taken. `batch_size` is a rank's, `gradient_bytes`
 what it gives into a step's all-reduce (null: it depends on the step). What the times mean is in `train/timing.py`. A
-number that is not finite is null.
+number that is not finite is null. `ranks` are those that a rank waited for, as far as it knows them.
 """
 
+import contextlib
 import json
 import math
 import time
@@ -30,11 +32,11 @@ from pathlib import Path
 import torch
 
 from train.distributed import Place
-from train.errors import NotWritten
+from train.errors import NoPeers, NotWritten, PeerLost, PeerSilent
 from train.options import Options
 from train.timing import StepTime, Timing
 
-Json = str | int | float | dict[str, float] | dict[str, float | None] | None
+Json = str | int | float | dict[str, float] | dict[str, float | None] | list[int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,13 @@ class Report:
                 raise self._not_written(error) from error
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        with contextlib.suppress(NotWritten):  # what it ended of is what is told
+            if isinstance(error, NoPeers):
+                self._record(event="failed", reason="timed_out", ranks=error.ranks)
+            elif isinstance(error, PeerLost):
+                silent = isinstance(error, PeerSilent)
+                self._record(event="failed", reason="timed_out" if silent else "lost_peer", ranks=[])
         if self._file:
             self._file.close()
 

@@ -46,7 +46,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in document.items():
         if key == "first_error":
-            value = value or {"rank": None, "node": None, "message": None, "reason": None}
+            value = value or dict.fromkeys(("rank", "node", "message", "reason", "detail"))
         if key == "usage":
             value = value or {"gpu_utilization": None, "cpu_utilization": None}
         if isinstance(value, dict):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from inventories.ended import Reason
 from inventories.run import Share, StepMs, TrainSummary
 
 Line: TypeAlias = Mapping[str, Any]
@@ -61,13 +62,22 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
+def failed(lines: Sequence[Line]) -> tuple[Reason, tuple[int, ...]] | None:
+    """What a rank says that it ended of, and the ranks that it waited for as far as it knows them."""
+    told = event(lines, "failed")
+    reason = next((one for one in (Reason.LOST_PEER, Reason.TIMED_OUT) if told.get("reason") == one), None)
+    named = told.get("ranks")
+    ranks = (whole(rank) for rank in named) if isinstance(named, list) else ()
+    return None if reason is None else (reason, tuple(rank for rank in ranks if rank is not None))
+
+
 def inner(value: object) -> Line:
     """A mapping, or an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def events(lines: Sequence[Line], name: str) -> list[Line]:
-    """The lines that tell of an event: `start`, `epoch`, `end`."""
+    """The lines that tell of an event: `start`, `epoch`, `end`, `failed`."""
     return [line for line in lines if isinstance(line, Mapping) and line.get("event") == name]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.run_results import metrics as told
 from gpuctl.run_results.failures import Failure, first_failure
+from inventories.ended import Reason
 from inventories.errors import InventoryError
 from inventories.run import (
     NodeRecord,
@@ -49,7 +50,7 @@ def summarise(
     nothing. What is not known is None; a run is called succeeded only if every node says so.
     """
     records = {record.rank: record for node in run.nodes for record in ranks.get(node.name, ())}
-    failure = first_failure(run, ranks, nodes, log_tails)
+    failure = first_failure(run, ranks, nodes, log_tails, metrics)
     status = _status(run, records, nodes, failure)
     ended_at = None if status == "running" else ended_at
     seconds = _complete(seconds, run, ranks, ended_at)
@@ -91,6 +92,7 @@ def summarise(
         dir=str(dir),
         usage=usage,
         resumed_from=run.resumed_from,
+        reason=_reason(status, nodes, failure),
     )
 
 
@@ -142,6 +144,17 @@ def _status(
     launchers_well = bool(nodes) and all(node.exit_code == 0 for node in nodes)
     ranks_well = all(record.exit_code in (0, None) for record in records.values())
     return "succeeded" if launchers_well and ranks_well else "failed"
+
+
+def _reason(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure | None) -> Reason | None:
+    """What ended the run."""
+    if failure:
+        return failure.error.reason
+    if status != "stopped":
+        return None
+    stops = [node.ended.reason for node in nodes if node.stopped and node.ended is not None]
+    # A person's order counts for more than what gpuctl does by itself.
+    return Reason.STOPPED if not stops or Reason.STOPPED in stops else stops[0]
 
 
 def _exit_code(status: RunStatus, failure: Failure | None) -> int | None:

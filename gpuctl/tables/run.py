@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.failures import failed_first, signal_name
+from gpuctl.run_results.failures import failed_first
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, Fitted, table_of
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.launchers import drives_itself
+from remote.reasons import signal_name
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
 STRAGGLER = 1.3

@@ -11,12 +11,14 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Literal
 
+from inventories.ended import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
 from inventories.store import ClusterFolder, RunFolder
-from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
+from remote.reasons import sentence
 from remote.runs.observer import Lines, Observer
 from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
 from remote.runs.state import record_of_end, stop_on_node
@@ -46,6 +48,14 @@ class _Event:
     rank: RankRecord | None = None
     record: NodeRecord | None = None
     error: Exception | None = None
+
+
+class _Lost(Exception):
+    """The node was lost."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(sentence(ended))
+        self.ended = ended
 
 
 class Watch:
@@ -88,7 +98,8 @@ class Watch:
         """Nodes that still have something to say."""
         self._failing: dict[str, float] = {}
         """Nodes with a failed rank → when that was seen (monotonic)."""
-        self._to_stop: set[str] = set()
+        self._to_stop: dict[str, Reason] = {}
+        """Nodes that are to stop → why."""
         self._told: set[str] = set()
         """Nodes that know that they are to stop."""
         self._asking: dict[str, tuple[Thread, float]] = {}
@@ -167,7 +178,7 @@ class Watch:
                 self._interrupted()
             case "give way" if not (self.records or self._to_stop):
                 self.gave_way = True
-                self._stop_all()
+                self._stop_all(Reason.RESIZED)
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")
@@ -177,10 +188,10 @@ class Watch:
             case "ended" if event.record is not None:
                 self._ended(event.node, event.record)
             case "lost" if event.record is not None and event.node in self.records:
-                self._observer.note(f"{event.node}: not everything was brought back: {event.record.failure}")
+                self._observer.note(f"{event.node}: not everything was brought back: {_why(event.record)}")
             case "lost" if event.record is not None:
                 if not self._gang:
-                    self._observer.note(f"{event.node} could not be asked: {event.record.failure}")
+                    self._observer.note(f"{event.node} could not be asked: {_why(event.record)}")
                 self._ended(event.node, event.record)
                 if not event.record.lost:
                     save_node_record(self._folder, event.record)
@@ -194,11 +205,8 @@ class Watch:
         self.records[name] = record
         if len(self.records) == len(self._parts):
             self.ended_s = time.monotonic()
-        failed = record.exit_code != 0
-        self._observer.node(
-            name, record.failure or ("stopped" if record.stopped else "failed" if failed else "done")
-        )
-        if failed:
+        self._observer.node(name, _why(record))
+        if record.exit_code != 0:
             self._stop_others(name)
 
     def _interrupted(self) -> None:
@@ -206,7 +214,7 @@ class Watch:
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._told))
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
-            self._stop_all()
+            self._stop_all(Reason.STOPPED)
         elif waiting and self._interrupts_handled == 2:
             self._observer.note(f"telling {waiting} to stop, one moment; Ctrl-C again: without that")
         else:
@@ -219,23 +227,23 @@ class Watch:
             self._open.clear()
             self._asking.clear()
 
-    def _stop_all(self) -> None:
+    def _stop_all(self, reason: Reason) -> None:
         for name in self._parts:
-            self._stop(name)
+            self._stop(name, reason)
 
     def _stop_others(self, failed: str) -> None:
         if self._gang:
             for name in self._parts:
                 if name != failed:
-                    self._stop(name)
+                    self._stop(name, Reason.PEER_FAILED)
 
     def _stop_overdue(self) -> None:
         """Stop nodes that do not end by themselves, and try again where telling them has failed."""
         now = time.monotonic()
         for name, since in self._failing.items():
             if self._gang and now - since > OWN_END_S:
-                self._stop(name)
-        for name in self._to_stop - self._told:
+                self._stop(name, Reason.PEER_FAILED)
+        for name in self._to_stop.keys() - self._told:
             thread, since = self._asking.get(name, (None, 0.0))
             if (
                 thread is not None
@@ -245,10 +253,10 @@ class Watch:
             ):
                 self._ask(name)
 
-    def _stop(self, name: str) -> None:
+    def _stop(self, name: str, reason: Reason) -> None:
         said = self.records.get(name)
         if name not in self._to_stop and (said is None or said.lost):
-            self._to_stop.add(name)
+            self._to_stop[name] = reason
             self._observer.node(name, "stopping")
             self._ask(name)
 
@@ -259,7 +267,12 @@ class Watch:
 
     def _ask_to_stop(self, name: str) -> None:
         try:
-            stop_on_node(self._node(name), self._parts[name], on_told=lambda: self._told.add(name))
+            stop_on_node(
+                self._node(name),
+                self._parts[name],
+                reason=self._to_stop.get(name, Reason.PEER_FAILED),
+                on_told=lambda: self._told.add(name),
+            )
         except NodeFailed as error:
             self._observer.note(str(error))
         except RemoteError as error:
@@ -286,20 +299,24 @@ class Watch:
                     self._reconnect(name, error)
         except NodeFailed as error:
             # The node's own word: it could not start the run.
-            self._lose(name, str(error), lost=False)
+            reason = Reason.DISK_FULL if isinstance(error, DiskFull) else Reason.NODE_FAILED
+            self._lose(name, Ended(reason=reason, detail=str(error)), lost=False)
         except BadAnswer as error:
             self._stop_unwatched(name)
-            self._lose(name, str(error), lost=True)
+            self._lose(name, Ended(reason=Reason.BAD_ANSWER, detail=str(error)), lost=True)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             self._stop_unwatched(name)
-            self._lose(name, f"the node sent something that can't be understood: {error!r}", lost=True)
+            detail = f"the node sent something that can't be understood: {error!r}"
+            self._lose(name, Ended(reason=Reason.BAD_ANSWER, detail=detail), lost=True)
+        except _Lost as lost:
+            self._lose(name, lost.ended, lost=True)
         except RemoteError as error:
-            self._lose(name, str(error), lost=True)
+            self._lose(name, Ended(reason=Reason.UNREACHABLE, detail=str(error)), lost=True)
         except Exception as error:  # noqa: BLE001 - raised again by `go`, in the caller's thread
             self._events.put(_Event(kind="crashed", node=name, error=error))
 
-    def _lose(self, name: str, failure: str, *, lost: bool) -> None:
-        record = NodeRecord(node=name, launcher=self._run.mode, failure=failure, lost=lost)
+    def _lose(self, name: str, ended: Ended, *, lost: bool) -> None:
+        record = NodeRecord(node=name, launcher=self._run.mode, ended=ended, lost=lost)
         self._events.put(_Event(kind="lost", node=name, record=record))
 
     def _stop_unwatched(self, name: str) -> None:
@@ -311,10 +328,7 @@ class Watch:
         """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
         silent_s = time.monotonic() - self._heard_s[name]
         if silent_s > SILENCE_S + RECONNECT_S:
-            raise ConnectionLost(
-                f"the node was lost: it can be logged in to, but has said nothing for {silent_s:.0f} s. Its disk may "
-                "hang, its memory be used up, or large packets be lost on the way."
-            ) from why
+            raise _Lost(Ended(reason=Reason.NODE_SILENT, seconds=silent_s)) from why
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
         with self._locks[name]:
@@ -325,10 +339,8 @@ class Watch:
             try:
                 self._nodes[name] = reconnect(self._machines[name], self._cluster, deadline_s=RECONNECT_S)
             except RemoteError as error:
-                raise ConnectionLost(
-                    f"the node was lost ({_said(name, why)}) and could not be reached again within "
-                    f"{RECONNECT_S:.0f} s: {error}"
-                ) from error
+                detail = f"{_said(name, why)}; {error}"
+                raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=RECONNECT_S, detail=detail)) from error
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         replica, mirror, node = self._replicas[name], self._mirrors.get(name), self._node(name)
@@ -404,6 +416,13 @@ class Watch:
         record = record_of_end(name, self._run.mode, state)
         self._events.put(_Event(kind="ended", node=name, record=record))
         return True
+
+
+def _why(record: NodeRecord) -> str:
+    """How a node's part ended."""
+    if record.failure:
+        return sentence(record.failure)
+    return "stopped" if record.stopped else "failed" if record.exit_code != 0 else "done"
 
 
 def _said(name: str, error: RemoteError) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inventories.codec import from_json
+from inventories.ended import Reason
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
@@ -32,7 +33,7 @@ def is_running(node: Node, part: RunNode) -> bool | None:
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     """What the node says of the run's end, as it is kept. Raises BadAnswer."""
-    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "failure")
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "failure")
     said = {key: state[key] for key in keys if key in state}
     try:
         record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
@@ -44,12 +45,18 @@ def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     return record
 
 
-def stop_on_node(node: Node, part: RunNode, *, on_told: Callable[[], None] = lambda: None) -> None:
+def stop_on_node(
+    node: Node,
+    part: RunNode,
+    *,
+    reason: Reason = Reason.STOPPED,
+    on_told: Callable[[], None] = lambda: None,
+) -> None:
     """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
 
-    Raises NodeFailed where it goes on all the same.
+    Of several calls the first one's `reason` is kept. Raises NodeFailed where the run goes on all the same.
     """
-    request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S}, False
+    request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S, "reason": reason.value}, False
     bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
     with node.converse("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
         for header, _ in talk.frames():

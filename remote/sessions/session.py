@@ -8,7 +8,7 @@ from threading import Event, Lock, Thread, Timer
 from typing import Any, Self
 
 from inventories.machine import Machine
-from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, NoPython
 from remote.sessions import payload
 from remote.sessions.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.shared import frames
@@ -267,7 +267,7 @@ class Conversation:
                 "(`gpuctl exec -- df -h`), or choose a larger --disk-gb."
             )
         if code == 127 or ("No such file or directory" in said and self._node.python in said):
-            raise NodeFailed(
+            raise NoPython(
                 f"{name}: Python ({self._node.python}) is not there. Install python3, or name an interpreter "
                 "with --python PATH or ansible_python_interpreter."
             )

@@ -51,11 +51,6 @@ NODE_LABEL = "gpuctl-node"
 START_LABEL = "gpuctl-start"
 """Which start of its daemons it is. Ray may count those before them as alive for a while."""
 
-# What a node says of a run's end.
-REBOOTED = "the machine was rebooted during the run"
-RAY_ENDED = "Ray ended here during the run"
-"""How the sentence begins."""
-
 # The preflight's probe.
 RENDEZVOUS_PORTS = range(20000, 30000)
 CONNECT_TIMEOUT_S = 4.0

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inventories import codec
+from inventories.ended import Reason
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.run import (
     FirstError,
@@ -74,7 +75,7 @@ def test_to_json_writes_the_documented_result_keys():
     assert list(document) == [
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
         "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir", "usage",
-        "resumed_from",
+        "resumed_from", "reason",
     ]  # fmt: skip
     assert list(document["seconds"]) == [
         "total",
@@ -97,8 +98,8 @@ def test_to_json_writes_the_documented_result_keys():
 def test_from_json_reads_first_error_of_older_version():
     document = {"rank": 1, "node": "n0", "message": "boom"}
     read = codec.from_json(FirstError, document, "file")
-    assert read == FirstError(rank=1, node="n0", message="boom")
-    assert list(codec.to_json(read)) == [*document, "reason", "ranks"]
+    assert read == FirstError(rank=1, node="n0", message="boom", reason=Reason.TOLD)
+    assert list(codec.to_json(read)) == [*document, "reason", "ranks", "detail"]
 
 
 def test_dump_writes_nan_and_infinity_as_null():

@@ -231,12 +231,12 @@ class _Work:
 
 def _facts(node: "Node", peers: tuple[str, ...]) -> "Facts":
     from remote.checks import facts
-    from remote.errors import BadAnswer, DiskFull, NodeFailed
+    from remote.errors import BadAnswer, DiskFull, NodeFailed, NoPython
 
     try:
         return facts.gather(node, peers)
     except (BadAnswer, NodeFailed) as error:
-        if isinstance(error, DiskFull) or "--python" in str(error):
+        if isinstance(error, DiskFull | NoPython):
             raise
         raise type(error)(
             f"{error} If {node.python} is no Python there, name one with --python PATH."

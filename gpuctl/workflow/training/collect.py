@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
+from inventories.ended import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
@@ -59,7 +60,8 @@ def failed_as_before(before: Result | None, now: Result) -> Result:
     """The result now, but a run that was stopped as a node of it was lost stays failed when that node is back."""
     if before is None or before.status != "failed" or now.status != "stopped":
         return now
-    return replace(now, status="failed", exit_code=before.exit_code, first_error=before.first_error)
+    code, error, reason = before.exit_code, before.first_error, before.reason
+    return replace(now, status="failed", exit_code=code, first_error=error, reason=reason)
 
 
 def _result(
@@ -122,8 +124,8 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
     unknown = tuple(part for part in run.nodes if part.name not in said)
     for part in unknown:
         if part.name not in machines:
-            gone = "the machine was removed or replaced before the run's end could be brought back"
-            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, failure=gone))
+            gone = Ended(reason=Reason.MACHINE_REMOVED)
+            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
     watch = Watch(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
     try:

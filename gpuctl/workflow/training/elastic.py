@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.workflow.connect import connected
+from inventories.ended import Reason
 from inventories.errors import InventoryError, Locked
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunNode
@@ -86,10 +87,8 @@ class Growth:
     @property
     def lost_one(self) -> bool:
         """Whether the run that is over lost a machine."""
-        from remote.shared.constants import REBOOTED
-
         records = self._going.watch.records.values() if self._going is not None else ()
-        return any(record.lost or record.failure == REBOOTED for record in records)
+        return any(record.lost or record.reason is Reason.REBOOTED for record in records)
 
     @contextmanager
     def during(self, going: Going) -> Iterator[None]:

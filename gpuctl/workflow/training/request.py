@@ -13,6 +13,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.firewall import owner_of
+from inventories.ended import Reason
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, RunOptions
 from remote.launchers import DEFAULT, launcher_of
@@ -225,7 +226,7 @@ def _not_installed(project: Path, machine: Machine) -> str:
 def why_missing(app: App, result: Result) -> str:
     """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
     error = result.first_error
-    if error is None or "ModuleNotFoundError" not in error.message:
+    if error is None or error.reason is not Reason.MODULE_NOT_FOUND:
         return ""
     options = app.store.run(result.run).load_run().options
     cluster = app.store.cluster(result.cluster)

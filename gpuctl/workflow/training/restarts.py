@@ -203,7 +203,7 @@ def _lookout(app: App, request: TrainRequest) -> Growth | None:
 def blames_a_machine(result: Result) -> bool:
     """Whether a machine is what failed, not one of its ranks."""
     error = result.first_error
-    return error is not None and error.rank is None and error.reason is None
+    return error is not None and error.rank is None and not error.waited_for
 
 
 def _took_part(result: Result) -> frozenset[str]:
@@ -226,20 +226,20 @@ def in_vain(before: Result, left_before: Earlier, now: Result, left: Earlier) ->
 
 
 def _failed_alike(before: Result, now: Result) -> bool:
-    """The same rank or node, with the same words. Of ranks that fail together any may be the first.
+    """The same rank or node, for the same reason. Of ranks that fail together any may be the first.
 
     Of ranks that waited in vain it is chance which of them gives up first, what it says, and how it ends: there it is
     for whom they waited that counts.
     """
     then, error = before.first_error, now.first_error
-    if then is None or error is None or then.reason != error.reason:
+    if then is None or error is None or then.waited_for != error.waited_for:
         return False
-    if error.reason:
+    if error.waited_for:
         return not _may_have_hung(before).isdisjoint(_may_have_hung(now))
-    if then.message.replace(before.run, now.run) != error.message:
+    if (then.reason, then.detail.replace(before.run, now.run)) != (error.reason, error.detail):
         return False
     if error.rank is None:
-        return (then.rank, then.node) == (error.rank, error.node)
+        return (then.rank, then.node, before.exit_code) == (error.rank, error.node, now.exit_code)
     blamed = (error.rank, error.node, now.exit_code)
     return blamed in {(rank.rank, rank.node, rank.exit_code) for rank in before.ranks}
 

@@ -8,6 +8,7 @@ is the driver, run in CWD, which has them started; its end is this process's. NA
 given, separated by commas.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -16,10 +17,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from remote.node import reasons
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.rank_wrapper import nccl_debug
-from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD, RAY_ENDED
+from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD
 from remote.shared.files import read_json, write_json
 
 LOOK_S = 0.1
@@ -33,7 +35,6 @@ FOLLOW_S = 0.5
 """For Ray to end, where it has taken its ranks along."""
 WORDS_DEADLINE_S = 3.0
 """For what keeps Ray's daemons to say how they ended, once they have."""
-LATE = "Ray did not start rank {} here within {:.0f} s: others may use what it has (gpuctl ray stop ends them, too)"
 
 
 def main(arguments: List[str]) -> int:
@@ -50,14 +51,14 @@ def main(arguments: List[str]) -> int:
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
-            return _fail(run_dir, "{} could not be started: {}".format(command[0], error))
+            return _fail(run_dir, reasons.not_started(command[0], error))
         status = watch(ranks, driver, ray, run_dir)
-        why = reason(ray, ranks) if status else None
+        why = why_ended(ray, ranks) if status else None
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:
         status = 128 + signal.SIGTERM  # the driver and the ranks are ended by who sent it
         # Another node's ranks may tell that they lost this one's before Ray's end is seen here.
-        why = reason(ray, ranks)
+        why = why_ended(ray, ranks)
     finally:
         supervisor.forget_place(run_dir)
     return _fail(run_dir, why, status) if why else status
@@ -85,12 +86,12 @@ class Ray:
             return not all(process.alive(pid, born) for pid, born in self._vital.items())
         return not daemons.running(self._folder)
 
-    def why(self) -> str:
-        """The sentence for its end, once its keeper has said what it knows, or after a moment."""
+    def why(self) -> Dict[str, Any]:
+        """What ended it, once its keeper has said what it knows, or after a moment."""
         limit = time.monotonic() + WORDS_DEADLINE_S
         while daemons.running(self._folder) and time.monotonic() < limit:
             time.sleep(LOOK_S)
-        return "{}: {}".format(RAY_ENDED, daemons.last_words(self._folder))
+        return reasons.ended(reasons.RAY_ENDED, detail=daemons.last_words(self._folder))
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -203,13 +204,13 @@ def _judge(ranks: List[Rank]) -> int:
     return next((1 if rank.exit_code is None else rank.exit_code for rank in ranks if rank.exit_code != 0), 0)
 
 
-def reason(ray: Ray, ranks: List[Rank]) -> Optional[str]:
-    """Why the node's part failed, or was stopped, where that is neither a rank's affair nor the driver's."""
+def why_ended(ray: Ray, ranks: List[Rank]) -> Optional[Dict[str, Any]]:
+    """What ended the node's part, also one that was stopped; None where it is a rank's affair, or the driver's."""
     if ended_with_ray(ray, ranks):
         return ray.why()
     for rank in ranks:
         if rank.late:
-            return LATE.format(rank.rank, BEGIN_DEADLINE_S)
+            return reasons.ended(reasons.RAY_LATE, rank=rank.rank, seconds=BEGIN_DEADLINE_S)
     return None
 
 
@@ -227,7 +228,7 @@ def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
     return True
 
 
-def _fail(run_dir: Path, sentence: str, status: int = 1) -> int:
-    sys.stderr.write("error: {}\n".format(sentence))
-    supervisor.explain(run_dir, sentence)
+def _fail(run_dir: Path, ended: Dict[str, Any], status: int = 1) -> int:
+    sys.stderr.write("gpuctl: this node's part ended: {}\n".format(json.dumps(ended, sort_keys=True)))
+    supervisor.explain(run_dir, ended)
     return status

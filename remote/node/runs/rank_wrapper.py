@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
+from remote.node import reasons
 from remote.node.runs import nccl_log, process
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import write_json
@@ -54,7 +55,8 @@ def main(arguments: List[str]) -> int:
             )
         except OSError as error:
             log.write("gpuctl: {} could not be started: {}\n".format(command[0], error).encode())
-            write_json(path, dict(record, ended_at=time.time(), exit_code=127))
+            why = reasons.not_started(command[0], error)
+            write_json(path, dict(record, ended_at=time.time(), exit_code=127, ended=why))
             return 127
         write_json(path, dict(record, pid=child.pid, **group))
         # Where the user asked NCCL to speak, it speaks in the rank's own log.

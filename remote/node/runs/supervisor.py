@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
+from remote.node import reasons
 from remote.node.home import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
@@ -25,7 +26,6 @@ from remote.shared.constants import (
     PLACE,
     PLACED_CHECKPOINTS,
     RANKS,
-    REBOOTED,
     RUNS,
 )
 from remote.shared.files import read_json, write_json
@@ -33,10 +33,7 @@ from remote.shared.files import read_json, write_json
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
 LOW_DISK_BYTES = 1024 * 1024
-NOT_OUR_STOP = "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
-
-
-FAILURE = "failure"
+REASON = "reason.json"
 """In the run's folder: why its launcher failed, where that knows it."""
 
 
@@ -159,7 +156,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     _end_ranks(run_dir, signal.SIGKILL)
     process.kill_descendants(deadline_s=10)
     told = (run_dir / "stop").exists() and not not_ours
-    _write_exit(run_dir, exit_code, told, NOT_OUR_STOP if not_ours else _failure(run_dir))
+    _write_exit(run_dir, exit_code, told, reasons.ended(reasons.SHUT_DOWN) if not_ours else None)
 
 
 def forget_place(run_dir: Path) -> None:
@@ -168,9 +165,9 @@ def forget_place(run_dir: Path) -> None:
         (run_dir / PLACE).unlink()
 
 
-def explain(run_dir: Path, sentence: str) -> None:
+def explain(run_dir: Path, ended: Dict[str, Any]) -> None:
     """For a launcher that fails and knows why."""
-    (run_dir / FAILURE).write_text(sentence)
+    write_json(run_dir / REASON, ended)
 
 
 def _told_at(run_dir: Path) -> Optional[float]:
@@ -179,9 +176,9 @@ def _told_at(run_dir: Path) -> Optional[float]:
     return stop.stat().st_mtime if stop.exists() else None
 
 
-def _failure(run_dir: Path) -> Optional[str]:
-    path = run_dir / FAILURE
-    return path.read_text() if path.exists() else None
+def _why_stopped(run_dir: Path) -> Dict[str, Any]:
+    """The reason that came with the order to stop."""
+    return read_json(run_dir / "stop") or reasons.ended(reasons.STOPPED)
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -211,15 +208,21 @@ def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: floa
         return launcher.wait()
 
 
-def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool, failure: Optional[str]) -> None:
-    """The last act: `exit.json`, on a full disk too; that is the failure where there is no other."""
+def _write_exit(
+    run_dir: Path, exit_code: Optional[int], stopped: bool, ended: Optional[Dict[str, Any]]
+) -> None:
+    """The last act: `exit.json`, on a full disk too; that is the reason where there is no other."""
     disk = os.statvfs(str(run_dir))
-    full = disk.f_bavail * disk.f_frsize < LOW_DISK_BYTES
+    free_bytes = disk.f_bavail * disk.f_frsize
     reserve = run_dir / ".reserve"
     if reserve.exists():
         reserve.unlink()
-    if full and not failure:
-        failure = "the disk is full ({} kB free)".format(disk.f_bavail * disk.f_frsize // 1024)
+    if exit_code:
+        ended = ended or read_json(run_dir / REASON) or None
+        if free_bytes < LOW_DISK_BYTES:
+            ended = ended or reasons.ended(reasons.DISK_FULL, free_bytes=free_bytes)
+    if stopped:
+        ended = ended or _why_stopped(run_dir)
     write_json(
         run_dir / "exit.json",
         {
@@ -228,7 +231,7 @@ def _write_exit(run_dir: Path, exit_code: Optional[int], stopped: bool, failure:
             "boot_id": process.boot_id(),
             "stopped": stopped,
             "stopped_at": _told_at(run_dir) if stopped else None,
-            "failure": failure if exit_code else None,
+            "ended": ended,
         },
     )
 
@@ -240,26 +243,34 @@ def state(run_dir: Path) -> Dict[str, Any]:
     if ended:
         return dict(ended, running=False)
     if not runner and (run_dir / "stop").exists():
-        return {"running": False, "exit_code": None, "stopped": True}
+        return {"running": False, "exit_code": None, "stopped": True, "ended": _why_stopped(run_dir)}
     if not runner:
-        gone = "the run was never started here, or its folder {} is gone".format(run_dir)
-        return {"running": False, "exit_code": None, "failure": gone}
+        return _gone(reasons.ended(reasons.NO_RECORD, detail=str(run_dir)))
     if runner["boot_id"] != process.boot_id():
-        return {"running": False, "exit_code": None, "failure": REBOOTED}
+        return _gone(reasons.ended(reasons.REBOOTED))
     if process.alive(runner["pid"], runner["birth"]):
         return {"running": True, "pid": runner["pid"]}
     # It may have ended between the two looks.
     ended = read_json(run_dir / "exit.json")
     if ended:
         return dict(ended, running=False)
-    return {"running": False, "exit_code": None, "failure": "the runner was killed from outside"}
+    return _gone(reasons.ended(reasons.RUNNER_KILLED))
 
 
-def tell_to_stop(run_dir: Path) -> None:
+def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
+    """The state of a run that could not say how it ended."""
+    return {"running": False, "exit_code": None, "ended": ended}
+
+
+def tell_to_stop(run_dir: Path, reason: str = reasons.STOPPED) -> None:
     """Tell the run to end, also one that is just being started. Returns at once."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not (run_dir / "stop").exists():  # its time is that of the first call
-        (run_dir / "stop").touch()
+    stop = run_dir / "stop"
+    if not stop.exists():  # its time and its reason are those of the first call
+        try:
+            write_json(stop, reasons.ended(reason))
+        except OSError:  # an empty file finds room on a full disk, too
+            stop.touch()
     if state(run_dir)["running"]:
         try:
             os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)
@@ -299,7 +310,7 @@ def active_runs() -> List[str]:
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`stop`: tell the run to end and say so, then say how it ended."""
     run_dir = Path(request["run_dir"])
-    tell_to_stop(run_dir)
+    tell_to_stop(run_dir, request.get("reason", reasons.STOPPED))
     frames.write(output, {"t": frames.TOLD})
     frames.write(output, {"t": frames.STOPPED, "state": wait_for_end(run_dir, float(request["deadline_s"]))})
 

@@ -32,7 +32,7 @@ REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN = ("torchrun", "runner.json", "exit.json", "stop", "failure", constants.PLACE, ".reserve")
+OWN = ("torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve")
 """What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
 """Of a run that are told by name."""

@@ -9,6 +9,7 @@ import pytest
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
+from inventories.ended import Reason
 from inventories.run import FirstError, RankResult, Result, Run, Seconds, Share, StepMs, TrainSummary
 from inventories.store import RunFolder
 
@@ -40,7 +41,9 @@ FAILED = replace(
     RESULT,
     run="20261121-054625-aaaa",
     train=TrainSummary(),
-    first_error=FirstError(rank=1, node="node-1", message='exit status 3: "boom", he said\nand left'),
+    first_error=FirstError(
+        rank=1, node="node-1", message='exit status 3: "boom", he said\nand left', reason=Reason.EXIT_CODE
+    ),
 )
 
 
@@ -55,7 +58,7 @@ def test_write_csv_writes_one_row_per_run(tmp_path: Path) -> None:
         "0.1",
     )
     assert (first["ended_at"], first["cost_usd"], first["first_error.message"]) == ("", "", "")
-    assert (first["first_error.reason"], second["first_error.reason"]) == ("", "")
+    assert (first["first_error.reason"], second["first_error.reason"]) == ("", "exit_code")
     assert first["train.loss"] == "0.9 nan 0.3"
     assert second["first_error.message"] == 'exit status 3: "boom", he said\nand left'
     assert "ranks" not in first

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.run_results.failures import describe, failed_first, first_failure, last_words
+from gpuctl.run_results.failures import failed_first, first_failure, rank_end
+from gpuctl.run_results.metrics import Line
+from inventories.ended import Ended, Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
+from remote.reasons import sentence
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 PEER = (
@@ -50,7 +53,7 @@ def node(
     *,
     stopped: bool = False,
     stopped_at: float | None = None,
-    failure: str | None = None,
+    ended: Ended | None = None,
 ) -> NodeRecord:
     return NodeRecord(
         node=f"node-{number}",
@@ -59,17 +62,25 @@ def node(
         ended_at=12.0,
         stopped=stopped or stopped_at is not None,
         stopped_at=stopped_at,
-        failure=failure,
+        ended=ended,
     )
+
+
+LOST = Ended(reason=Reason.UNREACHABLE, detail="the node was lost")
+RAY_ENDED = Ended(reason=Reason.RAY_ENDED, detail="killed")
+REBOOTED = Ended(reason=Reason.REBOOTED)
 
 
 def first(
     *ranks: RankRecord,
     nodes: tuple[NodeRecord, ...],
     tails: dict[int, str] | None = None,
+    told: dict[int, Line] | None = None,
     offsets: tuple[float, ...] = (0.0, 0.0),
 ) -> tuple[int | None, str | None, str, int | None] | None:
-    found = first_failure(run(*offsets), {f"node-{rank.rank}": [rank] for rank in ranks}, nodes, tails or {})
+    lines = {rank: [line] for rank, line in (told or {}).items()}
+    of = {f"node-{rank.rank}": [rank] for rank in ranks}
+    found = first_failure(run(*offsets), of, nodes, tails or {}, lines)
     return found and (found.error.rank, found.error.node, found.error.message, found.exit_code)
 
 
@@ -77,7 +88,7 @@ def test_first_failure_is_none_when_all_ranks_succeed() -> None:
     assert first(ended(0, 0), ended(1, 0), nodes=(node(0, 0), node(1, 0))) is None
 
 
-KILLED = "killed, by nobody knows what; running out of memory is the usual cause"
+KILLED = "killed, it is not known by what; running out of memory is the usual cause"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +147,9 @@ def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
     tail = (
         "error: Rank 1 lost another rank (Read error [10.0.0.1]:33170: Connection reset by peer). Look for it"
     )
-    lost = (node(0, None, failure="the node was lost"), node(1, stopped=True))
-    assert first(ended(1, 1, 10.0), nodes=lost, tails={1: tail}) == (
+    lost = (node(0, None, ended=LOST), node(1, stopped=True))
+    told = {1: {"event": "failed", "reason": "lost_peer", "ranks": []}}
+    assert first(ended(1, 1, 10.0), nodes=lost, tails={1: tail}, told=told) == (
         None,
         "node-0",
         "the node was lost",
@@ -146,20 +158,21 @@ def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
 
 
 def test_first_failure_blames_machine_that_was_shut_down() -> None:
-    ended_by_it = (node(0, stopped_at=10.1), node(1, failure="the machine was shut down"))
+    ended_by_it = (node(0, stopped_at=10.1), node(1, ended=Ended(reason=Reason.SHUT_DOWN)))
     found = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
-    assert found == (None, "node-1", "the machine was shut down", 1)
+    assert found is not None
+    assert (found[:2], "the machine was shut down" in found[2]) == ((None, "node-1"), True)
 
 
 def test_first_failure_prefers_reason_reported_by_node() -> None:
-    said = node(0, failure="Ray ended here during the run: killed")
+    said = node(0, ended=RAY_ENDED)
     found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
     assert found == (None, "node-0", "Ray ended here during the run: killed", 1)
 
 
 def test_first_failure_blames_ray_head_before_other_nodes() -> None:
-    def died(number: int, at: float, why: str = "Ray ended here during the run: killed") -> NodeRecord:
-        return replace(node(number, failure=why), ended_at=at)
+    def died(number: int, at: float, why: Ended = RAY_ENDED) -> NodeRecord:
+        return replace(node(number, ended=why), ended_at=at)
 
     def blamed(*nodes: NodeRecord) -> str | None:
         found = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
@@ -167,11 +180,11 @@ def test_first_failure_blames_ray_head_before_other_nodes() -> None:
         return found[1]
 
     assert blamed(died(0, 12.0), died(1, 11.0)) == "node-0"
-    assert blamed(died(0, 12.0, "the node was lost"), died(1, 11.0)) == "node-0"
+    assert blamed(died(0, 12.0, LOST), died(1, 11.0)) == "node-0"
     assert blamed(died(1, 11.0), node(0)) == "node-1"
-    assert blamed(died(1, 11.0), replace(node(2, failure="the node was lost"), ended_at=None)) == "node-1"
+    assert blamed(died(1, 11.0), replace(node(2, ended=LOST), ended_at=None)) == "node-1"
     assert blamed(died(1, 11.0), node(0, stopped=True)) == "node-1"
-    assert blamed(died(0, 12.0), died(1, 11.0, "the machine was rebooted during the run")) == "node-1"
+    assert blamed(died(0, 12.0), died(1, 11.0, REBOOTED)) == "node-1"
 
 
 def test_first_failure_does_not_blame_rank_that_lost_ray_actor() -> None:
@@ -179,7 +192,7 @@ def test_first_failure_does_not_blame_rank_that_lost_ray_actor() -> None:
         "Traceback (most recent call last):\n  ...\n"
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
     )
-    said = node(0, failure="Ray ended here during the run: killed")
+    said = node(0, ended=RAY_ENDED)
     found = first(ended(0, None, 10.0), ended(1, 1, 9.9), nodes=(said, node(1)), tails={1: tail})
     assert found is not None
     assert found[1] == "node-0"
@@ -269,17 +282,15 @@ def test_first_failure_reports_failure_before_the_stop(ranks: tuple[RankRecord, 
 
 
 def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
-    lost = node(1, None, failure="lost: connection refused")
-    expected = (None, "node-1", "lost: connection refused", None)
+    lost = node(1, None, ended=LOST)
+    expected = (None, "node-1", "the node was lost", None)
     assert first(ended(0, -15), nodes=(node(0, stopped=True), lost)) == expected
     # Its peer crashes because of it.
     assert first(ended(0, 1), nodes=(node(0), lost), tails={0: PEER}) == expected
 
 
 def test_first_failure_blames_failed_rank_before_lost_node() -> None:
-    found = first(
-        ended(0, 3), nodes=(node(0), node(1, None, failure="lost: connection refused")), tails={0: BOOM}
-    )
+    found = first(ended(0, 3), nodes=(node(0), node(1, None, ended=LOST)), tails={0: BOOM})
     assert found is not None
     assert found[0] == 0
 
@@ -319,14 +330,17 @@ CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:1] Application timeout cause
 
 
 def four(
-    *ranks: RankRecord, tails: dict[int, str], nodes: tuple[NodeRecord, ...] = ()
+    *ranks: RankRecord,
+    tails: dict[int, str],
+    told: dict[int, Line] | None = None,
+    nodes: tuple[NodeRecord, ...] = (),
 ) -> tuple[int | None, str | None, str, int | None] | None:
     """As `first`, of four ranks on as many nodes; those that were not told otherwise are stopped by us."""
     of = {record.node: record for record in nodes}
     all_of = tuple(
         of.get(f"node-{n}", node(n, stopped_at=None if n == 0 else 10.5, stopped=n > 0)) for n in range(4)
     )
-    return first(*ranks, nodes=all_of, tails=tails, offsets=(0.0,) * 4)
+    return first(*ranks, nodes=all_of, tails=tails, told=told, offsets=(0.0,) * 4)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +357,8 @@ def four(
 def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
     code: int, tail: str, said: str, hung: RankRecord
 ) -> None:
-    found = first(ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail})
+    told = {0: {"event": "failed", "reason": "timed_out", "ranks": []}} if tail == BUILT_IN else {}
+    found = first(ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail}, told=told)
     assert found is not None
     assert found[:2] == (1, "node-1")
     assert found[2].startswith("hung, or was far behind: rank 0 waited for it in vain (")
@@ -386,26 +401,27 @@ def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
     assert found is not None
     assert found.error.message.startswith("one of the ranks 2 and 3 hung")
     told = (found.error.rank, found.error.node, found.error.reason, found.error.ranks)
-    assert told == (None, "node-1", "waited_in_vain", (2, 3)), "both are on one node"
+    assert told == (None, "node-1", Reason.HUNG, (2, 3)), "both are on one node"
     assert failed_first(found.error) == "it is not known which rank failed first"
     found = first_failure(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
     assert found is not None
-    assert (found.error.reason, found.error.ranks) == ("waited_in_vain", ())
+    assert (found.error.reason, found.error.ranks) == (Reason.TIMED_OUT, ())
     found = first_failure(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
     assert found is not None
-    assert (found.error.reason, found.error.ranks) == (None, ())
+    assert (found.error.reason, found.error.ranks) == (Reason.EXIT_CODE, ())
     assert failed_first(found.error) == "rank 0 on node-0 failed first"
 
 
 @pytest.mark.parametrize(
-    "tail",
+    ("tail", "told"),
     [
-        "error: Rank 0 waited 1800 s for the checkpoint 7 of ranks 2, 3 (wait timeout after 1800000ms, keys: x).\n",
-        "RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n",
+        ("error: Rank 0 waited 1800 s for the checkpoint 7.\n", {"reason": "timed_out", "ranks": [2, 3]}),
+        ("RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n", {}),
     ],
 )
-def test_first_failure_names_only_ranks_the_timeout_log_names(tail: str) -> None:
-    found = four(ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)), tails={0: tail})
+def test_first_failure_names_only_ranks_that_are_known_to_be_late(tail: str, told: Line) -> None:
+    ranks = (ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)))
+    found = four(*ranks, tails={0: tail}, told={0: {"event": "failed", **told}})
     assert found is not None
     assert found[:2] == (None, None)
     assert found[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
@@ -431,7 +447,7 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
     assert killed == (1, "node-1", "killed by SIGKILL; running out of memory is the usual cause", -9)
     late = first(ended(0, 1, 10.0), ended(1, 1, 10.2), nodes=nodes, tails={0: GLOO, 1: BOOM})
     assert late == (1, "node-1", "exit status 1: RuntimeError: boom", 1)
-    lost = (node(0), node(1, None, failure="the node was lost"))
+    lost = (node(0), node(1, None, ended=LOST))
     assert first(ended(0, 1), nodes=lost, tails={0: GLOO}) == (None, "node-1", "the node was lost", None)
     # Stopped by a person while it waited.
     by_hand = (node(0, stopped_at=9.0), node(1, stopped_at=9.0))
@@ -466,43 +482,6 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
         (200, "", "exit status 200"),
     ],
 )
-def test_describe_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:
-    assert describe(code, tail) == message
-
-
-@pytest.mark.parametrize(
-    ("tail", "said"),
-    [
-        ("", ""),
-        ("\n \n", ""),
-        (
-            "[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: ValueError: no\n[rank1]: more",
-            "ValueError: no",
-        ),
-        (
-            "[default0]:[rank0]: Traceback (most recent call last):\n"
-            "[default0]:[rank0]:   x\n[default0]:[rank0]: E: y",
-            "E: y",
-        ),
-        (
-            BOOM + "\nDuring handling of the above exception, another exception occurred:\n\n"
-            "Traceback (most recent call last):\n  x\nKeyError: 'late'\n",
-            "KeyError: 'late'",
-        ),
-        ("Traceback (most recent call last):\n  cut", "cut"),
-        ("\x1b[31mred\x1b[0m\x07\n", "red"),
-        (" 10%|#\r 50%|##\r", "50%|##"),
-        (
-            'Traceback (most recent call last):\n  File "drive.py", line 9\n    ray.get(ref)\n'
-            "ray.exceptions.RayTaskError(ValueError): ray::fails() (pid=7, ip=127.0.0.2)\n"
-            '  File "drive.py", line 4, in fails\nValueError: boom\n(fails pid=7) a task\'s own words\n',
-            "ValueError: boom",
-        ),
-    ],
-)
-def test_last_words_extracts_error_line_from_log_tail(tail: str, said: str) -> None:
-    assert last_words(tail) == said
-
-
-def test_last_words_limits_length() -> None:
-    assert len(last_words("x" * 1_000_000)) <= 2000
+def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:
+    end, _ = rank_end(ended(0, code), tail)
+    assert sentence(end) == message

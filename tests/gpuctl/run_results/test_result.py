@@ -9,6 +9,7 @@ import pytest
 
 from gpuctl.run_results.result import nothing_was_left, summarise
 from inventories import codec
+from inventories.ended import Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
 NODES = (
@@ -165,7 +166,9 @@ def test_summarise_reports_run_without_records_as_failed() -> None:
 def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
     found = result(ranks(None, 3, None), [])
     assert (found.status, found.exit_code) == ("failed", 3)
-    assert found.first_error == FirstError(rank=1, node="node-0", message="exit status 3")
+    assert found.first_error == FirstError(
+        rank=1, node="node-0", message="exit status 3", reason=Reason.EXIT_CODE
+    )
 
 
 def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:

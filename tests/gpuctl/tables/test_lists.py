@@ -15,6 +15,7 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
+from inventories.ended import Reason
 from inventories.run import (
     FirstError,
     RankResult,
@@ -71,7 +72,9 @@ BAD = replace(
     exit_code=3,
     train=TrainSummary(),
     ranks=(replace(GOOD.ranks[0], exit_code=-15), replace(GOOD.ranks[1], exit_code=3, step_ms_p50=None)),
-    first_error=FirstError(rank=1, node="node-1", message="exit status 3: RuntimeError: boom"),
+    first_error=FirstError(
+        rank=1, node="node-1", message="exit status 3: RuntimeError: boom", reason=Reason.EXIT_CODE
+    ),
 )
 
 
@@ -374,14 +377,16 @@ def test_run_table_marks_stragglers(
 
 
 def test_run_table_of_failed_node_has_no_log_tail() -> None:
-    error = FirstError(rank=None, node="node-1", message="lost: connection refused")
+    error = FirstError(
+        rank=None, node="node-1", message="lost: connection refused", reason=Reason.UNREACHABLE
+    )
     text = drawn(draw_run(replace(BAD, first_error=error)))
     assert text.startswith("node-1 failed first: lost: connection refused\n\nrun ")
 
 
 def test_run_table_names_no_rank_if_first_failure_is_unknown(tmp_path: Path) -> None:
     said = "one of the ranks 0 and 1 hung"
-    error = FirstError(rank=None, node=None, message=said, reason="waited_in_vain", ranks=(0, 1))
+    error = FirstError(rank=None, node=None, message=said, reason=Reason.HUNG, ranks=(0, 1))
     text = drawn(run_table(replace(BAD, first_error=error, dir=str(tmp_path))))
     assert text.startswith(f"it is not known which rank failed first: {said}\n\nrun ")
     assert "None" not in text
@@ -398,7 +403,12 @@ def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> N
     assert "artifacts   deep/model.pt\n" in text
     assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
     (tmp_path / "logs" / "node-1.log").write_text("no rendezvous\n")
-    node_failed = replace(BAD, first_error=FirstError(rank=None, node="node-1", message="torchrun ended"))
+    node_failed = replace(
+        BAD,
+        first_error=FirstError(
+            rank=None, node="node-1", message="torchrun ended", reason=Reason.LAUNCHER_ENDED
+        ),
+    )
     assert "  │ no rendezvous\n" in drawn(run_table(replace(node_failed, dir=str(tmp_path))))
     assert "the end of its log" not in drawn(run_table(replace(GOOD, dir=str(tmp_path))))
 
@@ -443,7 +453,7 @@ def test_run_table_of_large_run_lists_only_notable_ranks() -> None:
 
 def test_run_table_of_large_failed_run_lists_first_failure() -> None:
     ranks = tuple(RankResult(rank=n, local_rank=0, node="node-0", exit_code=1) for n in range(64))
-    error = FirstError(rank=63, node="node-0", message="exit status 1")
+    error = FirstError(rank=63, node="node-0", message="exit status 1", reason=Reason.EXIT_CODE)
     text = drawn(draw_run(replace(BAD, ranks=ranks, first_error=error)))
     assert "  63  node-0     1  failed first\n" in text
 

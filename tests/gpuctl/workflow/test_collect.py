@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gpuctl.workflow.training.collect import failed_as_before
+from inventories.ended import Reason
 from inventories.run import FirstError, Result, Seconds, TrainSummary
 
 LOST = Result(
@@ -20,11 +21,12 @@ LOST = Result(
     seconds=Seconds(),
     train=TrainSummary(),
     ranks=(),
-    first_error=FirstError(rank=None, node="gpu-1", message="the node was lost"),
+    first_error=FirstError(rank=None, node="gpu-1", message="lost", reason=Reason.NODE_LOST),
     cost_usd=0.0,
     dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
+    reason=Reason.NODE_LOST,
 )
-STOPPED = replace(LOST, status="stopped", first_error=None)
+STOPPED = replace(LOST, status="stopped", first_error=None, reason=Reason.STOPPED)
 
 
 def test_failed_as_before_keeps_failure_of_lost_node() -> None:
@@ -34,5 +36,5 @@ def test_failed_as_before_keeps_failure_of_lost_node() -> None:
 def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
     assert failed_as_before(None, STOPPED) == STOPPED
     assert failed_as_before(STOPPED, STOPPED) == STOPPED
-    well = replace(STOPPED, status="succeeded", exit_code=0)
+    well = replace(STOPPED, status="succeeded", exit_code=0, reason=None)
     assert failed_as_before(LOST, well) == well

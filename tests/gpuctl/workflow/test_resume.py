@@ -17,6 +17,7 @@ from gpuctl.workflow.training.request import TrainRequest, machines_of
 from gpuctl.workflow.training.restarts import blames_a_machine, in_vain, what_failed
 from gpuctl.workflow.training.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
+from inventories.ended import Reason
 from inventories.machine import Inventory, Machine
 from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 from inventories.store import ClusterFolder, Store
@@ -396,6 +397,12 @@ def test_machines_of_omits_unreachable_machines() -> None:
         names(answering=there, min_nodes=3, nnodes=9)
 
 
+def error(rank: int | None, node: str, said: str) -> FirstError:
+    """A rank's own error, or the loss of a node."""
+    reason = Reason.NODE_LOST if rank is None else Reason.EXIT_CODE
+    return FirstError(rank=rank, node=node, message=said, reason=reason, detail=said)
+
+
 FAILED = Result(
     run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
     nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
@@ -404,9 +411,9 @@ FAILED = Result(
         RankResult(rank=1, local_rank=0, node="gpu-1", exit_code=3),
         RankResult(rank=2, local_rank=0, node="gpu-2", exit_code=-15),
     ),
-    first_error=FirstError(rank=1, node="gpu-1", message=f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
+    first_error=error(1, "gpu-1", f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
 )  # fmt: skip
-LOST = replace(FAILED, exit_code=None, first_error=FirstError(rank=None, node="gpu-1", message="lost"))
+LOST = replace(FAILED, exit_code=None, first_error=error(None, "gpu-1", "lost"))
 
 
 def test_what_failed_describes_failure_in_one_line() -> None:
@@ -423,7 +430,7 @@ def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Re
         rank=ranks[0] if one else None,
         node=f"gpu-{ranks[0]}" if one else None,
         message=f"rank {gave_up} waited in vain",
-        reason="waited_in_vain",
+        reason=Reason.HUNG,
         ranks=ranks,
     )
     return replace(FAILED, run=run, exit_code=code, first_error=error)
@@ -438,7 +445,7 @@ def test_blames_a_machine_is_true_for_lost_machine_only() -> None:
 
 def again(result: Result, rank: int | None, node: str, message: str) -> Result:
     """The next run, which failed like this."""
-    return replace(result, run=NEXT.run, first_error=FirstError(rank=rank, node=node, message=message))
+    return replace(result, run=NEXT.run, first_error=error(rank, node, message))
 
 
 BOOM = f"boom in runs/{NEXT.run}"

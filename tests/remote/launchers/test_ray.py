@@ -433,7 +433,7 @@ def test_ray_driver_exit_code_is_that_of_the_first_node(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
         assert part.wait(timeout=20) == 7
-    assert not (run_dir / "failure").exists()
+    assert not (run_dir / "reason.json").exists()
 
 
 def killed(process: "subprocess.Popen[bytes]") -> None:
@@ -457,7 +457,7 @@ def going_on(run_dir: Path, *ranks: int) -> "Iterator[list[subprocess.Popen[byte
             killed(worker)
 
 
-RAY_ENDED = "Ray ended here during the run: "
+RAY_ENDED = {"reason": "ray_ended", "detail": "it said nothing"}
 DRIVER = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
@@ -470,7 +470,7 @@ def test_ray_end_fails_the_part_of_the_node(tmp_path: Path, node_ray: NodeRay, d
         killed(ranks[0])
         assert part.wait(timeout=20) == 1
         assert ranks[1].poll() is None
-    assert (run_dir / "failure").read_text() == RAY_ENDED + "it said nothing"
+    assert json.loads((run_dir / "reason.json").read_text()) == RAY_ENDED
     record = record_of(run_dir, 2)
     assert record["exit_code"] is None
     assert record["ended_at"]
@@ -481,7 +481,7 @@ def test_ray_end_is_named_as_cause_of_a_failed_driver(tmp_path: Path, node_ray: 
     fails = f"import os, signal; os.kill({node_ray.raylet}, signal.SIGKILL); raise SystemExit(7)"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", fails) as part:
         assert part.wait(timeout=20) in (7, 1), "either is seen first"
-    assert (run_dir / "failure").read_text() == RAY_ENDED + "it said nothing"
+    assert json.loads((run_dir / "reason.json").read_text()) == RAY_ENDED
 
 
 def test_ray_keeper_killed_does_not_end_the_run(tmp_path: Path, node_ray: NodeRay) -> None:
@@ -492,7 +492,7 @@ def test_ray_keeper_killed_does_not_end_the_run(tmp_path: Path, node_ray: NodeRa
         wait_for(lambda: not daemons.running(node_ray.folder), what="the keeper's end")
         subprocess.run([sys.executable, "-c", WORKER, str(run_dir), "2", "0"], check=True)
         assert part.wait(timeout=20) == 0
-    assert not (run_dir / "failure").exists()
+    assert not (run_dir / "reason.json").exists()
 
 
 @pytest.mark.parametrize("ray_ends", [True, False])
@@ -506,7 +506,7 @@ def test_ray_end_is_recorded_even_during_a_stop(tmp_path: Path, node_ray: NodeRa
         part.terminate()
         os.kill(part.pid, signal.SIGCONT)
         assert part.wait(timeout=20) == 128 + signal.SIGTERM
-    assert (run_dir / "failure").exists() == ray_ends
+    assert (run_dir / "reason.json").exists() == ray_ends
     assert record_of(run_dir, 2)["ended_at"], "it is looked at once more"
 
 

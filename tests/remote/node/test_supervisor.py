@@ -10,7 +10,7 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from remote.node.runs.supervisor import NOT_OUR_STOP
+from remote.node import reasons
 
 LAUNCH = """
 import json, os, signal, sys
@@ -34,10 +34,10 @@ json.dump(supervisor.wait_for_end(run_dir, 30), sys.stdout)
 
 
 @pytest.mark.parametrize(
-    ("hook", "stopped", "failure"), [("stop", True, None), ("shut_down", False, NOT_OUR_STOP)]
+    ("hook", "stopped", "reason"), [("stop", True, reasons.STOPPED), ("shut_down", False, reasons.SHUT_DOWN)]
 )
 def test_run_stopped_during_launch_is_recorded_as_started(
-    tmp_path: Path, hook: str, stopped: bool, failure: str | None
+    tmp_path: Path, hook: str, stopped: bool, reason: str
 ) -> None:
     run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
     argv = [shutil.which("sh"), "-c", "sleep 60", str(tmp_path)]
@@ -48,5 +48,5 @@ def test_run_stopped_during_launch_is_recorded_as_started(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     ended = json.loads(done.stdout)
-    assert (ended["running"], ended["stopped"], ended["failure"]) == (False, stopped, failure)
+    assert (ended["running"], ended["stopped"], ended["ended"]) == (False, stopped, {"reason": reason})
     assert not processes_with(str(tmp_path))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from inventories.ended import Ended, Reason
 from remote.errors import BadAnswer
 from remote.runs.state import record_of_end
 
@@ -17,8 +18,14 @@ def test_record_of_end_keeps_the_nodes_answer() -> None:
         3,
         1790000000.5,
     )
-    unknown = record_of_end("gpu-0", "torchrun", {"running": False, "exit_code": None, "failure": "killed"})
-    assert (unknown.exit_code, unknown.ended_at, unknown.failure) == (None, None, "killed")
+    unknown = record_of_end(
+        "gpu-0", "torchrun", {"running": False, "exit_code": None, "ended": {"reason": "rebooted"}}
+    )
+    assert (unknown.exit_code, unknown.ended_at, unknown.failure) == (
+        None,
+        None,
+        Ended(reason=Reason.REBOOTED),
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,6 +40,9 @@ def test_record_of_end_keeps_the_nodes_answer() -> None:
         {"stopped_at": -1.0},
         {"stopped": "no"},
         {"failure": ["disk full"]},
+        {"ended": "disk full"},
+        {"ended": {"reason": "tired"}},
+        {"ended": {"reason": "disk_full", "free_bytes": "none"}},
     ],
 )
 def test_record_of_end_refuses_impossible_values(wrong: dict[str, Any]) -> None:

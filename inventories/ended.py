@@ -1,0 +1,104 @@
+"""What ended a rank, a node's part in a run, or a run: a reason of a closed set, with its facts.
+
+Records hold these values. Sentences are made from them where they are shown (`remote/reasons.py`) and never read.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """What ended it."""
+
+    # A rank.
+    EXIT_CODE = "exit_code"
+    """It ended by itself, with another status than 0."""
+    SIGNAL = "signal"
+    """A signal that asks for nothing: it was killed, or it crashed."""
+    TERMINATED = "terminated"
+    """SIGTERM, SIGINT or SIGHUP: somebody asked it to end."""
+    OUT_OF_MEMORY = "out_of_memory"
+    MODULE_NOT_FOUND = "module_not_found"
+    THREAD_AT_EXIT = "thread_at_exit"
+    """A library's thread was still at work when Python ended."""
+    NOT_STARTED = "not_started"
+    """Its program could not be started. Also a node's."""
+    LOST_PEER = "lost_peer"
+    """Another rank was gone."""
+    TIMED_OUT = "timed_out"
+    """It gave up waiting for others."""
+    HUNG = "hung"
+    """Others gave up waiting for it."""
+    ENDED_EARLY = "ended_early"
+    """Others gave up waiting for it, as it had ended well."""
+    UNKNOWN = "unknown"
+    """It is gone, and nobody saw its exit status."""
+
+    # A node's part in a run.
+    LAUNCHER_ENDED = "launcher_ended"
+    """The launcher failed; no rank explains it."""
+    RAY_ENDED = "ray_ended"
+    RAY_LATE = "ray_late"
+    """Ray did not start a rank in time."""
+    DISK_FULL = "disk_full"
+    SHUT_DOWN = "shut_down"
+    """SIGTERM that is not gpuctl's: the machine was shut down, or somebody on it ended the run."""
+    REBOOTED = "rebooted"
+    RUNNER_KILLED = "runner_killed"
+    NO_RECORD = "no_record"
+    """The run was never started there, or its folder is gone."""
+    NODE_FAILED = "node_failed"
+    """The node refused to start it, and said why."""
+    NODE_LOST = "node_lost"
+    """The connection broke, and no other could be made."""
+    NODE_SILENT = "node_silent"
+    """It can be logged in to, and nothing more."""
+    UNREACHABLE = "unreachable"
+    """No connection could be made at all."""
+    BAD_ANSWER = "bad_answer"
+    """What it sends can't be understood."""
+    MACHINE_REMOVED = "machine_removed"
+
+    # gpuctl ended it.
+    STOPPED = "stopped"
+    """A person asked for it."""
+    RESIZED = "resized"
+    """More machines can take part in an elastic job."""
+    PEER_FAILED = "peer_failed"
+    """Another node's part had failed."""
+
+    TOLD = "told"
+    """A record of the release before has a sentence only."""
+
+
+STOPS = frozenset({Reason.STOPPED, Reason.RESIZED, Reason.PEER_FAILED})
+"""gpuctl ended it: no failure."""
+WAITED_FOR = frozenset({Reason.TIMED_OUT, Reason.HUNG, Reason.ENDED_EARLY})
+"""Ranks gave up waiting for others; of a run, where it is not always known for which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A reason and its facts; which of them there are depends on the reason."""
+
+    reason: Reason
+    exit_code: int | None = None
+    """Negative: ended by that signal; from 129 on as a shell reports it. None: not known."""
+    rank: int | None = None
+    """The rank that gave up waiting, or that was not started."""
+    ranks: tuple[int, ...] = ()
+    """Those that were waited for, as far as it is known."""
+    seconds: float | None = None
+    """How long was waited."""
+    free_bytes: int | None = None
+    program: str = ""
+    """What was started: a launcher, or a rank's command."""
+    detail: str = ""
+    """Words of others: the script's, a library's, the system's, SSH's."""
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it."""
+        if self.exit_code is None or 0 <= self.exit_code <= 128 or self.exit_code >= 160:
+            return None
+        return -self.exit_code if self.exit_code < 0 else self.exit_code - 128

@@ -1,0 +1,23 @@
+"""What ended a node's part in a run, as the node itself knows it: some of the reasons of `inventories/ended.py`."""
+
+from typing import Any, Dict
+
+NOT_STARTED = "not_started"
+RAY_ENDED = "ray_ended"
+RAY_LATE = "ray_late"
+DISK_FULL = "disk_full"
+SHUT_DOWN = "shut_down"
+REBOOTED = "rebooted"
+RUNNER_KILLED = "runner_killed"
+NO_RECORD = "no_record"
+STOPPED = "stopped"
+
+
+def ended(reason: str, **facts: object) -> Dict[str, Any]:
+    """A reason and its facts, as they are written."""
+    return dict(facts, reason=reason)
+
+
+def not_started(program: str, error: OSError) -> Dict[str, Any]:
+    """What ended a program that could not be started."""
+    return ended(NOT_STARTED, program=program, detail=error.strerror or str(error))
