@@ -9,7 +9,7 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from enum import Enum, EnumType
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -59,9 +59,9 @@ def plain(value: object) -> Json:
 def from_json(cls: type[T], data: object, source: str, *, rebuild: str = "") -> T:
     """The dataclass `cls` out of what `to_json` made of it.
 
-    Keys that have a default may be missing, and a class that has `of_older` reads what the release before wrote.
-    Raises CorruptFile, which names `source`, the key, what was
-    found and what belongs there, and ends with `rebuild`, whole sentences that say how to get a new file.
+    Keys that have a default may be missing; a class with `of_older` also reads what the release before wrote. Raises
+    CorruptFile, which names `source`, the key, what was found and what belongs there, and ends with `rebuild`, whole
+    sentences that say how to get a new file.
     """
     try:
         value = _build(cls, data, "")
@@ -111,8 +111,8 @@ class _Mismatch(ValueError):
 def _build(cls: Any, data: object, where: str) -> object:  # noqa: ANN401 (a type)
     if not isinstance(data, dict):
         raise _wrong(where, "an object", data)
-    if hasattr(cls, "of_older"):
-        data = cls.of_older(data)
+    data = cls.of_older(data) if hasattr(cls, "of_older") else data
+    assert isinstance(data, dict)
     hints = get_type_hints(cls)
     fields = {_key(field): field for field in dataclasses.fields(cls)}
     for key in data:
@@ -148,11 +148,12 @@ def _value(hint: object, data: object, where: str) -> object:
         return {key: _value(args[1], item, _join(where, key)) for key, item in data.items()}
     if dataclasses.is_dataclass(hint):
         return _build(hint, data, where)
-    if isinstance(hint, EnumType):
-        known = [member.value for member in hint]
-        if data not in known:
-            raise _wrong(where, "one of " + ", ".join(map(repr, known)), data)
-        return hint(data)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        try:
+            return hint(data)
+        except ValueError:
+            known = ", ".join(repr(member.value) for member in hint)
+            raise _wrong(where, f"one of {known}", data) from None
     return _scalar(hint, data, where)
 
 

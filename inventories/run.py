@@ -1,6 +1,5 @@
 """Runs: what was launched (`run.json`) and what came of it (`result.json`)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -193,7 +192,7 @@ class FirstError:
         return self.reason in WAITED_FOR
 
     @classmethod
-    def of_older(cls, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    def of_older(cls, document: dict[str, Any]) -> dict[str, Any]:
         """A document of the release before, as one of this: its reasons were null and `waited_in_vain`."""
         reason = document.get("reason")
         if reason is None:
@@ -328,7 +327,7 @@ class NodeRecord:
         return self.ended if self.ended is not None and self.ended.reason not in STOPS else None
 
     @classmethod
-    def of_older(cls, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    def of_older(cls, document: dict[str, Any]) -> dict[str, Any]:
         """A document of the release before, as one of this: it told by a sentence, `failure`, what failed."""
         if "failure" not in document:
             return document

@@ -57,10 +57,9 @@ _OF_RANKS = frozenset(
 def _of_node(ended: Ended) -> str:
     """Of a node that failed, where neither its launcher nor a rank did."""
     match ended.reason:
-        case Reason.DISK_FULL if ended.free_bytes is None:
-            return ended.detail
         case Reason.DISK_FULL:
-            return f"the disk is full ({ended.free_bytes // 1024} kB free)"
+            free = ended.free_bytes
+            return ended.detail if free is None else f"the disk is full ({free // 1024} kB free)"
         case Reason.SHUT_DOWN:
             return "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
         case Reason.REBOOTED:

@@ -137,13 +137,13 @@ def which_began(ends: Sequence[End]) -> End | None:
         suspects = _of_echoes(suspects, ranks)
     head_failed = any(end.head and end.reason is not Reason.LAUNCHER_ENDED for end in nodes)
 
-    def suspicion(end: End) -> tuple[float, float, int]:
+    def suspicion(end: End) -> tuple[float, tuple[float, bool, int]]:
         level: float = SUSPICION[end.reason]
         if end.reason is Reason.RAY_ENDED and head_failed and not end.head:
             level = _RAY_FOLLOWS
         if end.rank is not None and end.own_error and (end.stopped or end.reason is Reason.TERMINATED):
             level = DYING
-        return (level, end.at, -1 if end.rank is None else end.rank)
+        return (level, _when(end))
 
     return min([*suspects, *nodes], key=suspicion, default=None)
 
@@ -163,7 +163,8 @@ def _by_themselves(ranks: Sequence[End]) -> list[End]:
     def follows(end: End) -> bool:
         """Whether it was ended as another rank had given up waiting."""
         after = waited is not None and end.at >= waited.at
-        return after and (end.killed or end.reason is Reason.UNKNOWN) and not end.own_error
+        killed = end.reason is Reason.UNKNOWN or (end.reason is Reason.SIGNAL and end.killed)
+        return after and killed and not end.own_error
 
     return [end for end in own if end.reason is not Reason.TERMINATED and not follows(end)]
 

@@ -1,0 +1,112 @@
+"""One sentence for each reason, from its facts."""
+
+import pytest
+
+from inventories.ended import STOPS, Ended, Reason
+from remote.node import reasons as on_a_node
+from remote.reasons import sentence
+
+R = Reason
+MEMORY = "running out of memory is the usual cause"
+SENTENCES: list[tuple[Ended, str]] = [
+    (Ended(reason=R.EXIT_CODE, exit_code=3, detail="ValueError: no"), "exit status 3: ValueError: no"),
+    (Ended(reason=R.EXIT_CODE, exit_code=200), "exit status 200"),
+    (Ended(reason=R.SIGNAL, exit_code=-9), f"killed by SIGKILL; {MEMORY}"),
+    (Ended(reason=R.SIGNAL, exit_code=137), f"exit status 137 (SIGKILL); {MEMORY}"),
+    (Ended(reason=R.SIGNAL, exit_code=-11, detail="Fatal"), "killed by SIGSEGV: Fatal"),
+    (Ended(reason=R.TERMINATED, exit_code=-15), "killed by SIGTERM"),
+    (Ended(reason=R.TERMINATED, exit_code=143, detail="bye"), "exit status 143 (SIGTERM): bye"),
+    (
+        Ended(reason=R.OUT_OF_MEMORY, exit_code=1, detail="CUDA out of memory."),
+        "exit status 1: CUDA out of memory.",
+    ),
+    (
+        Ended(reason=R.MODULE_NOT_FOUND, exit_code=1, detail="No module named 'x'"),
+        "exit status 1: No module named 'x'",
+    ),
+    (
+        Ended(reason=R.THREAD_AT_EXIT, exit_code=-6, detail="terminate called"),
+        "killed by SIGABRT: terminate called; if its work was done, a thread of torch's gloo was still at it when "
+        "Python ended: end the script with os._exit(0)",
+    ),
+    (
+        Ended(reason=R.NOT_STARTED, program="my-train", detail="No such file or directory"),
+        "my-train could not be started: No such file or directory",
+    ),
+    (Ended(reason=R.LOST_PEER, exit_code=1, detail="Broken pipe"), "exit status 1: Broken pipe"),
+    (
+        Ended(reason=R.TIMED_OUT, rank=0, detail="Timed out"),
+        "every rank waited for others until its time was over: the network between them fails, or they are not in "
+        "the same operation; rank 0 waited in vain (Timed out)",
+    ),
+    (
+        Ended(reason=R.HUNG, rank=0, ranks=(1,), detail="Timed out"),
+        "hung, or was far behind: rank 0 waited for it in vain (Timed out)",
+    ),
+    (
+        Ended(reason=R.HUNG, rank=0, ranks=(1, 2, 3), detail="Timed out"),
+        "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain (Timed out)",
+    ),
+    (
+        Ended(reason=R.ENDED_EARLY, rank=0, ranks=(1,), detail="Timed out"),
+        "had ended: rank 0 waited for it in vain (Timed out)",
+    ),
+    (Ended(reason=R.UNKNOWN), f"killed, it is not known by what; {MEMORY}"),
+    (
+        Ended(reason=R.LAUNCHER_ENDED, program="torchrun", exit_code=2),
+        "torchrun ended by itself: exit status 2",
+    ),
+    (
+        Ended(reason=R.LAUNCHER_ENDED, program="torchrun"),
+        "torchrun ended, and its exit status is not known",
+    ),
+    (Ended(reason=R.RAY_ENDED, detail="killed"), "Ray ended here during the run: killed"),
+    (
+        Ended(reason=R.RAY_LATE, rank=3, seconds=300.0),
+        "Ray did not start rank 3 here within 300 s: others may use what it has (gpuctl ray stop ends them, too)",
+    ),
+    (Ended(reason=R.DISK_FULL, free_bytes=12_288), "the disk is full (12 kB free)"),
+    (Ended(reason=R.DISK_FULL, detail="gpu-0: the disk is full."), "gpu-0: the disk is full."),
+    (
+        Ended(reason=R.SHUT_DOWN),
+        "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run",
+    ),
+    (Ended(reason=R.REBOOTED), "the machine was rebooted during the run"),
+    (Ended(reason=R.RUNNER_KILLED), "the runner was killed from outside"),
+    (Ended(reason=R.NO_RECORD, detail="/r"), "the run was never started here, or its folder /r is gone"),
+    (Ended(reason=R.NODE_FAILED, detail="gpu-0: no."), "gpu-0: no."),
+    (
+        Ended(reason=R.NODE_LOST, seconds=25.0, detail="closed; gpu-0: refused."),
+        "the node was lost and could not be reached again within 25 s: closed; gpu-0: refused.",
+    ),
+    (
+        Ended(reason=R.NODE_SILENT, seconds=41.2),
+        "the node was lost: it can be logged in to, but has said nothing for 41 s. Its disk may hang, its memory be "
+        "used up, or large packets be lost on the way.",
+    ),
+    (Ended(reason=R.UNREACHABLE, detail="gpu-0: refused."), "gpu-0: refused."),
+    (Ended(reason=R.BAD_ANSWER, detail="gpu-0: sent 'x'."), "gpu-0: sent 'x'."),
+    (
+        Ended(reason=R.MACHINE_REMOVED),
+        "the machine was removed or replaced before the run's end could be brought back",
+    ),
+    (Ended(reason=R.STOPPED), "stopped"),
+    (Ended(reason=R.RESIZED), "stopped, as more machines can take part"),
+    (Ended(reason=R.PEER_FAILED), "stopped, as another node had failed"),
+    (Ended(reason=R.TOLD, detail="as it was told"), "as it was told"),
+]
+
+
+@pytest.mark.parametrize(("ended", "text"), SENTENCES, ids=lambda value: getattr(value, "reason", ""))
+def test_sentence_says_what_ended_it(ended: Ended, text: str) -> None:
+    assert sentence(ended) == text
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert {ended.reason for ended, _ in SENTENCES} == set(Reason)
+
+
+def test_a_node_gives_reasons_that_are_known() -> None:
+    given = {value for name, value in vars(on_a_node).items() if name.isupper()}
+    assert given < set(Reason)
+    assert given & STOPS == {Reason.STOPPED}
