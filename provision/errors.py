@@ -26,6 +26,8 @@ Wrong input is `inventories.errors.InvalidInput` here as well, with two of its k
 `AddressUnknown` (cloud.planning.caller_address) and `NotAccepted` (oci.images.marketplace).
 """
 
+from collections.abc import Sequence
+
 
 class ProvisionError(Exception):
     """Base of the family. The message is one or more whole sentences that say what to do next."""
@@ -77,10 +79,14 @@ class LeftBehind(ProvisionError):
 class CloudError(ProvisionError):
     """A cloud's answer to one call. `code` is the cloud's own word for it, such as `VcpuLimitExceeded`."""
 
-    def __init__(self, message: str, *, operation: str = "", code: str = "") -> None:
+    def __init__(
+        self, message: str, *, operation: str = "", code: str = "", named: Sequence[str] = ()
+    ) -> None:
+        """`named`: what the cloud's own message names, limits or ids, where it is nowhere else."""
         super().__init__(message)
         self.operation = operation
         self.code = code
+        self.named = tuple(named)
 
 
 class Capacity(CloudError):

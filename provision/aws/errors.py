@@ -104,6 +104,9 @@ CODE_HINTS: Mapping[str, str] = {
 """Where more can be said than `HINTS` does."""
 
 
+_INSTANCES = re.compile(r"\bi-[0-9a-f]{8,17}\b")
+
+
 def kind_of(code: str, status: int) -> type[CloudError]:
     """What an error is, by AWS's code for it, else by the HTTP status."""
     if code in CODES:
@@ -124,7 +127,8 @@ def translate(response: Mapping[str, Any], *, service: str, operation: str, regi
     hint = CODE_HINTS.get(code, HINTS.get(kind, "")).format(
         service=service.replace("-", ""), operation=operation
     )
-    return kind(f"{text} {hint}".rstrip(), operation=operation, code=code)
+    named = _INSTANCES.findall(_told(told))
+    return kind(f"{text} {hint}".rstrip(), operation=operation, code=code, named=named)
 
 
 def _told(told: Mapping[str, Any]) -> str:

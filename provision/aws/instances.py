@@ -1,6 +1,5 @@
 """Instances: listing, launching and ending them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -101,7 +100,7 @@ def _terminate(api: Api, ids: Sequence[str]) -> None:
         api.call("terminate_instances", again=True, InstanceIds=list(ids))
     except Gone as error:
         # AWS ends none of a batch if one of it is not there.
-        left = [i for i in ids if i not in set(re.findall(r"\bi-[0-9a-f]{8,17}\b", str(error)))]
+        left = [i for i in ids if i not in error.named]
         if left and len(left) < len(ids):
             _terminate(api, left)
         elif left:

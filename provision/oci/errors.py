@@ -5,6 +5,7 @@ the service said, never what was sent.
 """
 
 import re
+from collections.abc import Sequence
 
 import oci
 
@@ -50,6 +51,7 @@ _LISTS_OF_ONE = frozenset(
 )
 """Lists of what one thing has: here a 404 is about that thing."""
 
+_LIMITS = re.compile(r"limits were exceeded: ([\w-]+(?:, [\w-]+)*)")
 _NO_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
 # Said of one availability domain: another one may have it, or leave room for it.
 _NOT_HERE = re.compile(r"^shape \S+ not found|in this availability domain", re.IGNORECASE)
@@ -124,7 +126,8 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
         message = f"OCI failed at {_title(operation)} ({error.status} {error.code}): {said}"
     else:
         message = asked
-    return kind(message, operation=operation, code=str(error.code or error.status))
+    code = str(error.code or error.status)
+    return kind(message, operation=operation, code=code, named=_limits(said))
 
 
 def from_message(code: str, message: str, operation: str) -> CloudError:
@@ -134,7 +137,14 @@ def from_message(code: str, message: str, operation: str) -> CloudError:
             f"OCI has none of these machines there now: {message}", operation=operation, code=code
         )
     kind = Quota if BY_CODE.get(code) is Quota else CloudError
-    return kind(f"The launch failed: {message}", operation=operation, code=code)
+    named = _limits(message)
+    return kind(f"The launch failed: {message}", operation=operation, code=code, named=named)
+
+
+def _limits(said: str) -> Sequence[str]:
+    """The limits that OCI says are exceeded."""
+    found = _LIMITS.search(said)
+    return found[1].split(", ") if found else ()
 
 
 def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudError]:

@@ -4,7 +4,6 @@ The limits of machines with GPUs are counted by availability domain, and the ref
 the domain.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from provision.cloud.records import Offer, Zone
 from provision.errors import BadCredentials, Capacity, CloudError, Quota
 from provision.oci.api import Api
 from provision.parallel import run_all
-
-_NAMES = re.compile(r"limits were exceeded: ([\w-]+(?:, [\w-]+)*)")
 
 
 def units(offer: Offer, count: int) -> int:
@@ -47,14 +44,12 @@ def available(api: Api, limit: str, zone: str) -> int | None:
 
 def refused(api: Api, error: Quota, room: Mapping[str, Any] | None) -> CloudError:
     """What a refusal of a launch means: Capacity where another domain has room for all of it, else `error`."""
-    found = _NAMES.search(str(error))
-    if found is None or room is None or error.code != "LimitExceeded":
+    if not error.named or room is None or error.code != "LimitExceeded":
         return error
-    names = found[1].split(", ")
     for zone in room["elsewhere"]:
-        if _has_room(api, names, zone, room["needed"]):
+        if _has_room(api, error.named, zone, room["needed"]):
             return Capacity(
-                f"The limit {found[1]} is reached in this availability domain; {zone} has room.",
+                f"The limit {', '.join(error.named)} is reached in this availability domain; {zone} has room.",
                 operation=error.operation,
                 code=error.code,
             )

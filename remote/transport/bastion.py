@@ -19,7 +19,8 @@ from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport import host_keys
 from remote.transport.agent import Client, complaint
 from remote.transport.host_keys import USER_CONFIG
-from remote.transport.retry import HungUp, hung_up, retry_hang_ups
+from remote.transport.paramiko_errors import hung_up, no_key_to_offer
+from remote.transport.retry import HungUp, retry_hang_ups
 from remote.transport.tcp import open_tcp
 
 KEEPALIVE_S = 10
@@ -153,7 +154,7 @@ def _log_in(client: Client, way: Way, stream: socket.socket, where: str, timeout
         ) from error
     except (paramiko.AuthenticationException, paramiko.SSHException, OSError, EOFError, ValueError) as error:
         refused = isinstance(error, paramiko.AuthenticationException)
-        if refused or "No authentication methods" in str(error):
+        if refused or no_key_to_offer(error):
             offered = ", ".join(map(str, way.key_files)) or "the keys of your agent and of ~/.ssh"
             raise AuthenticationFailed(
                 f"{where}: it did not accept {offered} for {way.user}: {error}. Load the key into your agent "

@@ -16,7 +16,8 @@ from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport.agent import Client, complaint
 from remote.transport.host_keys import find_keys, host_pattern
-from remote.transport.retry import HungUp, hung_up
+from remote.transport.paramiko_errors import hung_up, no_key_to_offer, no_pinned_key
+from remote.transport.retry import HungUp
 
 if TYPE_CHECKING:
     from remote.transport.tunnel import Tunnel
@@ -90,12 +91,12 @@ def _connect(
             f"{where}: the host did not accept {offered}: {error}.{complaint()}"
         ) from error
     except (paramiko.SSHException, InvalidTag, OSError, EOFError) as error:
-        if "not found in known_hosts" in str(error):
+        if no_pinned_key(error):
             raise HostKeyRejected(
                 f"{where}: no host key is pinned for {pattern} in {known_hosts}. "
                 "Run `gpuctl up` again to pin it."
             ) from error
-        if "No authentication methods available" in str(error):
+        if no_key_to_offer(error):
             raise AuthenticationFailed(
                 f"{where}: there is no key to offer: your agent has none, and ~/.ssh neither. "
                 f"Name one in the inventory with ansible_ssh_private_key_file.{complaint()}"

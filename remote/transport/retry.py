@@ -21,11 +21,6 @@ class HungUp(Unreachable):
     """The server closed the connection before its banner."""
 
 
-def hung_up(error: Exception) -> bool:
-    """Whether what paramiko raised means that: it names the stage, and the end of the stream is its cause."""
-    return "banner" in str(error) and isinstance(error.__context__, (EOFError, ConnectionError))
-
-
 def retry_hang_ups(connect: Callable[[], Value], *, deadline_s: float) -> Value:
     """Call `connect` again while it raises HungUp; after the deadline, raise Unreachable."""
     limit = time.monotonic() + deadline_s

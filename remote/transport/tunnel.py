@@ -13,6 +13,7 @@ from inventories.jump import Jump, read_jump
 from inventories.machine import Machine
 from remote.errors import RemoteError, Unreachable
 from remote.transport.bastion import connect_bastion
+from remote.transport.paramiko_errors import channel_timed_out
 from remote.transport.tcp import DEAD_PEER_S
 
 ASK_EVERY_S = 10.0
@@ -176,7 +177,7 @@ def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> 
             "firewall does not let the jump host in: see `gpuctl status`."
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        late = "Timeout" in str(error)
+        late = channel_timed_out(error)
         what = f"no answer of {there} within {timeout_s:.0f} s" if late else f"its connection broke: {error}"
         raise Unreachable(
             f"{here}{what}. A firewall drops the packets, or the machine is off: see `gpuctl status`."
