@@ -29,7 +29,7 @@ class RunNode:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a person asked for, as far as a run that goes on from this one takes it over."""
+    """What a person asked for, as far as a run that resumes this one takes it over."""
 
     project: str | None = None
     """The folder on this computer whose files were sent. None: the built-in job's own."""
@@ -46,6 +46,28 @@ class RunOptions:
     pip: tuple[str, ...] = ()
     requirements: str | None = None
     wheels: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What counts of a run's checkpoints, in one place."""
+
+    files: int
+    bytes: int
+    newest: str
+    """Name of the newest one's file."""
+    written_ns: int
+    """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeganWith:
+    """The checkpoints that a run began with."""
+
+    run: str
+    """The run that wrote them: the one that was resumed, or one that it resumed itself."""
+    nodes: dict[str, Checkpoints]
+    """Node → what its ranks found there. A node that is missing was given none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +91,9 @@ class Run:
     """The phases that were over when the record was written: connect, prepare, preflight, launch."""
     hourly_usd: float | None = None
     resumed_from: str | None = None
-    """The run that this one goes on from: it found that one's checkpoints, if there were any."""
+    """The run that this one resumes, if that left checkpoints or not."""
+    began_with: BeganWith | None = None
+    """None: with no checkpoints, or the record is of an older gpuctl."""
     options: RunOptions | None = None
     """None: not known, the record is of an older gpuctl."""
 
@@ -80,7 +104,7 @@ class Run:
 
     @property
     def searched(self) -> bool:
-        """Whether it was a search, whose trials leave no checkpoints to go on from."""
+        """Whether it was a search, whose trials leave no checkpoints to resume from."""
         return self.script.startswith("tune ")
 
     @property
@@ -268,9 +292,11 @@ class Result:
     usage: RunUse | None = None
     """None: not known."""
     resumed_from: str | None = None
-    """The run that this one goes on from. None: it started from the beginning."""
+    """The run that this one resumes. None: it started from the beginning."""
     reason: Reason | None = None
     """What ended it. None: it succeeded, goes on, or it is not known."""
+    checkpoints: dict[str, Checkpoints] = field(default_factory=dict)
+    """Node → the checkpoints that it left, where they were brought here. What any other node left is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

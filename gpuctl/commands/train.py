@@ -1,7 +1,7 @@
 """`gpuctl train`: run a script, a module or the built-in job on the cluster."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,6 +22,9 @@ from gpuctl.options import (
 from gpuctl.variables import variable
 from remote.launchers import LAUNCHERS
 
+if TYPE_CHECKING:
+    from gpuctl.workflow.job import Job
+    from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
     "--max-restarts", "--dry-run",
@@ -144,10 +147,7 @@ def command(
 
     Ctrl-C stops the run on every node; a second one does not wait for its end.
     """
-    from gpuctl.workflow.training import train_plan as dry
-    from gpuctl.workflow.training.request import TrainRequest, built_in_help, check_device, why_missing
-    from gpuctl.workflow.training.restarts import WRONG_OPTIONS, train_to_the_end
-    from gpuctl.workflow.training.resume import way_on
+    from gpuctl.workflow.training.request import TrainRequest, built_in_help, check_device
 
     min_nodes, max_nodes = _nnodes(nnodes)
     request = TrainRequest(
@@ -187,11 +187,22 @@ def command(
             f"note: {' '.join(sorted(taken))} after the script is the script's; gpuctl's own go before it"
         )
     if dry_run:
-        document = dry.train(app, request)
+        from gpuctl.workflow.training.train_plan import show_launch
+
+        document = show_launch(app, request)
         if app.options.json:
             app.output.json(document)
         return 0
-    result, interrupted = train_to_the_end(app, request)
+    from gpuctl.workflow.training.train import train
+
+    return _report(app, train(app, request))
+
+
+def _report(app: App, job: "Job") -> int:
+    """Show what came of a job, and return the command's exit status."""
+    from gpuctl.workflow.job import WRONG_OPTIONS
+
+    result, interrupted = job.result, job.interrupted
     if app.options.json:
         app.output.json(result)
     elif result.status == "running":
@@ -200,14 +211,23 @@ def command(
         from gpuctl.tables.lists import run_table
 
         app.output.table(run_table(result))
-        for advice in (why_missing(app, result), way_on(app, result)):
-            if advice:
-                app.output.say(advice)
+        if result.status != "succeeded":
+            _advise(app, result)
     if interrupted:
         return 130
     if result.status == "failed" and result.script == "built-in" and result.exit_code == WRONG_OPTIONS:
         return WRONG_OPTIONS
     return 0 if result.status in ("succeeded", "running") else 1
+
+
+def _advise(app: App, result: "Result") -> None:
+    """Say what to do about a run that did not succeed, where that is known."""
+    from gpuctl.workflow.training.request import why_missing
+    from gpuctl.workflow.training.resume import how_to_resume
+
+    for advice in (why_missing(app, result), how_to_resume(app, result)):
+        if advice:
+            app.output.say(advice)
 
 
 def left_behind(run: str, *, interrupted: bool) -> str:

@@ -5,6 +5,7 @@ import io
 import itertools
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,11 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
 
 def csv_text(results: Sequence[Result]) -> str:
     """The table as text, with a head; its last column has the script's arguments."""
-    rows = [_flat(to_json(result)) | {"args": shlex.join(args_of(result))} for result in results]
+    # Each node's files are in the JSON alone: a column a node would make no table.
+    rows = [
+        _flat(to_json(replace(result, checkpoints={}))) | {"args": shlex.join(args_of(result))}
+        for result in results
+    ]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")

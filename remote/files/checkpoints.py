@@ -1,12 +1,11 @@
-"""What a run left to go on from: where it lies, and how it comes to the node on which the next run looks for it."""
+"""Checkpoints on nodes: what each has of a run, and how they get to the node on which the next run looks for them."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inventories.run import Run, RunNode
+from inventories.run import Checkpoints, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files.pull import take_in
 from remote.files.receive import Intake
@@ -19,18 +18,6 @@ from remote.shared.constants import PLACED_CHECKPOINTS
 
 PLACED_WITHIN_S = 3600.0
 """A node may have to copy them from one of its disks to another."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoints:
-    """What counts of a run's checkpoints, in one place."""
-
-    files: int
-    bytes: int
-    newest: str
-    """Name of the newest one's file."""
-    written_ns: int
-    """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
 
 
 def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
@@ -72,7 +59,7 @@ def discard(node: Node, target: RunNode) -> None:
 def bring(
     node: Node, run: Run, intake: Intake, *, newest: bool = False, window_bytes: int | None = None
 ) -> None:
-    """Bring what a node has of `run`, or what is needed to go on from the `newest`. In chunks.
+    """Bring what a node has of `run`, or what is needed to resume from the `newest`. In chunks.
 
     `window_bytes` as `Node.converse` takes it. Raises NodeFailed where it is not all of it.
     """

@@ -1,4 +1,4 @@
-"""A copy here of what a run that goes on has to go on from, so that it outlives its node.
+"""A copy here of the newest checkpoints of a run that goes on, so that they outlive their node.
 
 What is here is replaced as a whole or not at all, and never once the run's end is under way, which brings its own.
 Nothing that goes wrong here harms the run: it is noted once, and the next checkpoints are tried.
@@ -10,11 +10,10 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from inventories.errors import InventoryError
-from inventories.run import Run
+from inventories.run import Checkpoints, Run
 from inventories.store import RunFolder
 from remote.errors import BadAnswer, RemoteError
 from remote.files import checkpoints
-from remote.files.checkpoints import Checkpoints
 from remote.files.receive import Intake
 from remote.runs.observer import Observer
 from remote.runs.run_files import incoming, keep_checkpoints
@@ -133,7 +132,7 @@ def too_large(node: str, size: int) -> str:
     """The sentence for a set over the limit."""
     return (
         f"{node}: checkpoints of {size / 1e6:.0f} MB are not brought here while the run goes on, as they are more "
-        f"than {MAX_MIRROR_BYTES / 1e6:.0f} MB: if {node} is lost, the next run goes on from older ones that can be "
+        f"than {MAX_MIRROR_BYTES / 1e6:.0f} MB: if {node} is lost, the next run resumes from older ones that can be "
         "reached, or starts from the beginning."
     )
 

@@ -57,7 +57,7 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     assert process.returncode == 130, err
     result = json.loads(out)
     assert (result["run"], result["resumed_from"], result["nnodes"]) == (second.name, folder.name, 1)
-    line = f"goes on from {newest.name} of run {folder.name} on 1 node"
+    line = f"resumes from {newest.name} of run {folder.name} on 1 node"
     older = ", with what was brought here; default-0, which does not answer, may have newer ones"
     [said] = [said for said in err.splitlines() if said.startswith("restart 1 of 1: ")]
     assert line in said
@@ -76,7 +76,7 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
         f"Run {folder.name} may have left newer checkpoints on default-0, which does not answer"
         in refused.err
     )
-    assert "go on from what was brought here of it all the same" in refused.err
+    assert "resume from what was brought here of it all the same" in refused.err
     inventory = two_hosts.home / "clusters" / "default" / "inventory.yaml"
     ranks = iter((1, 0))
     inventory.write_text(re.sub(r"rank: \d+", lambda _: f"rank: {next(ranks)}", inventory.read_text()))

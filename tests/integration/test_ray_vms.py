@@ -175,7 +175,7 @@ def test_ray_run_names_lost_host_and_restarts_without_it(gpuctl: Gpuctl, net: Ne
     done = end_of(process)
     assert done.status == 130
     assert (done.json["resumed_from"], done.json["world_size"]) == (run, 1)
-    assert "goes on from step-" in done.err
+    assert "resumes from step-" in done.err
 
     worker.power_on()
     worker.wait_for_boot()

@@ -243,7 +243,7 @@ def test_resume_gives_first_nodes_checkpoint_to_every_rank(two_hosts: Gpuctl) ->
     second = two_hosts.ok("train", "--resume", "--json", "every.py", "nothing,0")
     run = second.json["run"]
     assert second.json["nnodes"] == 2
-    assert f"run {run} (every.py) goes on from ck.pt of run " in second.err
+    assert f"run {run} (every.py) resumes from ck.pt of run " in second.err
     # A run that failed before it wrote one is passed over, with its arguments; also where all of it moved.
     give_ranks(two_hosts, 1, 0)
     failed = two_hosts("train", "--resume", "--json", "--", "--bad", "nothing,0,0")
@@ -268,7 +268,7 @@ def test_max_restarts_restarts_after_killed_rank(two_hosts: Gpuctl) -> None:
     assert said[0].startswith(
         f"restart 1 of 3: run {runs[0]['run']} failed (rank 1 on default-1: killed by SIGKILL"
     )
-    assert f"run {result['run']} (my.py) goes on from step-" in said[0]
+    assert f"run {result['run']} (my.py) resumes from step-" in said[0]
     assert not processes_with("my.py", str(two_hosts.home))
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.training.collect import conclude
-from gpuctl.workflow.training.launch import interrupts_go_to
+from gpuctl.workflow.training.launch import interrupts_go_to, plan_run
 from gpuctl.workflow.training.prepare import send_code
 from gpuctl.workflow.training.request import VISIBLE, TrainRequest
-from gpuctl.workflow.training.run_plan import plan_run
 from inventories.machine import Inventory
 from inventories.run import Result, Run
 from inventories.store import ClusterFolder, RunFolder, Store

@@ -27,13 +27,7 @@ from gpuctl.workflow.benchmarks.runs import Ready, measure
 from gpuctl.workflow.cluster.unprepared import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import (
-    TrainRequest,
-    check_device,
-    machines_of,
-    what_to_install,
-    what_to_run,
-)
+from gpuctl.workflow.training.request import TrainRequest, check_device, machines_of, project_of
 from inventories.machine import Inventory
 from inventories.run import RunStatus
 from inventories.store import ClusterFolder
@@ -103,8 +97,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
     )
     check_device(train_request)
     machines = machines_of(inventory, train_request)
-    script, tree, destination = what_to_run(app, train_request, inventory)
-    wanted = what_to_install(train_request, tree, machines, app.output.say)
+    project = project_of(app, train_request, inventory, machines)
     with ExitStack() as held:
         with open_view(app.output, logs=False) as view:
             # Held to the end: no other run may share the machines with a measurement.
@@ -118,9 +111,9 @@ def bench(app: App, request: BenchRequest) -> Bench:
                 folder,
                 inventory,
                 nodes,
-                tree,
-                destination,
-                wanted,
+                project.tree,
+                project.destination,
+                project.wanted,
                 on_cpu=train_request.on_cpu,
                 wished=request.env,
             )
@@ -142,7 +135,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
             machines=machines,
             nodes=nodes,
             prepared=prepared,
-            script=script,
+            script=project.script,
             request=train_request,
         )
         status, failure, measured = measure(ready, layouts, request.repeats)

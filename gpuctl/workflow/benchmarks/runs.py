@@ -15,11 +15,10 @@ from gpuctl.run_results.metrics import event
 from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, repetition_of
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
-from gpuctl.workflow.training.launch import see_through
+from gpuctl.workflow.job import what_failed
+from gpuctl.workflow.training.launch import Launch, plan_run, see_through
 from gpuctl.workflow.training.prepare import Prepared
 from gpuctl.workflow.training.request import TrainRequest
-from gpuctl.workflow.training.restarts import what_failed
-from gpuctl.workflow.training.run_plan import plan_run
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
@@ -135,10 +134,16 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     with open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
-        launches = service.launches(run, script, known, ready.prepared.code, request.rank_env)
-        result, interrupted = see_through(
-            Quiet(view), ready.folder, folder, run, nodes, launches, began=began
+        launch = Launch(
+            run=run,
+            folder=folder,
+            cluster=ready.folder,
+            nodes=nodes,
+            commands=service.launches(run, script, known, ready.prepared.code, request.rank_env),
+            began=began,
         )
+        quiet = Quiet(view)
+        result, interrupted = see_through(quiet, launch, launch.watch(quiet))
     if result.status != "succeeded":
         if interrupted:
             raise KeyboardInterrupt

@@ -89,14 +89,14 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
     search = asked.document(metric, words)
-    result, interrupted = train(app, replace(request, launcher="ray", search=search))
+    job = train(app, replace(request, launcher="ray", search=search))
     return Tuned(
-        result=result,
+        result=job.result,
         words=words,
         metric=metric,
         mode=asked.mode,
-        trials=ranked(read_trials(Path(result.dir)), asked.mode),
-        interrupted=interrupted,
+        trials=ranked(read_trials(Path(job.result.dir)), asked.mode),
+        interrupted=job.interrupted,
     )
 
 

@@ -45,20 +45,20 @@ def taken(spec: Spec) -> Spec:
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
     """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
-    from provision.registry import infer, load
+    from provision.registry import check_name, infer, load
 
     had = provider_name(folder)
     if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
         spec = replace(spec, provider=had)
     name = infer(spec)
-    provider = load(name, folder)
+    check_name(name)
     if had is not None and name != had:
         raise RefusedPlan(
             f"The cluster {folder.name} is of provider {had}, not {name}. Remove it first (gpuctl down --cluster "
             f"{folder.name}), or make a new one beside it, with the same options: gpuctl up --cluster "
             f"{_free(folder, name).name} …"
         )
-    return provider
+    return load(name, folder)
 
 
 def provider_name(folder: ClusterFolder) -> str | None:

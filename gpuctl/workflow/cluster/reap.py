@@ -246,9 +246,8 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        files = CloudState(
-            app.store.cluster(DEFAULT_CLUSTER)
-        )  # the network's locks are beside every cluster's folder
+        # The network's locks are beside every cluster's folder.
+        files = CloudState(app.store.cluster(DEFAULT_CLUSTER))
         try:
             leftovers = reap(
                 chosen.cloud,

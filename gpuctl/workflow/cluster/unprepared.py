@@ -1,6 +1,7 @@
 """Machines that are there and that no `up` has prepared: it was interrupted, failed, or did not wait."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpuctl.errors import Failed
 from gpuctl.text import for_cluster
@@ -20,29 +21,38 @@ MOST_NAMED = 3
 
 def ready_ids(folder: ClusterFolder) -> frozenset[str]:
     """The ids of the machines that an `up` has called ready."""
-    entries = folder.journal.read()
+    return _ready_in(folder.journal.read())
+
+
+def _ready_in(entries: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(one for entry in entries if entry["event"] == READY for one in entry["machines"])
 
 
 def setup_steps(folder: ClusterFolder) -> tuple[SetupStep, ...]:
     """The steps that the cluster's new machines run."""
-    entries = [entry for entry in folder.journal.read() if entry["event"] == SETUP]
-    return (
-        tuple(SetupStep(kind=one["kind"], text=one["text"]) for one in entries[-1]["steps"])
-        if entries
-        else ()
-    )
+    return _steps_in(folder.journal.read())
+
+
+def _steps_in(entries: Sequence[Mapping[str, Any]]) -> tuple[SetupStep, ...]:
+    steps = [entry["steps"] for entry in entries if entry["event"] == SETUP]
+    return tuple(SetupStep(kind=one["kind"], text=one["text"]) for one in steps[-1]) if steps else ()
 
 
 def not_set_up(
     folder: ClusterFolder, machines: Sequence[Machine], steps: Sequence[SetupStep]
 ) -> list[Machine]:
     """The machines that have not run these steps; none where there are no steps."""
+    return _lacking(folder.journal.read(), machines, steps)
+
+
+def _lacking(
+    entries: Sequence[Mapping[str, Any]], machines: Sequence[Machine], steps: Sequence[SetupStep]
+) -> list[Machine]:
     if not steps:
         return []
     wanted = digest(steps)
-    entries = [entry for entry in folder.journal.read() if entry["event"] == SET_UP]
-    done = {one for entry in entries if entry["digest"] == wanted for one in entry["machines"]}
+    ran = [entry for entry in entries if entry["event"] == SET_UP and entry["digest"] == wanted]
+    done = {one for entry in ran for one in entry["machines"]}
     return [machine for machine in machines if identity(machine) not in done]
 
 
@@ -65,12 +75,13 @@ def unprepared(folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
     not tell.
     """
     try:
-        if not any(entry["event"] == "up" for entry in folder.journal.read()):
-            return []
-        lacking = {machine.id for machine in not_set_up(folder, machines, setup_steps(folder))}
-        ready = ready_ids(folder) - lacking
+        entries = folder.journal.read()
     except InventoryError:
         return []  # what is said of it is advice alone
+    if not any(entry["event"] == "up" for entry in entries):
+        return []
+    lacking = {machine.id for machine in _lacking(entries, machines, _steps_in(entries))}
+    ready = _ready_in(entries) - lacking
     return [m.name for m in machines if m.state != "gone" and m.id not in ready]
 
 

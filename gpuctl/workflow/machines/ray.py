@@ -84,17 +84,15 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
         on_ready(f"http://127.0.0.1:{there}")
         Event().wait()
     from remote.errors import PortTaken
-    from remote.sessions.connect import connect
     from remote.transport.forward import forward, wait_until_lost
 
     machine = next(machine for machine in inventory.machines if machine.name == name)
-    node = connect(machine, app.store.cluster(inventory.cluster))
-    try:
-        with forward(node.transport, there, port, usual=USUAL_PORT) as here:
-            on_ready(f"http://127.0.0.1:{here}")
-            wait_until_lost(node.transport)
-    except PortTaken as error:
-        raise Usage(f"{error} Name another with --port, or none: a free one is then found.") from error
-    finally:
-        node.close()
+    with connected(app.store.cluster(inventory.cluster), (machine,)) as nodes:
+        transport = nodes[name].transport
+        try:
+            with forward(transport, there, port, usual=USUAL_PORT) as here:
+                on_ready(f"http://127.0.0.1:{here}")
+                wait_until_lost(transport)
+        except PortTaken as error:
+            raise Usage(f"{error} Name another with --port, or none: a free one is then found.") from error
     raise Failed(f"The connection to {name} was lost, and the way to the dashboard with it. Try again.")

@@ -1,21 +1,18 @@
-"""Where the checkpoints of earlier runs lie, and which of them a run goes on from."""
+"""Where the checkpoints of earlier runs lie, and which of them a run resumes from."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from gpuctl.text import plural
 from gpuctl.workflow.connect import load_inventory
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.run import Checkpoints, Run, RunNode
 from inventories.store import ClusterFolder, Store
-
-if TYPE_CHECKING:
-    from remote.files.checkpoints import Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Location:
     """A machine that may have checkpoints."""
 
     cluster: ClusterFolder
@@ -23,53 +20,53 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Of no other place: clusters may name machines alike."""
+        """Of no other location: clusters may name machines alike."""
         return f"{self.cluster.name}/{self.machine.name}"
 
 
-Picked: TypeAlias = "tuple[Run, Checkpoints, tuple[Place, ...]]"
-"""A run, what there is of its checkpoints, and the places that have them; none: only this computer has."""
+Picked: TypeAlias = tuple[Run, Checkpoints, tuple[Location, ...]]
+"""A run, what there is of its checkpoints, and the machines that have them; none: only this computer has."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """The run that another goes on from, and where its checkpoints lie."""
+class ResumePoint:
+    """The run that another resumes, and where its checkpoints lie."""
 
     run: Run
     source: Run | None
-    """Whose checkpoints are taken: the run's, or those that it went on from itself. None: there are none."""
-    found: "Checkpoints | None" = None
+    """Whose checkpoints are taken: the run's, or those that it resumed itself. None: there are none."""
+    found: Checkpoints | None = None
     """What there is of them."""
-    places: tuple[Place, ...] = ()
+    locations: tuple[Location, ...] = ()
     """Machines that have them. None: they were brought here."""
     answering: frozenset[str] = frozenset()
     """Names of the cluster's machines that were reached."""
     unknown: Run | None = None
     """A later run, or the same, that may have left newer ones on a first node that did not answer."""
-    why: str = ""
-    """For a restart, what it is one for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class CheckpointSurvey:
     """What the machines say of some runs' checkpoints."""
 
     runs: Sequence[Run]
-    places: Mapping[str, Place]
-    found: "Mapping[str, Sequence[Checkpoints | None]]"
-    """Place → what it has of each run; places that could not be asked are missing."""
-    here: "Sequence[Checkpoints | None]"
+    locations: Mapping[str, Location]
+    """Key → machine that was asked."""
+    found: Mapping[str, Sequence[Checkpoints | None]]
+    """Key → what the machine has of each run; those that could not be asked are missing."""
+    here: Sequence[Checkpoints | None]
+    """What this computer has of each run."""
     errors: Mapping[str, str]
-    """Place → why it could not be asked."""
+    """Key → why the machine could not be asked."""
     mirrored: frozenset[str] = frozenset()
     """Ids of runs of which what is here was brought while they went on: their first nodes may have newer ones."""
 
     def answering(self, cluster: ClusterFolder) -> frozenset[str]:
         """Names of the cluster's machines that were asked and told."""
-        asked = (self.places[key] for key in self.found)
-        return frozenset(place.machine.name for place in asked if place.cluster == cluster)
+        asked = (self.locations[key] for key in self.found)
+        return frozenset(there.machine.name for there in asked if there.cluster == cluster)
 
-    def only(self, wanted: Collection[str]) -> "Survey":
+    def only(self, wanted: Collection[str]) -> "CheckpointSurvey":
         """What they say of those of the runs whose ids are wanted."""
         kept = [at for at, run in enumerate(self.runs) if run.run in wanted]
         return replace(
@@ -82,7 +79,7 @@ class Survey:
     def wrote(self) -> frozenset[str]:
         """Ids of the runs but for those that wrote none themselves: what is there of one is what was placed for it.
 
-        Where the run that one went on from is not among these, or a node that does not answer may have more of it,
+        Where the run that one resumed is not among these, or a node that does not answer may have more of it,
         it counts as one that wrote.
         """
         runs = {run.run: at for at, run in enumerate(self.runs)}
@@ -96,29 +93,29 @@ class Survey:
                 idle.add(run.run)
         return frozenset(runs).difference(idle)
 
-    def _on_nodes(self, at: int) -> "dict[str, Checkpoints]":
-        """Place → what it has of a run, for those that have any."""
+    def _on_nodes(self, at: int) -> dict[str, Checkpoints]:
+        """Key → what the machine has of a run, for those that have any."""
         return {key: said for key, runs in self.found.items() if (said := runs[at]) is not None}
 
-    def _known(self, at: int) -> "list[Checkpoints]":
+    def _known(self, at: int) -> list[Checkpoints]:
         """What there is of a run, what counts first."""
         here = self.here[at]
         return [*self._on_nodes(at).values(), *([] if here is None else [here])]
 
-    def pick(self) -> "Picked | None":
+    def pick(self) -> Picked | None:
         """The first run of which there are any."""
         for at, run in enumerate(self.runs):
             if known := self._known(at):
-                return run, known[0], tuple(self.places[key] for key in self._on_nodes(at))
+                return run, known[0], tuple(self.locations[key] for key in self._on_nodes(at))
         return None
 
     def unknown(self) -> tuple[Run, str] | None:
         """The first run that may have newer ones than those to pick on a first node that did not answer, and why."""
         asked = list(self.runs)
         if (picked := self.pick()) is not None:
-            source, _, places = picked
+            source, _, locations = picked
             del asked[asked.index(source) :]
-            if not places and source.run in self.mirrored:
+            if not locations and source.run in self.mirrored:
                 asked.append(source)
         for run in asked:
             if error := self.errors.get(f"{run.cluster}/{run.nodes[0].name}"):
@@ -126,8 +123,8 @@ class Survey:
         return None
 
 
-def _is_copy(run: Run, one: "Checkpoints", before: "Checkpoints") -> bool:
-    """Whether the newest of a run is that of the one it went on from.
+def _is_copy(run: Run, one: Checkpoints, before: Checkpoints) -> bool:
+    """Whether the newest of a run is that of the one it resumed.
 
     Copies keep their times, but for those that were brought here. The built-in job names each by its step, and never
     writes one anew.
@@ -135,13 +132,13 @@ def _is_copy(run: Run, one: "Checkpoints", before: "Checkpoints") -> bool:
     return one.newest == before.newest and (run.built_in or one.written_ns == before.written_ns)
 
 
-def survey(
+def survey_checkpoints(
     store: Store,
     own: ClusterFolder,
     runs: Sequence[Run],
     *,
     unfinished: Mapping[str, Sequence[RunNode]] | None = None,
-) -> Survey:
+) -> CheckpointSurvey:
     """Ask every machine of the cluster at once, and the first nodes of runs of other clusters.
 
     `unfinished`: name of a machine of the cluster `own` → its parts of runs of which it did not tell how they ended;
@@ -153,10 +150,10 @@ def survey(
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 
-    places = [Place(cluster=own, machine=machine) for machine in load_inventory(own).machines]
-    places += _of_other_clusters(store, own, runs)
+    locations = [Location(cluster=own, machine=machine) for machine in load_inventory(own).machines]
+    locations += _of_other_clusters(store, own, runs)
 
-    def one(there: Place) -> "list[Checkpoints | None]":
+    def one(there: Location) -> list[Checkpoints | None]:
         node = connect(there.machine, there.cluster)
         try:
             for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
@@ -165,10 +162,10 @@ def survey(
         finally:
             node.close()
 
-    outcomes = fan_out(one, {there.key: there for there in places})
-    return Survey(
+    outcomes = fan_out(one, {there.key: there for there in locations})
+    return CheckpointSurvey(
         runs=runs,
-        places={there.key: there for there in places},
+        locations={there.key: there for there in locations},
         found={outcome.node: outcome.value for outcome in outcomes if outcome.value is not None},
         here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
         errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
@@ -176,38 +173,38 @@ def survey(
     )
 
 
-def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) -> list[Place]:
+def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) -> list[Location]:
     """The first nodes of runs that took place elsewhere, of clusters that are still there."""
-    places: dict[str, Place] = {}
+    locations: dict[str, Location] = {}
     for run in runs:
         cluster = store.cluster(run.cluster)
         if cluster.name == own.name or not cluster.exists():
             continue
         for machine in cluster.load().machines:
             if machine.name == run.nodes[0].name:
-                there = Place(cluster=cluster, machine=machine)
-                places[there.key] = there
-    return list(places.values())
+                there = Location(cluster=cluster, machine=machine)
+                locations[there.key] = there
+    return list(locations.values())
 
 
-def has_them(earlier: Earlier, run: Run, node: str) -> bool:
-    """Whether a node of the run has the checkpoints itself."""
-    return f"{run.cluster}/{node}" in {place.key for place in earlier.places}
+def has_them(point: ResumePoint, run: Run, node: str) -> bool:
+    """Return whether a node of the run has the checkpoints itself."""
+    return f"{run.cluster}/{node}" in {there.key for there in point.locations}
 
 
-def goes_on(earlier: Earlier, run: Run) -> str:
-    """`run B (my.py) goes on from step-000040.pt of run A on 1 node`, and what a person would not expect of it."""
+def resume_line(point: ResumePoint, run: Run) -> str:
+    """Return `run B (my.py) resumes from step-000040.pt of run A on 1 node`, and what may surprise about it."""
     what = f"run {run.run} ({run.script})"
-    where = plural(len(run.nodes), "node") + _other_ranks(earlier.source or earlier.run, run)
-    if earlier.source is None or earlier.found is None:
-        nothing = f"no checkpoint of run {earlier.run.run} is in reach"
-        return f"{what} starts from the beginning on {where}: {nothing}{_unknown(earlier, 'some')}"
-    line = f"{what} goes on from {earlier.found.newest} of run {earlier.source.run} on {where}"
-    if not earlier.places:
+    where = plural(len(run.nodes), "node") + _other_ranks(point.source or point.run, run)
+    if point.source is None or point.found is None:
+        nothing = f"no checkpoint of run {point.run.run} is in reach"
+        return f"{what} starts from the beginning on {where}: {nothing}{_unknown(point, 'some')}"
+    line = f"{what} resumes from {point.found.newest} of run {point.source.run} on {where}"
+    if not point.locations:
         line += ", with what was brought here"
-    elif not has_them(earlier, run, run.nodes[0].name):
-        line += f", brought from {earlier.places[0].machine.name}"
-    return line + _unknown(earlier, "newer ones")
+    elif not has_them(point, run, run.nodes[0].name):
+        line += f", brought from {point.locations[0].machine.name}"
+    return line + _unknown(point, "newer ones")
 
 
 def _other_ranks(before: Run, run: Run) -> str:
@@ -220,11 +217,11 @@ def _other_ranks(before: Run, run: Run) -> str:
     return f"{ranks} (the global batch changes with them unless --global-batch-size is given)"
 
 
-def _unknown(earlier: Earlier, what: str) -> str:
-    run = earlier.unknown
+def _unknown(point: ResumePoint, what: str) -> str:
+    run = point.unknown
     if run is None:
         return ""
     lost = run.nodes[0].name
-    if run == earlier.source:
+    if run == point.source:
         return f"; {lost}, which does not answer, may have {what}"
     return f"; run {run.run} may have left {what} on {lost}, which does not answer"

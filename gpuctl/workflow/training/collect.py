@@ -10,7 +10,7 @@ from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
 from inventories.ended import Ended, Reason
 from inventories.machine import Machine
-from inventories.run import NodeRecord, Result, Run, Seconds
+from inventories.run import Checkpoints, NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _result(
     """The result of what is in the run's folder."""
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
-    return summarise(
+    result = summarise(
         run,
         read_rank_records(folder, run.nodes),
         records,
@@ -81,6 +81,18 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
+    return replace(result, checkpoints=_checkpoints(run, folder))
+
+
+def _checkpoints(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
+    """Node → the checkpoints that it left, where these are here as they were at the run's end."""
+    from remote.files.checkpoints import in_folder
+    from remote.runs.run_files import mirrored_path
+
+    if mirrored_path(folder).exists():
+        return {}
+    found = in_folder(folder.checkpoints_path, run)
+    return {} if found is None else {run.nodes[0].name: found}
 
 
 def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:

@@ -1,24 +1,31 @@
 """`train --nnodes MIN:MAX`: machines that come while a run goes on are made ready, and then taken in.
 
 The ranks of a run are fixed. To take machines in it ends at its next checkpoint, so that hardly a step is lost, and
-another goes on with them. What can go wrong with a machine goes wrong before that, while the run is still at work.
+another resumes with them. What can go wrong with a machine goes wrong before that, while the run is still at work.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpuctl.view import View
+from gpuctl.workflow.cluster.unprepared import not_set_up, setup_steps
 from gpuctl.workflow.connect import connected
-from inventories.ended import Reason
+from gpuctl.workflow.job import Job
+from gpuctl.workflow.training.prepare import Prepared, prepare
+from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.errors import InventoryError, Locked
 from inventories.machine import Inventory, Machine
-from inventories.run import Run, RunNode
+from inventories.run import Run
 from inventories.store import ClusterFolder
+from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.launchers import Service
     from remote.runs.monitor import Watch
     from remote.sessions.session import Node
 
@@ -34,38 +41,48 @@ SETTLE_S = 30.0
 
 Key: TypeAlias = tuple[str, str, int]
 """Of a machine, also where another gets its name: name, host, port."""
-MakeReady: TypeAlias = 'Callable[[Inventory, "Mapping[str, Node]", Machine], None]'
-"""Gets connections to the machines at work and to the one that is to join them, and which that is.
-
-Raises RemoteError where it can't take part.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Going:
-    """A run that goes on, and what there is to be done with more machines."""
+class Setup:
+    """What the machines of a run were made ready for, and what one more has to be."""
+
+    view: View
+    project: Project
+    prepared: Prepared
+    service: "Service"
+    """What starts the ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveRun:
+    """A run that goes on, and that machines may join."""
 
     run: Run
     watch: "Watch"
     machines: Sequence[Machine]
     """Those at work."""
-    make_ready: MakeReady
-    takes_part: "Callable[[Node], bool] | None"
-    """Tells whether a machine at work still is, where others join while the run goes on. None: it ends for them."""
-    say: Callable[[str], None]
+    setup: Setup
+    job: Job
+    """Its job, before this run."""
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """Tells people something."""
+        return self.setup.view.note
 
 
-class Growth:
-    """Looks out for more machines, for all runs of a command, one after the other."""
+class ElasticScaler:
+    """Looks out for more machines, for all runs of a job, one after the other."""
 
-    def __init__(self, folder: ClusterFolder, *, most: int, python: str | None) -> None:
-        """`most`: so many machines at most take part. `python`: their interpreter; None: each one's own."""
+    def __init__(self, folder: ClusterFolder, request: TrainRequest) -> None:
         self._folder = folder
-        self._most = most
-        self._python = python
+        self._request = request
         self._over = Event()
         self._thread: Thread | None = None
-        self._going: Going | None = None
+        self._active: ActiveRun | None = None
+        self._facts: dict[str, Facts] = {}
+        """Of the machines at work in the active run, and of those that were made ready to join it."""
         self._ready: Sequence[Machine] = ()
         self._at_it = ""
         """Name of the machine that is being made ready."""
@@ -74,38 +91,27 @@ class Growth:
         self._said: set[str] = set()
         self._ask_at = 0.0
         """The monotonic time from which the machines at work are asked again whether they still are."""
-        self.barred: frozenset[str] = frozenset()
-        """Names of machines with which a run could not begin though they were ready: they are not tried again."""
-        self.lost: dict[str, list[RunNode]] = {}
-        """Machines that were lost → their parts in the runs, which may be going on there."""
 
     @property
-    def joining(self) -> Sequence[Machine]:
+    def joining(self) -> tuple[str, ...]:
         """The machines for which the run that is over was ended."""
-        return self._ready if self._going is not None and self._going.watch.gave_way else ()
-
-    @property
-    def lost_one(self) -> bool:
-        """Whether the run that is over lost a machine."""
-        records = self._going.watch.records.values() if self._going is not None else ()
-        return any(record.lost or record.reason is Reason.REBOOTED for record in records)
+        gave_way = self._active is not None and self._active.watch.gave_way
+        return tuple(machine.name for machine in self._ready) if gave_way else ()
 
     @contextmanager
-    def during(self, going: Going) -> Iterator[None]:
+    def during(self, active: ActiveRun) -> Iterator[None]:
         """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
         self._over.clear()
-        self._going, self._ready, self._ask_at = going, (), time.monotonic() + ASK_S
+        self._active, self._ready, self._ask_at = active, (), time.monotonic() + ASK_S
+        self._facts = dict(active.setup.prepared.facts)
         self._thread = Thread(
-            target=self._work, args=(going,), daemon=True, name=f"growth of {going.run.run}"
+            target=self._look_out, args=(active,), daemon=True, name=f"elastic scaler of {active.run.run}"
         )
         self._thread.start()
         try:
             yield
         finally:
             self._over.set()
-            for part in going.run.nodes:
-                if part.name in going.watch.lost:
-                    self.lost.setdefault(part.name, []).append(part)
 
     def settle(self, say: Callable[[str], None]) -> None:
         """Wait until nothing is made ready any more."""
@@ -115,47 +121,39 @@ class Growth:
                 say(f"{self._at_it} is still being made ready; it takes part in what follows")
             self._thread.join()
 
-    def bar(self, machines: Sequence[Machine]) -> None:
-        """Leave these machines alone from now on."""
-        self.barred |= {machine.name for machine in machines}
-
-    def _work(self, going: Going) -> None:
-        at_work = list(going.machines)
+    def _look_out(self, active: ActiveRun) -> None:
+        at_work = list(active.machines)
         while not self._over.wait(LOOK_S):
             try:
                 inventory = self._folder.load()
-                if going.takes_part is not None:
-                    at_work = self._those_left(inventory, at_work, going.takes_part)
+                if self._request.drives:
+                    at_work = self._those_left(inventory, at_work)
             except (InventoryError, OSError) as error:
-                self._say_once(going, f"no more machines can be looked for: {error}")
+                self._say_once(active, f"no more machines can be looked for: {error}")
                 continue
-            ready = [
-                machine
-                for machine in self._candidates(inventory, at_work)
-                if self._try(going, at_work, machine)
-            ]
+            candidates = self._candidates(inventory, at_work, active.job.barred)
+            ready = [machine for machine in candidates if self._try(active, at_work, machine)]
             if not ready:
                 continue
             names = ", ".join(machine.name for machine in ready)
-            if going.takes_part is not None:
+            if self._request.drives:
                 at_work += ready
-                going.say(f"{names} can be used from here on")
+                active.say(f"{names} can be used from here on")
                 continue
-            going.say(f"{names} can take part: run {going.run.run} ends at its next checkpoint to go on")
-            if self._wait_for_checkpoint(going):
+            active.say(f"{names} can take part: run {active.run.run} ends at its next checkpoint to go on")
+            if self._wait_for_checkpoint(active):
                 self._ready = ready
-                going.watch.give_way()
+                active.watch.give_way()
             return
 
-    def _those_left(
-        self, inventory: Inventory, at_work: Sequence[Machine], takes_part: "Callable[[Node], bool]"
-    ) -> list[Machine]:
+    def _those_left(self, inventory: Inventory, at_work: Sequence[Machine]) -> list[Machine]:
         """Those at work but for the ones that are gone, and now and then those that say they are not any more.
 
         One that does not answer may be at work.
         """
         from remote.sessions.fanout import fan_out
 
+        takes_part = launcher_of(self._request.mode).takes_part
         there = {_key(machine) for machine in inventory.machines}
         first, *others = (machine for machine in at_work if _key(machine) in there or machine is at_work[0])
         if others and time.monotonic() >= self._ask_at:
@@ -165,7 +163,7 @@ class Growth:
             self._ask_at = time.monotonic() + ASK_S
         return [first, *others]
 
-    def _try(self, going: Going, at_work: Sequence[Machine], machine: Machine) -> bool:
+    def _try(self, active: ActiveRun, at_work: Sequence[Machine], machine: Machine) -> bool:
         """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
         from remote.errors import RemoteError
         from remote.runs.state import stop_on_node
@@ -175,35 +173,77 @@ class Growth:
             with (
                 connected(self._folder, [machine]) as alone,
                 # One that was lost does not keep others out where the run goes on without it.
-                connected(self._folder, at_work, at_least=None if going.takes_part is None else 1) as others,
+                connected(self._folder, at_work, at_least=1 if self._request.drives else None) as others,
                 self._folder.lock("train"),
             ):
                 all_there, self._at_it = True, machine.name
-                for part in self.lost.get(machine.name, ()):
+                for part in active.job.lost.get(machine.name, ()):
                     stop_on_node(alone[machine.name], part)
-                going.make_ready(self._folder.load(), {**others, **alone}, machine)
+                self._make_ready(active, {**others, **alone}, machine)
         except Locked:
             return False  # by an `up` that may be adding some
         except (RemoteError, InventoryError, OSError) as error:
             self._leave_out(machine)
             if all_there:
-                self._say_once(going, f"{machine.name} can't take part yet: {error}")
+                self._say_once(active, f"{machine.name} can't take part yet: {error}")
             return False
         finally:
             self._at_it = ""
-        self.lost.pop(machine.name, None)
         self._tries.pop(_key(machine), None)
         return True
 
-    def _candidates(self, inventory: Inventory, at_work: Sequence[Machine]) -> Sequence[Machine]:
+    def _make_ready(self, active: ActiveRun, nodes: "Mapping[str, Node]", machine: Machine) -> None:
+        """Make a machine ready to join those at work, and have it join what a driver uses.
+
+        Raises RemoteError where it can't take part.
+        """
+        from remote.checks import preflight
+        from remote.errors import NodeFailed
+
+        setup, request, master = active.setup, self._request, active.machines[0]
+        if master.name not in nodes:
+            raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
+        if not_set_up(self._folder, [machine], setup_steps(self._folder)):
+            raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
+        others = {name: node for name, node in nodes.items() if name != machine.name}
+        ready = prepare(
+            setup.view,
+            self._folder,
+            self._folder.load(),
+            {machine.name: nodes[machine.name]},
+            setup.project.tree,
+            setup.project.destination,
+            setup.project.wanted,
+            beside=others,
+            on_cpu=request.on_cpu,
+            wished=request.env,
+        )
+        together = {**{name: self._facts[name] for name in others}, **ready.facts}
+        preflight.check(
+            together,
+            None,
+            master=master,
+            note=active.say,
+            mode=request.mode,
+            wished=request.env,
+            expected=ready.expected,
+        )
+        if request.drives:
+            setup.service.join(nodes, machine, together)
+        self._facts.update(ready.facts)
+
+    def _candidates(
+        self, inventory: Inventory, at_work: Sequence[Machine], barred: Collection[str] = ()
+    ) -> Sequence[Machine]:
         """The machines that may join, by rank."""
-        taken, now = {machine.name for machine in at_work} | self.barred, time.monotonic()
+        taken, now = {machine.name for machine in at_work}.union(barred), time.monotonic()
+        python = self._request.python
         free = [
-            replace(machine, python=self._python) if self._python else machine
+            replace(machine, python=python) if python else machine
             for machine in sorted(inventory.machines, key=lambda machine: machine.rank)
             if machine.name not in taken and self._tries.get(_key(machine), (0, now))[1] <= now
         ]
-        return free[: max(0, self._most - len(at_work))]
+        return free[: max(0, self._request.most_nodes - len(at_work))]
 
     def _leave_out(self, machine: Machine) -> None:
         """Leave a machine alone for a while, which grows."""
@@ -211,12 +251,12 @@ class Growth:
         wait_s = min(AGAIN_S * 2**tries, AGAIN_AT_MOST_S)
         self._tries[_key(machine)] = (tries + 1, time.monotonic() + wait_s)
 
-    def _say_once(self, going: Going, text: str) -> None:
+    def _say_once(self, active: ActiveRun, text: str) -> None:
         if text not in self._said and not self._over.is_set():
             self._said.add(text)
-            going.say(text)
+            active.say(text)
 
-    def _wait_for_checkpoint(self, going: Going) -> bool:
+    def _wait_for_checkpoint(self, active: ActiveRun) -> bool:
         """Return once the run has written one after this call; False where it is over before that.
 
         A script's counts once it was the same in two looks: until then it may be half written. And not while another
@@ -225,17 +265,19 @@ class Growth:
         from remote.errors import RemoteError
         from remote.files import checkpoints
 
-        [first] = [machine for machine in going.machines if machine.name == going.run.nodes[0].name]
-        news: News | None = None
+        [first] = [machine for machine in active.machines if machine.name == active.run.nodes[0].name]
+        progress: NewCheckpoint | None = None
         while not self._over.is_set():
             try:
                 with connected(self._folder, [first]) as nodes:
                     while not self._over.wait(LOOK_S):
-                        [found] = checkpoints.on_node(nodes[first.name], [going.run])
+                        [found] = checkpoints.on_node(nodes[first.name], [active.run])
                         newest = None if found is None else (found.newest, found.written_ns)
-                        if news is None:
-                            news = News(newest, settle_s=0.0 if going.run.built_in else SETTLE_S)
-                        elif news.whole(newest, time.monotonic()) and self._is_free():
+                        if progress is None:
+                            progress = NewCheckpoint(
+                                newest, settle_s=0.0 if active.run.built_in else SETTLE_S
+                            )
+                        elif progress.is_whole(newest, time.monotonic()) and self._is_free():
                             return True
             except RemoteError:
                 self._over.wait(LOOK_S)  # whoever follows the run says what is wrong with the node
@@ -250,7 +292,7 @@ class Growth:
             return False
 
 
-class News:
+class NewCheckpoint:
     """Tells from one look at a run's checkpoints to the next whether there is a new one, as a whole."""
 
     def __init__(self, newest: "tuple[str, int] | None", *, settle_s: float) -> None:
@@ -260,7 +302,7 @@ class News:
         self._since: float | None = None
         """When the first new one was seen."""
 
-    def whole(self, newest: "tuple[str, int] | None", now: float) -> bool:
+    def is_whole(self, newest: "tuple[str, int] | None", now: float) -> bool:
         """Whether what is the newest now is new, and whole. `now`: monotonic."""
         before, self._last = self._last, newest
         if newest is None or newest == self._first:

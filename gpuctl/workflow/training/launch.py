@@ -1,21 +1,27 @@
-"""A planned run on nodes that are ready: started, and seen to its end."""
+"""A run on nodes that are ready: planned, started, and seen to its end."""
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
 from gpuctl.text import plural
 from gpuctl.workflow.training.collect import conclude
+from gpuctl.workflow.training.request import TrainRequest
 from inventories.errors import InventoryError
-from inventories.run import Result, Run
+from inventories.machine import Inventory, Machine
+from inventories.run import Result, Run, RunNode
 from inventories.store import ClusterFolder, RunFolder
 from remote.runs.observer import Observer
+from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.launchers.rank_command import Script
     from remote.runs.monitor import Watch
     from remote.sessions.session import Node
 
@@ -27,33 +33,137 @@ class Stage(Observer, Protocol):
         """Begin a phase."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A planned run, and what is started on its nodes, which are ready."""
+
+    run: Run
+    folder: RunFolder
+    cluster: ClusterFolder
+    nodes: "Mapping[str, Node]"
+    """Connections to the nodes of the run, which stay open."""
+    commands: Mapping[str, dict[str, Any]]
+    """Node → what its supervisor is given: argv, environment, folder."""
+    began: float
+    """Monotonic time since which the run's total is counted."""
+
+    def watch(self, view: Observer, *, mirror: bool = False) -> "Watch":
+        """Return what starts the run and follows it. `mirror`: the newest checkpoints are brought here on the way."""
+        from remote.runs.monitor import Watch
+
+        machines = {name: node.machine for name, node in self.nodes.items()}
+        return Watch(
+            self.run, self.folder, machines, self.cluster, view, gang=True, mirror=mirror, nodes=self.nodes
+        )
+
+
+def plan_run(
+    run_id: str,
+    inventory: Inventory,
+    request: TrainRequest,
+    script: "Script",
+    machines: Sequence[Machine],
+    facts: "Mapping[str, Facts]",
+    started_at: datetime,
+    seconds: Mapping[str, float],
+) -> Run:
+    """Return the run's record: which ranks on which node, and where they meet. Pure.
+
+    A script that drives Ray is one process on the first node; what it starts on the others is its own affair.
+    """
+    parts: list[RunNode] = []
+    first_rank = 0
+    mode, options, drives = request.mode, request.options(), request.drives
+    hourly_usd = _price(inventory, len(machines))
+    if drives:
+        machines, request = machines[:1], replace(request, nproc_per_node=1)
+    for rank, machine in enumerate(machines):
+        fact = facts[machine.name]
+        asked = request.nproc_per_node
+        nproc = asked if isinstance(asked, int) else len(fact.gpus) or 1
+        parts.append(
+            RunNode(
+                name=machine.name,
+                rank=rank,
+                nproc=nproc,
+                first_rank=first_rank,
+                # A home may be shared by all nodes.
+                run_dir=f"{fact.home}/{NODE_FOLDER}/{RUNS}/{run_id}/{machine.name}",
+                host_key=machine.host_key,
+                clock_offset_s=round(fact.clock_offset_s, 3),
+            )
+        )
+        first_rank += nproc
+    port = facts[machines[0].name].free_port or 0  # the preflight refuses a node that has none
+    return Run(
+        run=run_id,
+        cluster=inventory.cluster,
+        mode=mode,
+        script=script.title,
+        args=script.args,
+        nodes=tuple(parts),
+        master_addr=machines[0].private_ip,
+        master_port=port,
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        seconds=rounded(seconds),
+        hourly_usd=hourly_usd,
+        options=options,
+    )
+
+
+def _price(inventory: Inventory, machines: int) -> float | None:
+    """USD an hour of the machines that take part: their share of the cluster's price."""
+    if inventory.hourly_usd is None:
+        return None
+    return inventory.hourly_usd * machines / len(inventory.machines)
+
+
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the phases' times as a run's record has them."""
+    return {name: round(value, 3) for name, value in seconds.items()}
+
+
 def see_through(
     view: Stage,
-    cluster: ClusterFolder,
-    folder: RunFolder,
-    run: Run,
-    nodes: "Mapping[str, Node]",
-    launches: Mapping[str, dict[str, Any]],
+    launch: Launch,
+    watch: "Watch",
     *,
-    began: float,
     detach: bool = False,
-    mirror: bool = False,
     on_started: Callable[[], None] = lambda: None,
-    beside: "Callable[[Watch], AbstractContextManager[None]]" = lambda _: nullcontext(),
 ) -> tuple[Result, bool]:
-    """Start a planned run on its nodes, which are ready, and see it to its end unless `detach`.
+    """Start the ranks and see the run to its end, or leave it alone once they have started (`detach`).
 
-    `nodes` are those of the run; their connections stay open. `began`: monotonic time since which its total is
-    counted. `mirror`: the newest checkpoints are brought here on the way. `beside`: is entered while it is watched.
-    Returns the result, and whether a person interrupted it.
+    `watch`: of this launch. Returns the result, and whether a person interrupted the run.
     """
-    from remote.runs.monitor import Watch
+    run, folder = launch.run, launch.folder
+    ranks = plural(run.world_size, "rank")
 
-    machines = {name: node.machine for name, node in nodes.items()}
-    watch = Watch(run, folder, machines, cluster, view, gang=True, mirror=mirror, nodes=nodes)
-    with interrupts_go_to(watch), beside(watch):
+    def started() -> None:
+        on_started()
+        if not detach:
+            view.phase("train", f"{run.script}: {ranks} at work")
+
+    with interrupts_go_to(watch):
         folder.save_run(run)
-        return _launch(view, folder, run, watch, launches, on_started, detach=detach, began=began)
+        view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
+        mark = time.monotonic()
+        try:
+            watch.go(launches=launch.commands, wait=not detach, on_started=started)
+            launched = max(watch.started_s.values(), default=mark)
+            run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
+            folder.save_run(run)
+            if not detach:
+                view.phase("collect", "bringing the results back")
+            result = conclude(run, folder, watch, launched=launched, began=launch.began)
+        except (OSError, InventoryError) as error:
+            why = str(error).removesuffix(".")
+            raise Failed(
+                f"Run {run.run} can no longer be watched from here: {why}. It goes on by itself: mend that, then "
+                f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
+            ) from error
+        finally:
+            watch.close()
+    return result, watch.interrupts > 0
 
 
 @contextmanager
@@ -64,44 +174,3 @@ def interrupts_go_to(watch: "Watch") -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _launch(
-    view: Stage,
-    folder: RunFolder,
-    run: Run,
-    watch: "Watch",
-    launches: Mapping[str, dict[str, Any]],
-    on_started: Callable[[], None],
-    *,
-    detach: bool,
-    began: float,
-) -> tuple[Result, bool]:
-    """Start the ranks and see the run through, or leave it alone where that was asked for."""
-    where = plural(len(run.nodes), "node")
-    ranks = plural(run.world_size, "rank")
-    view.phase("launch", f"run {run.run}: starting {ranks} on {where}")
-    mark = time.monotonic()
-
-    def started() -> None:
-        on_started()
-        if not detach:
-            view.phase("train", f"{run.script}: {ranks} at work")
-
-    try:
-        watch.go(launches=launches, wait=not detach, on_started=started)
-        launched = max(watch.started_s.values(), default=mark)
-        run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
-        folder.save_run(run)
-        if not detach:
-            view.phase("collect", "bringing the results back")
-        result = conclude(run, folder, watch, launched=launched, began=began)
-    except (OSError, InventoryError) as error:
-        why = str(error).removesuffix(".")
-        raise Failed(
-            f"Run {run.run} can no longer be watched from here: {why}. It goes on by itself: mend that, then "
-            f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
-        ) from error
-    finally:
-        watch.close()
-    return result, watch.interrupts > 0

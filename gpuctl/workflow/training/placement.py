@@ -1,4 +1,4 @@
-"""How the checkpoints of an earlier run get to the nodes that go on from them, and go if nothing is launched."""
+"""How checkpoints get to the nodes of the run that resumes from them, and go again if it is not launched."""
 
 import contextlib
 import shutil
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gpuctl.view import View
 from gpuctl.workflow.connect import connected
-from gpuctl.workflow.training.checkpoints import Earlier, goes_on, has_them
-from inventories.run import Run, RunNode
+from gpuctl.workflow.training.checkpoints import ResumePoint, has_them
+from inventories.run import BeganWith, Run, RunNode
 from inventories.store import ClusterFolder, RunFolder, Store
 
 if TYPE_CHECKING:
@@ -29,21 +29,18 @@ def receivers(run: Run) -> Sequence[RunNode]:
 
 
 def place(
-    view: View,
-    store: Store,
-    nodes: "Mapping[str, Node]",
-    earlier: Earlier,
-    run: Run,
-) -> None:
-    """Bring the checkpoints to where the run's ranks look for them, and say in a line where it goes on from.
+    view: View, store: Store, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
+) -> BeganWith | None:
+    """Bring the checkpoints to where the run's ranks look for them, and return what each node has then.
 
-    To a node that has them nothing travels; to others they come over this computer, file by file. Where they are not
-    placed as a whole on each it raises, and where the run is not launched, whatever the reason, `take_back` is to
-    follow.
+    None: there are none. On a node that has them nothing is copied over the network; to others they come over this
+    computer, file by file. Where they are not placed as a whole on each it raises, and where the run is not launched,
+    whatever the reason, `take_back` is to follow.
     """
-    if earlier.source is not None:
-        _place(view, store.run(earlier.source.run), nodes, earlier, run)
-    view.note(earlier.why + goes_on(earlier, run))
+    if point.source is None or point.found is None:
+        return None
+    _place(view, store.run(point.source.run), nodes, point, run)
+    return BeganWith(run=point.source.run, nodes={part.name: point.found for part in receivers(run)})
 
 
 def take_back(view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", run: Run) -> None:
@@ -87,16 +84,16 @@ def _place(
     view: View,
     folder: RunFolder,
     nodes: "Mapping[str, Node]",
-    earlier: Earlier,
+    point: ResumePoint,
     run: Run,
 ) -> None:
     from remote.files import checkpoints
     from remote.sessions.fanout import fan_out, values
 
-    source = earlier.source
+    source = point.source
     assert source is not None
     targets = {part.name: part for part in receivers(run)}
-    lacking = [name for name in targets if not has_them(earlier, run, name)]
+    lacking = [name for name in targets if not has_them(point, run, name)]
     over = Event()
 
     def one(part: RunNode) -> None:
@@ -110,7 +107,7 @@ def _place(
         else:
             checkpoints.place(node, source, part)
 
-    with _here(folder, earlier, bring=bool(lacking)) as from_here:
+    with _here(folder, point, bring=bool(lacking)) as from_here:
         try:
             values(fan_out(one, targets))
         except BaseException:
@@ -122,25 +119,25 @@ def _place(
 
 
 @contextlib.contextmanager
-def _here(folder: RunFolder, earlier: Earlier, *, bring: bool) -> Iterator[Path]:
+def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
     """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
     from remote.files import checkpoints
     from remote.files.receive import Intake
     from remote.runs.run_files import incoming
 
-    if not (bring and earlier.places):
+    if not (bring and point.locations):
         yield folder.checkpoints_path
         return
-    assert earlier.source is not None
-    there, passing = earlier.places[0], incoming(folder)
+    assert point.source is not None
+    there, passing = point.locations[0], incoming(folder)
     try:
-        told = earlier.found
+        told = point.found
         # Of what the node told just now; a file may have been replaced since.
         most = None if told is None else 2 * told.bytes + SLACK_BYTES
         with connected(there.cluster, [there.machine]) as others:
-            checkpoints.bring(others[there.machine.name], earlier.source, Intake(passing, max_bytes=most))
-        if earlier.found is not None:
-            checkpoints.keep_times(passing, earlier.found)
+            checkpoints.bring(others[there.machine.name], point.source, Intake(passing, max_bytes=most))
+        if point.found is not None:
+            checkpoints.keep_times(passing, point.found)
         yield passing
     finally:
         shutil.rmtree(passing, ignore_errors=True)

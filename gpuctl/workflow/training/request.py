@@ -4,7 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,11 +33,11 @@ class TrainRequest:
     """What a person asked `gpuctl train` for."""
 
     launcher: str | None = None
-    """None: not said; that of the run that it goes on from, else torchrun."""
+    """None: not said; that of the run that it resumes, else torchrun."""
     nnodes: int | None = None
     """None: all machines."""
     min_nodes: int | None = None
-    """With as few machines a run begins or goes on, and with at most `nnodes`. None: exactly `nnodes` take part."""
+    """The fewest machines of an elastic job, `nnodes` being the most. None: exactly `nnodes` take part."""
     nproc_per_node: int | Literal["auto"] | None = None
     """auto, or None for not said: one a GPU, or one where there is none."""
     detach: bool = False
@@ -57,14 +57,12 @@ class TrainRequest:
     project: Path | None = None
     """The folder that is sent. None: the current one."""
     resume: bool = False
-    """Go on from the latest run with checkpoints of its own, of the script that is named, or that ran last."""
+    """Resume the latest run with checkpoints of its own, of the script that is named, or that ran last."""
     resume_from: str | None = None
-    """Go on from this run."""
+    """Resume this run."""
     max_restarts: int = 0
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
-    answering: frozenset[str] | None = None
-    """Names of the machines that can take part. None: all must."""
 
     @property
     def built_in(self) -> bool:
@@ -106,6 +104,11 @@ class TrainRequest:
         return self.min_nodes is not None
 
     @property
+    def continues(self) -> bool:
+        """True: other runs may follow its first, which gpuctl has to stay for."""
+        return self.max_restarts > 0 or self.elastic
+
+    @property
     def most_nodes(self) -> int:
         """As many machines as may take part later on; 0: as many as do now."""
         return (self.nnodes or 0) if self.elastic else 0
@@ -132,12 +135,17 @@ class TrainRequest:
         )
 
 
-def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine]:
-    """The machines that take part: the first `nnodes` by rank, each with the interpreter asked for."""
-    there = [m for m in inventory.machines if request.answering is None or m.name in request.answering]
+def machines_of(
+    inventory: Inventory, request: TrainRequest, usable: Collection[str] | None = None
+) -> Sequence[Machine]:
+    """Return the machines that take part: the first `nnodes` by rank, each with the interpreter asked for.
+
+    `usable`: names of those that can, of which fewer than `nnodes` will do. None: all must.
+    """
+    there = [machine for machine in inventory.machines if usable is None or machine.name in usable]
     least = request.min_nodes or 1
     count = len(there) if request.nnodes is None else request.nnodes
-    if request.elastic or request.answering is not None:
+    if request.elastic or usable is not None:
         count = min(count, len(there))
     if not least <= count <= len(there):
         raise Usage(
@@ -148,8 +156,45 @@ def machines_of(inventory: Inventory, request: TrainRequest) -> Sequence[Machine
     return [replace(m, python=request.python) for m in chosen] if request.python else chosen
 
 
-def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
-    """The script, the files to send, and the folder on the nodes that takes them."""
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """What a request comes to: what is run, with what, and what it needs on a node."""
+
+    script: "Script"
+    tree: "Tree"
+    """The files to send."""
+    destination: str
+    """The folder on a node that takes them."""
+    wanted: "Wanted | None"
+    """What is to be installed. None: the machines' interpreter is used as it is."""
+    mode: str
+    """The launcher's name."""
+    most_nodes: int
+    """As many machines as may take part later on; 0: as many as do now."""
+    on_cpu: bool
+    """True: GPUs are not to be used."""
+    rank_env: Mapping[str, str]
+    """The variables that the ranks are given."""
+
+
+def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
+    """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
+    script, tree, destination = _what_to_run(app, request, inventory)
+    wanted = _what_to_install(request, tree, machines, app.output.say)
+    return Project(
+        script=script,
+        tree=tree,
+        destination=destination,
+        wanted=wanted,
+        mode=request.mode,
+        most_nodes=request.most_nodes,
+        on_cpu=request.on_cpu,
+        rank_env=request.rank_env,
+    )
+
+
+def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
+    """Return the script, the files to send, and the folder on the nodes that takes them."""
     from remote.files.sync import code_folder
     from remote.files.tree import read_tree
     from remote.launchers.rank_command import (
@@ -183,7 +228,7 @@ def what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple
     return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
 
 
-def what_to_install(
+def _what_to_install(
     request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
 ) -> "Wanted | None":
     """What the ranks' environment holds. None: the machines' interpreter is used as it is."""

@@ -1,4 +1,4 @@
-"""`train --resume`: which run to go on from, and what is taken over from it."""
+"""`train --resume`: which run is resumed, from which checkpoints, and what is taken over from it."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.text import for_cluster
-from gpuctl.workflow.training.checkpoints import Earlier, Picked, Survey, survey
+from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
 from gpuctl.workflow.training.runs import latest
 from inventories.errors import InventoryError, NotFound
@@ -16,42 +16,44 @@ from inventories.run import Result, Run, RunNode, RunOptions
 from inventories.store import Store
 
 
-def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, Earlier | None]:
+def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:
     """The request completed by the earlier run that it names, and that run; None where it names none.
 
     Raises NotFound, where there are no checkpoints, or Usage; and Failed where some, or newer ones, may lie on a
     machine that does not answer.
     """
     if request.resume_from:
-        earlier = _named(app, latest(app, request.resume_from).load_run())
+        point = _named(app, latest(app, request.resume_from).load_run())
     elif request.resume:
-        earlier = _latest_of_script(app, request)
+        point = _latest_of_script(app, request)
     else:
         return request, None
-    completed = taken_over(request, earlier.run)
+    completed = taken_over(request, point.run)
     if completed.nodes_asked_for != request.nodes_asked_for:
-        app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {earlier.run.run} was started")
-    return completed, earlier
+        app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {point.run.run} was started")
+    return completed, point
 
 
-def _named(app: App, run: Run) -> Earlier:
-    """A run that a person chose, with its own checkpoints, or those that it went on from."""
-    asked = survey(app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run)))
+def _named(app: App, run: Run) -> ResumePoint:
+    """A run that a person chose, with its own checkpoints, or those that it resumed."""
+    asked = survey_checkpoints(
+        app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run))
+    )
     picked = asked.pick()
     if picked is None:
         raise _nothing(f"Run {run.run} left no checkpoint that can be reached", asked)
-    source, found, places = picked
+    source, found, locations = picked
     newer, error = asked.unknown() or (None, "")
     if newer is not None and not newer == source == run:
         raise Failed(older(source, newer, error))
-    return Earlier(run=run, source=source, found=found, places=places, unknown=newer)
+    return ResumePoint(run=run, source=source, found=found, locations=locations, unknown=newer)
 
 
-def _latest_of_script(app: App, request: TrainRequest) -> Earlier:
+def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     """The latest run of a script that wrote checkpoints: of the one that is named, else of the latest run's."""
     runs = _newest_first(app)
     mine = [run.run for run in runs if same_script(request, run, runs[0])]
-    every = survey(app.store, app.store.cluster(app.options.cluster), runs)
+    every = survey_checkpoints(app.store, app.store.cluster(app.options.cluster), runs)
     candidates = every.only(mine)
     asked = candidates.only(candidates.wrote())
     picked = asked.pick()
@@ -61,13 +63,13 @@ def _latest_of_script(app: App, request: TrainRequest) -> Earlier:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         other = every.only({run.run for run in runs}.difference(mine)).pick()
         raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
-    source, found, places = picked
+    source, found, locations = picked
     if (missed := asked.unknown()) is not None:
         raise Failed(older(source, *missed))
     for run in candidates.runs[: candidates.runs.index(source)]:
         if run not in asked.runs:
             app.output.say(f"run {run.run} is passed over: it wrote no checkpoint of its own")
-    return Earlier(run=source, source=source, found=found, places=places)
+    return ResumePoint(run=source, source=source, found=found, locations=locations)
 
 
 def older(source: Run, newer: Run, error: str) -> str:
@@ -75,13 +77,13 @@ def older(source: Run, newer: Run, error: str) -> str:
     what = "what was brought here of it" if newer == source else f"the older run {source.run}"
     return (
         f"Run {newer.run} may have left newer checkpoints on {newer.nodes[0].name}, which does not answer: {error} "
-        f"Try again when it does, or go on from {what} all the same: "
+        f"Try again when it does, or resume from {what} all the same: "
         f"gpuctl train --resume-from {source.run}"
     )
 
 
-def way_on(app: App, result: Result) -> str:
-    """The line on how to go on from what a run that did not succeed has left here; empty where it left nothing."""
+def how_to_resume(app: App, result: Result) -> str:
+    """Return how to resume from what a run that did not succeed has left here; empty where it left nothing."""
     from remote.files.checkpoints import in_folder
 
     folder = app.store.run(result.run)
@@ -90,11 +92,11 @@ def way_on(app: App, result: Result) -> str:
         or in_folder(folder.checkpoints_path, folder.load_run()) is None
     ):
         return ""
-    return for_cluster("go on from there: gpuctl train --resume", result.cluster)
+    return for_cluster("resume from there: gpuctl train --resume", result.cluster)
 
 
-def after_failure(app: App, failed: str, lost: Mapping[str, Sequence[RunNode]]) -> Earlier:
-    """What a run that failed has left to go on from, and which machines can. Raises SomeNodesFailed where none can.
+def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> ResumePoint:
+    """What a run that is over left to resume from, and which machines can. Raises SomeNodesFailed where none can.
 
     A machine that was lost and is back is first told to end its part of that run. `lost`: name of a machine → its
     parts in earlier runs, which it ends, too.
@@ -102,20 +104,21 @@ def after_failure(app: App, failed: str, lost: Mapping[str, Sequence[RunNode]]) 
     from remote.errors import SomeNodesFailed
     from remote.runs.run_files import read_node_records
 
-    run = app.store.run(failed).load_run()
     cluster = app.store.cluster(app.options.cluster)
     said = {record.node for record in read_node_records(app.store.run(run.run), run.nodes)}
     unfinished = {part.name: [part, *lost.get(part.name, ())] for part in run.nodes if part.name not in said}
-    asked = survey(app.store, cluster, list(_chain(app.store, run)), unfinished={**lost, **unfinished})
+    asked = survey_checkpoints(
+        app.store, cluster, list(_chain(app.store, run)), unfinished={**lost, **unfinished}
+    )
     answering = asked.answering(cluster)
     if not answering:
         raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")
     picked, missed = asked.pick(), asked.unknown()
-    left = Earlier(run=run, source=None, answering=answering, unknown=missed[0] if missed else None)
+    left = ResumePoint(run=run, source=None, answering=answering, unknown=missed[0] if missed else None)
     if picked is None:
         return left
-    source, found, places = picked
-    return replace(left, source=source, found=found, places=places)
+    source, found, locations = picked
+    return replace(left, source=source, found=found, locations=locations)
 
 
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
@@ -209,7 +212,7 @@ def script_path(run: Run) -> str | None:
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:
-    """A run, and those that it went on from, the nearest first, as far as their records can be read."""
+    """A run, and those that it resumed, the nearest first, as far as their records can be read."""
     seen = set()
     while run.run not in seen:
         seen.add(run.run)
@@ -237,7 +240,7 @@ def _newest_first(app: App) -> list[Run]:
     return runs
 
 
-def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> Failed | NotFound:
+def _nothing(who: str, asked: CheckpointSurvey, other: "Picked | None" = None) -> Failed | NotFound:
     """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be asked.
 
     `other`: what a run of another script left.
@@ -249,6 +252,6 @@ def _nothing(who: str, asked: Survey, other: "Picked | None" = None) -> Failed |
     if asked.errors:
         unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
     return (Failed if asked.errors else NotFound)(
-        f"{who}: a run goes on from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on its "
-        f"first node. To start from the beginning, leave out --resume.{unreached}{instead}"
+        f"{who}: a run is resumed from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on "
+        f"its first node. To start from the beginning, leave out --resume.{unreached}{instead}"
     )

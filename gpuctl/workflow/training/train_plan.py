@@ -1,20 +1,25 @@
 """`train --dry-run`: exactly what would be run, set and sent, by the functions that a run uses."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.training.checkpoints import goes_on
+from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
+from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import expected_gpus
-from gpuctl.workflow.training.request import TrainRequest, machines_of, what_to_install, what_to_run
+from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
-from gpuctl.workflow.training.run_plan import plan_run
+from inventories.run import Run
 from remote.launchers import launcher_of
 from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS
+
+if TYPE_CHECKING:
+    from remote.checks.finding import Finding
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -22,89 +27,115 @@ RANK = "RANK"
 """Stands for each rank's own number."""
 
 
-def train(app: App, request: TrainRequest) -> dict[str, Any]:
-    """Ask the nodes for their facts and print the launch; nothing is sent, written or started."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedLaunch:
+    """What `train` would send, start and find wrong."""
+
+    project: Project
+    run: Run
+    point: ResumePoint | None
+    """What it would resume from."""
+    daemons: Mapping[str, Sequence[str]]
+    """Node → what has to run there before the ranks."""
+    nodes: Sequence[Mapping[str, Any]]
+    """What is started on each: node, argv, env, cwd. A variable that may be a secret is None."""
+    findings: "Sequence[Finding]"
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `train --dry-run --json`."""
+        shown = ("node", "problem", "fix", "fatal")
+        return {
+            "cluster": self.run.cluster,
+            "mode": self.run.mode,
+            "script": self.run.script,
+            "resumed_from": self.point.run.run if self.point else None,
+            "nnodes": len(self.run.nodes),
+            "world_size": self.run.world_size,
+            "files": len(self.project.tree.entries),
+            "bytes": self.project.tree.total_bytes,
+            "daemons": [{"node": name, "argv": argv} for name, argv in self.daemons.items()],
+            "nodes": self.nodes,
+            "findings": [{key: getattr(finding, key) for key in shown} for finding in self.findings],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Return the lines for people."""
+        from remote.files.tree import human_bytes
+
+        tree, wanted, run = self.project.tree, self.project.wanted, self.run
+        files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"
+        yield f"send {files}, of {tree.root} to {self.project.destination}"
+        if wanted is not None:
+            where = "on each node, where it is not there, with its Python below"
+            yield f"build an environment of {wanted.source} {where}"
+        if self.point is not None:
+            yield resume_line(self.point, run)
+        yield f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)"
+        for name, argv in self.daemons.items():
+            where = f"unless {launcher_of(run.mode).title} runs there already"
+            yield f"\n{name}, {where} ({{NAME}}: a free port, a folder of its own):"
+            yield f"  {shlex.join(argv)}"
+        for node in self.nodes:
+            yield f"\n{node['node']}:"
+            for key, value in sorted(node["env"].items()):
+                # PATH has $PATH in it.
+                yield f"  {key}={'…' if value is None else value if key == 'PATH' else shlex.quote(value)}"
+            yield f"  {shlex.join(node['argv'])}"
+        for finding in self.findings:
+            yield f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}."
+
+
+def show_launch(app: App, request: TrainRequest) -> dict[str, Any]:
+    """Print what `train` would do, and return it as a document; nothing is sent, written or started."""
+    planned = plan_launch(app, request)
+    for line in planned.lines():
+        app.output.say(line)
+    return planned.document()
+
+
+def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
+    """Ask the nodes for their facts, and plan the launch as `train` does."""
     from remote.checks import facts, preflight
-    from remote.files.tree import human_bytes
     from remote.sessions.fanout import fan_out, values
 
-    request, earlier = resolve(app, request)
+    request, point = resolve(app, request)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
-    script, tree, destination = what_to_run(app, request, inventory)
-    wanted = what_to_install(request, tree, machines, app.output.say)
+    project = project_of(app, request, inventory, machines)
     peers = tuple(machine.private_ip for machine in machines)
     with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:
         machines = [machine for machine in machines if machine.name in nodes]
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
-    if request.on_cpu:
+    if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
-    code = {name: destination.replace("~", fact.home, 1) for name, fact in found.items()}
-    run = plan_run(RUN_ID, inventory, request, script, machines, found, datetime.now(UTC), {})
-    launcher = launcher_of(run.mode)
-    service = launcher.planned(machines, found)
-    launches = service.launches(run, script, found, code, request.rank_env)
-    environments = {name: environment_of(launch) for name, launch in launches.items()}
-    problems = preflight.findings(
-        found,
-        master=machines[0],
-        mode=run.mode,
-        installed=wanted is None,
-        wished=request.env,
-        expected=expected_gpus(inventory, on_cpu=request.on_cpu),
-    )
-    say = app.output.say
-    say(
-        f"send {plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}, of {tree.root} to {destination}"
-    )
-    if wanted is not None:
-        say(
-            f"build an environment of {wanted.source} on each node, where it is not there, with its Python below"
-        )
-    if earlier is not None:
-        say(goes_on(earlier, run))
-    say(f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)")
-    for name, argv in service.daemons.items():
-        say(
-            f"\n{name}, unless {launcher.title} runs there already ({{NAME}}: a free port, a folder of its own):"
-        )
-        say(f"  {shlex.join(argv)}")
-    for name, launch in launches.items():
-        say(f"\n{name}:")
-        for key, value in sorted(environments[name].items()):
-            # A wished value may be a secret; its name is enough to know that it is set.
-            shown = value if key == "PATH" else shlex.quote(value)  # it has $PATH in it
-            say(f"  {key}={'…' if key in request.env else shown}")
-        say(f"  {shlex.join(launch['argv'])}")
-    for finding in problems:
-        say(f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}.")
-    return {
-        "cluster": inventory.cluster,
-        "mode": run.mode,
-        "script": run.script,
-        "resumed_from": earlier.run.run if earlier else None,
-        "nnodes": len(run.nodes),
-        "world_size": run.world_size,
-        "files": len(tree.entries),
-        "bytes": tree.total_bytes,
-        "daemons": [{"node": name, "argv": argv} for name, argv in service.daemons.items()],
-        "nodes": [
-            {
-                "node": name,
-                "argv": launch["argv"],
-                "env": {
-                    key: None if key in request.env else value for key, value in environments[name].items()
-                },
-                "cwd": code[name],
-            }
+    code = {name: project.destination.replace("~", fact.home, 1) for name, fact in found.items()}
+    run = plan_run(RUN_ID, inventory, request, project.script, machines, found, datetime.now(UTC), {})
+    service = launcher_of(run.mode).planned(machines, found)
+    launches = service.launches(run, project.script, found, code, project.rank_env)
+    return PlannedLaunch(
+        project=project,
+        run=run,
+        point=point,
+        daemons=service.daemons,
+        nodes=[
+            {"node": name, "argv": launch["argv"], "env": _shown(launch, request.env), "cwd": code[name]}
             for name, launch in launches.items()
         ],
-        "findings": [
-            {"node": finding.node, "problem": finding.problem, "fix": finding.fix, "fatal": finding.fatal}
-            for finding in problems
-        ],
-    }
+        findings=preflight.findings(
+            found,
+            master=machines[0],
+            mode=run.mode,
+            installed=project.wanted is None,
+            wished=request.env,
+            expected=expected_gpus(inventory, on_cpu=project.on_cpu),
+        ),
+    )
+
+
+def _shown(launch: Mapping[str, Any], secret: Collection[str]) -> dict[str, str | None]:
+    """A node's environment. Values of what the user sets may be secret: that they are set is enough to know."""
+    return {key: None if key in secret else value for key, value in environment_of(launch).items()}
 
 
 def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,17 @@ import pytest
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
 from inventories.ended import Reason
-from inventories.run import FirstError, RankResult, Result, Run, Seconds, Share, StepMs, TrainSummary
+from inventories.run import (
+    Checkpoints,
+    FirstError,
+    RankResult,
+    Result,
+    Run,
+    Seconds,
+    Share,
+    StepMs,
+    TrainSummary,
+)
 from inventories.store import RunFolder
 
 RESULT = Result(
@@ -70,6 +80,11 @@ def test_csv_text_has_a_column_per_metric() -> None:
     names = ("train.metrics.f1", "train.metrics.a,b", "train.judged_on")
     assert [first[name] for name in names] == ["", "", ""]
     assert [second[name] for name in names] == ["0.875", "1.0", "test"]
+
+
+def test_csv_text_has_no_columns_of_checkpoints() -> None:
+    left = {"gpu-0": Checkpoints(files=1, bytes=1, newest="a.pt", written_ns=1)}
+    assert export.csv_text([replace(RESULT, checkpoints=left)]) == export.csv_text([RESULT])
 
 
 def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:

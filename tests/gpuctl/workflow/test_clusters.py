@@ -21,7 +21,7 @@ from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.store import Store
 from provision.cloud.records import CloudCluster, Target
-from provision.cloud.state import CloudFolder
+from provision.cloud.state import CloudState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEGAN = "2026-11-22T10:00:00+00:00"
@@ -237,7 +237,7 @@ def test_clusters_table_bills_no_hourly_cost_for_gone_machines(monkeypatch: pyte
 def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) -> None:
     folder = Store(tmp_path).cluster("lost")
     ending = "2026-11-22T13:30:00+00:00"
-    CloudFolder(folder).save(
+    CloudState(folder).save(
         CloudCluster(
             name="lost", id="0" * 16, owner="me@here", created_at=BEGAN, shape="g5.xlarge",
             target=Target(provider="aws", region="us-east-1"), expires_at=ending,

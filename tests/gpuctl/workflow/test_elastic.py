@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.workflow.training.elastic import Growth, News
+from gpuctl.workflow.training.elastic import ElasticScaler, NewCheckpoint
+from gpuctl.workflow.training.request import TrainRequest
 from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 
@@ -26,47 +27,56 @@ def inventory(*machines: Machine) -> Inventory:
 FOUR = inventory(*(machine(number) for number in (3, 2, 1, 0)))
 
 
-def names(growth: Growth, of: Inventory = FOUR, at_work: tuple[int, ...] = (0,)) -> list[str]:
-    return [one.name for one in growth._candidates(of, [machine(number) for number in at_work])]
+def scaler_for(home: Path, *, most: int, python: str | None = None) -> ElasticScaler:
+    request = TrainRequest(min_nodes=1, nnodes=most, python=python)
+    return ElasticScaler(ClusterFolder(home / "default"), request)
 
 
-def test_growth_offers_idle_machines_by_rank_up_to_maximum(tmp_path: Path) -> None:
-    assert names(Growth(ClusterFolder(tmp_path / "default"), most=9, python=None)) == [
+def names(
+    scaler: ElasticScaler,
+    of: Inventory = FOUR,
+    at_work: tuple[int, ...] = (0,),
+    barred: frozenset[str] = frozenset(),
+) -> list[str]:
+    return [one.name for one in scaler._candidates(of, [machine(number) for number in at_work], barred)]
+
+
+def test_scaler_offers_idle_machines_by_rank_up_to_maximum(tmp_path: Path) -> None:
+    assert names(scaler_for(tmp_path, most=9)) == [
         "gpu-1",
         "gpu-2",
         "gpu-3",
     ]
-    growth = Growth(ClusterFolder(tmp_path / "default"), most=3, python=None)
-    assert names(growth) == ["gpu-1", "gpu-2"]
-    assert names(growth, at_work=(0, 3)) == ["gpu-1"]
-    assert names(growth, at_work=(0, 2, 3)) == []
-    assert names(growth, at_work=(0, 1, 2, 3)) == []
+    scaler = scaler_for(tmp_path, most=3)
+    assert names(scaler) == ["gpu-1", "gpu-2"]
+    assert names(scaler, at_work=(0, 3)) == ["gpu-1"]
+    assert names(scaler, at_work=(0, 2, 3)) == []
+    assert names(scaler, at_work=(0, 1, 2, 3)) == []
 
 
-def test_growth_skips_failed_machine_until_its_address_changes(tmp_path: Path) -> None:
-    growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python=None)
-    growth._leave_out(machine(1))
-    assert names(growth) == ["gpu-2"]
+def test_scaler_skips_failed_machine_until_its_address_changes(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2)
+    scaler._leave_out(machine(1))
+    assert names(scaler) == ["gpu-2"]
     replaced = inventory(machine(0), machine(1, host="127.0.0.9"), machine(2))
-    assert names(growth, replaced) == ["gpu-1"]
-    growth.bar([machine(1)])
-    assert names(growth, replaced) == ["gpu-2"]
+    assert names(scaler, replaced) == ["gpu-1"]
+    assert names(scaler, replaced, barred=frozenset({"gpu-1"})) == ["gpu-2"]
 
 
-def test_growth_backs_off_retries_of_failed_machine(tmp_path: Path) -> None:
-    growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python=None)
+def test_scaler_backs_off_retries_of_failed_machine(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2)
     waits = []
     for _ in range(6):
-        growth._leave_out(machine(1))
-        [(_, until)] = growth._tries.values()
+        scaler._leave_out(machine(1))
+        [(_, until)] = scaler._tries.values()
         waits.append(until)
     apart = [later - sooner for sooner, later in itertools.pairwise(waits)]
     assert apart == pytest.approx([60, 120, 240, 420, 0], abs=5)
 
 
-def test_growth_candidates_use_requested_python(tmp_path: Path) -> None:
-    growth = Growth(ClusterFolder(tmp_path / "default"), most=2, python="/opt/python3")
-    [one] = growth._candidates(FOUR, [machine(0)])
+def test_scaler_candidates_use_requested_python(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2, python="/opt/python3")
+    [one] = scaler._candidates(FOUR, [machine(0)])
     assert one.python == "/opt/python3"
 
 
@@ -84,12 +94,12 @@ OLD, NEW, NEWER = ("a.pt", 1), ("b.pt", 2), ("b.pt", 3)
         (None, 30, [NEW, NEWER, NEW, NEWER], [False, False, False, True]),
     ],
 )
-def test_news_reports_new_checkpoint_once_it_has_settled(
+def test_new_checkpoint_is_whole_once_it_has_settled(
     first: tuple[str, int] | None,
     settle_s: float,
     looks: list[tuple[str, int] | None],
     whole: list[bool],
 ) -> None:
     """A look every 10 s."""
-    news = News(first, settle_s=settle_s)
-    assert [news.whole(newest, 10.0 * at) for at, newest in enumerate(looks)] == whole
+    checkpoint = NewCheckpoint(first, settle_s=settle_s)
+    assert [checkpoint.is_whole(newest, 10.0 * at) for at, newest in enumerate(looks)] == whole

@@ -13,7 +13,7 @@ import pytest
 from node_here import NodeHere
 
 from gpuctl.errors import Failed
-from gpuctl.workflow.training.launch import see_through
+from gpuctl.workflow.training.launch import Launch, see_through
 from inventories.run import Run, RunNode
 from inventories.store import Store
 
@@ -68,13 +68,13 @@ def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Pat
     folder = store.new_run(datetime(2026, 11, 21, tzinfo=UTC))
     run = replace(RUN, run=folder.id)
     (folder.path / "ranks" / "rank-0.json").mkdir(parents=True)  # the record's place is taken
+    launch = Launch(
+        run=run,
+        folder=folder,
+        cluster=store.cluster("default"),
+        nodes={"gpu-0": Begun(tmp_path)},
+        commands={"gpu-0": {}},
+        began=0.0,
+    )
     with pytest.raises(Failed, match=r"rank-0\.json'.*It goes on by itself: .*gpuctl logs -f 20261121-"):
-        see_through(
-            Quiet(),
-            store.cluster("default"),
-            folder,
-            run,
-            {"gpu-0": Begun(tmp_path)},
-            {"gpu-0": {}},
-            began=0.0,
-        )
+        see_through(Quiet(), launch, launch.watch(Quiet()))

@@ -1,4 +1,4 @@
-"""What a run that goes on takes over from the earlier one, the line that says so, and when none is to follow."""
+"""What a run that resumes another takes over from it, the line that says so, and when none is to follow."""
 
 import os
 import signal
@@ -11,17 +11,20 @@ import pytest
 
 from gpuctl import cli
 from gpuctl.errors import Usage
-from gpuctl.workflow.training.checkpoints import Earlier, Place, Survey, goes_on
+from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Location, ResumePoint, resume_line
 from gpuctl.workflow.training.placement import interrupts_held_back, receivers
 from gpuctl.workflow.training.request import TrainRequest, machines_of
-from gpuctl.workflow.training.restarts import blames_a_machine, in_vain, what_failed
 from gpuctl.workflow.training.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
-from inventories.ended import Reason
 from inventories.machine import Inventory, Machine
-from inventories.run import FirstError, RankResult, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.run import (
+    Checkpoints,
+    Run,
+    RunNode,
+    RunOptions,
+)
 from inventories.store import ClusterFolder, Store
-from remote.files.checkpoints import Checkpoints, keep_times
+from remote.files.checkpoints import keep_times
 
 RUN = Run(
     run="20261121-054625-3fa9",
@@ -166,7 +169,7 @@ def test_built_in_is_false_for_script_file_of_that_name() -> None:
 
 def test_run_record_without_new_fields_is_read() -> None:
     document = codec.to_json(RUN)
-    del document["options"], document["resumed_from"]
+    del document["options"], document["resumed_from"], document["began_with"]
     assert codec.from_json(Run, document, "run.json") == replace(RUN, options=None)
 
 
@@ -186,9 +189,9 @@ def machine(name: str, rank: int = 0) -> Machine:
 OWN = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
 OTHER = ClusterFolder(Path("/home/me/.gpuctl/clusters/other"))
 FIRST, SECOND, AWAY = (
-    Place(cluster=OWN, machine=machine("gpu-0")),
-    Place(cluster=OWN, machine=machine("gpu-1")),
-    Place(cluster=OTHER, machine=machine("gpu-0")),
+    Location(cluster=OWN, machine=machine("gpu-0")),
+    Location(cluster=OWN, machine=machine("gpu-1")),
+    Location(cluster=OTHER, machine=machine("gpu-0")),
 )
 SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
 THEIRS = replace(SOME, newest="a.pt")
@@ -196,9 +199,9 @@ THEIRS = replace(SOME, newest="a.pt")
 
 def test_survey_picks_first_run_with_checkpoints_anywhere() -> None:
     runs = (NEXT, RUN, BUILT_IN)
-    asked = Survey(
+    asked = CheckpointSurvey(
         runs=runs,
-        places={place.key: place for place in (FIRST, SECOND, AWAY)},
+        locations={place.key: place for place in (FIRST, SECOND, AWAY)},
         found={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
         here=[None, None, SOME],
         errors={SECOND.key: "gpu-1 does not answer"},
@@ -215,8 +218,12 @@ def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
     newer, arrived = replace(THEIRS, written_ns=2), replace(THEIRS, written_ns=9)
 
     def wrote(*found: Checkpoints | None, here: tuple[Checkpoints | None, ...] = (None,) * 3) -> set[str]:
-        asked = Survey(
-            runs=(last, after, RUN), places={FIRST.key: FIRST}, found={FIRST.key: found}, here=here, errors={}
+        asked = CheckpointSurvey(
+            runs=(last, after, RUN),
+            locations={FIRST.key: FIRST},
+            found={FIRST.key: found},
+            here=here,
+            errors={},
         )
         return {run.run for run in asked.only(asked.wrote()).runs}
 
@@ -232,8 +239,8 @@ def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
 def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
     after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
     arrived = replace(SOME, written_ns=9)
-    asked = Survey(
-        runs=(after, BUILT_IN), places={}, found={}, here=[arrived, SOME], errors={FIRST.key: "timed out."}
+    asked = CheckpointSurvey(
+        runs=(after, BUILT_IN), locations={}, found={}, here=[arrived, SOME], errors={FIRST.key: "timed out."}
     )
     assert asked.wrote() == {BUILT_IN.run}
     assert replace(asked, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
@@ -245,9 +252,9 @@ def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
 
 def test_survey_only_selects_given_runs() -> None:
     built_in = replace(BUILT_IN, run="20261121-040000-0000")
-    asked = Survey(
+    asked = CheckpointSurvey(
         runs=(NEXT, RUN, built_in),
-        places={FIRST.key: FIRST},
+        locations={FIRST.key: FIRST},
         found={FIRST.key: [SOME, None, THEIRS]},
         here=[None, THEIRS, SOME],
         errors={SECOND.key: "timed out."},
@@ -276,9 +283,9 @@ def test_keep_times_restores_modification_times(tmp_path: Path) -> None:
 
 def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
-    asked = Survey(
+    asked = CheckpointSurvey(
         runs=(later, RUN),
-        places={place.key: place for place in (FIRST, SECOND)},
+        locations={place.key: place for place in (FIRST, SECOND)},
         found={FIRST.key: [None, SOME]},
         here=[None, None],
         errors={SECOND.key: "gpu-1: timed out."},
@@ -296,58 +303,58 @@ def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
     assert older(RUN, later, "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
-        f"again when it does, or go on from the older run {RUN.run} all the same: "
+        f"again when it does, or resume from the older run {RUN.run} all the same: "
         f"gpuctl train --resume-from {RUN.run}"
     )
     assert older(later, later, "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
-        "again when it does, or go on from what was brought here of it all the same: "
+        "again when it does, or resume from what was brought here of it all the same: "
         f"gpuctl train --resume-from {later.run}"
     )
 
 
 @pytest.mark.parametrize(
-    ("earlier", "line"),
+    ("point", "line"),
     [
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND, FIRST)),
-            f"goes on from a.pt of run {RUN.run} on 1 node",
+            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(SECOND, FIRST)),
+            f"resumes from a.pt of run {RUN.run} on 1 node",
         ),
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS, places=(SECOND,)),
-            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
+            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(SECOND,)),
+            f"resumes from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
         ),
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS, places=(AWAY,)),
-            f"goes on from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
+            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(AWAY,)),
+            f"resumes from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
         ),
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS),
-            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here",
+            ResumePoint(run=RUN, source=RUN, found=THEIRS),
+            f"resumes from a.pt of run {RUN.run} on 1 node, with what was brought here",
         ),
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
-            f"goes on from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
+            ResumePoint(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
+            f"resumes from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
             "does not answer, may have newer ones",
         ),
         (
-            Earlier(run=RUN, source=None),
+            ResumePoint(run=RUN, source=None),
             f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
         ),
         (
-            Earlier(run=RUN, source=RUN, found=THEIRS, places=(FIRST,), unknown=BUILT_IN),
-            f"goes on from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
+            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(FIRST,), unknown=BUILT_IN),
+            f"resumes from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
             "ones on gpu-0, which does not answer",
         ),
         (
-            Earlier(run=RUN, source=None, unknown=RUN),
+            ResumePoint(run=RUN, source=None, unknown=RUN),
             f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach; run "
             f"{RUN.run} may have left some on gpu-0, which does not answer",
         ),
     ],
 )
-def test_goes_on_names_checkpoint_and_its_source(earlier: Earlier, line: str) -> None:
-    assert goes_on(earlier, NEXT) == f"run {NEXT.run} (sub/my.py) {line}"
+def test_resume_line_names_checkpoint_and_its_source(point: ResumePoint, line: str) -> None:
+    assert resume_line(point, NEXT) == f"run {NEXT.run} (sub/my.py) {line}"
 
 
 @pytest.mark.parametrize(
@@ -363,15 +370,15 @@ def test_goes_on_names_checkpoint_and_its_source(earlier: Earlier, line: str) ->
         (BUILT_IN, ("--global-batch-size=256",), "1 node, 1 rank instead of 4"),
     ],
 )
-def test_goes_on_reports_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
+def test_resume_line_reports_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
     before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
     now = replace(run, run=NEXT.run, args=args)
-    earlier = Earlier(run=now, source=before, found=THEIRS, places=(FIRST,))
+    point = ResumePoint(run=now, source=before, found=THEIRS, locations=(FIRST,))
     assert (
-        goes_on(earlier, now)
-        == f"run {now.run} ({run.script}) goes on from a.pt of run {before.run} on {where}"
+        resume_line(point, now)
+        == f"run {now.run} ({run.script}) resumes from a.pt of run {before.run} on {where}"
     )
-    assert f"from the beginning on {where}: no" in goes_on(Earlier(run=before, source=None), now)
+    assert f"from the beginning on {where}: no" in resume_line(ResumePoint(run=before, source=None), now)
 
 
 def test_machines_of_omits_unreachable_machines() -> None:
@@ -382,109 +389,20 @@ def test_machines_of_omits_unreachable_machines() -> None:
         machines=tuple(machine(f"gpu-{n}", n) for n in range(3)),
     )
 
-    def names(**request: object) -> list[str]:
-        return [one.name for one in machines_of(inventory, TrainRequest(**request))]  # type: ignore[arg-type]
+    def names(usable: frozenset[str] | None = None, **request: object) -> list[str]:
+        asked = TrainRequest(**request)  # type: ignore[arg-type]
+        return [one.name for one in machines_of(inventory, asked, usable)]
 
     there = frozenset({"gpu-1", "gpu-2"})
     assert names() == ["gpu-0", "gpu-1", "gpu-2"]
-    assert names(answering=there) == ["gpu-1", "gpu-2"]
-    assert names(answering=there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
-    assert names(answering=there, nnodes=3) == ["gpu-1", "gpu-2"]
-    assert names(answering=there, min_nodes=1, nnodes=1) == ["gpu-1"]
-    assert names(answering=there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
+    assert names(there) == ["gpu-1", "gpu-2"]
+    assert names(there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
+    assert names(there, nnodes=3) == ["gpu-1", "gpu-2"]
+    assert names(there, min_nodes=1, nnodes=1) == ["gpu-1"]
+    assert names(there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
     assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
     with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
-        names(answering=there, min_nodes=3, nnodes=9)
-
-
-def error(rank: int | None, node: str, said: str) -> FirstError:
-    """A rank's own error, or the loss of a node."""
-    reason = Reason.NODE_LOST if rank is None else Reason.EXIT_CODE
-    return FirstError(rank=rank, node=node, message=said, reason=reason, detail=said)
-
-
-FAILED = Result(
-    run=RUN.run, cluster="default", mode="torchrun", script="my.py", status="failed", exit_code=3, nnodes=1,
-    nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(), train=TrainSummary(),
-    ranks=(
-        RankResult(rank=0, local_rank=0, node="gpu-0", exit_code=3),
-        RankResult(rank=1, local_rank=0, node="gpu-1", exit_code=3),
-        RankResult(rank=2, local_rank=0, node="gpu-2", exit_code=-15),
-    ),
-    first_error=error(1, "gpu-1", f"boom in runs/{RUN.run}"), cost_usd=None, dir="/",
-)  # fmt: skip
-LOST = replace(FAILED, exit_code=None, first_error=error(None, "gpu-1", "lost"))
-
-
-def test_what_failed_describes_failure_in_one_line() -> None:
-    assert what_failed(FAILED) == f"rank 1 on gpu-1: boom in runs/{RUN.run}"
-    assert what_failed(LOST) == "gpu-1: lost"
-    assert what_failed(hung(0, 2)) == "rank 1 waited in vain"
-    assert what_failed(replace(FAILED, first_error=None)) == "for no known reason"
-
-
-def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Result:
-    """FAILED, as one waited for these in vain."""
-    one = len(ranks) == 1
-    error = FirstError(
-        rank=ranks[0] if one else None,
-        node=f"gpu-{ranks[0]}" if one else None,
-        message=f"rank {gave_up} waited in vain",
-        reason=Reason.HUNG,
-        ranks=ranks,
-    )
-    return replace(FAILED, run=run, exit_code=code, first_error=error)
-
-
-def test_blames_a_machine_is_true_for_lost_machine_only() -> None:
-    assert blames_a_machine(LOST)
-    assert not blames_a_machine(FAILED)
-    assert not blames_a_machine(replace(FAILED, first_error=None))
-    assert not blames_a_machine(hung(0, 2)), "it is not known which rank, and no machine failed"
-
-
-def again(result: Result, rank: int | None, node: str, message: str) -> Result:
-    """The next run, which failed like this."""
-    return replace(result, run=NEXT.run, first_error=error(rank, node, message))
-
-
-BOOM = f"boom in runs/{NEXT.run}"
-ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ranks)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "vain"),
-    [
-        (FAILED, again(FAILED, 1, "gpu-1", BOOM), True),
-        (FAILED, again(FAILED, 0, "gpu-0", BOOM), True),
-        (FAILED, again(FAILED, 1, "gpu-1", "another"), False),
-        (FAILED, again(FAILED, 1, "gpu-3", BOOM), False),
-        (FAILED, again(FAILED, 2, "gpu-2", BOOM), False),
-        (FAILED, replace(again(FAILED, 0, "gpu-0", BOOM), first_error=None), False),
-        (replace(FAILED, first_error=None), replace(FAILED, run=NEXT.run, first_error=None), False),
-        (LOST, again(LOST, None, "gpu-1", "lost"), True),
-        (LOST, again(LOST, None, "gpu-0", "lost"), False),
-        (LOST, again(LOST, 1, "gpu-1", "lost"), False),
-        # Which rank gives up first, what it says and with which status it ends is chance; the one that hangs is not.
-        (hung(2), hung(2, run=NEXT.run), True),
-        (hung(2), hung(2, run=NEXT.run, gave_up=0, code=134), True),
-        (hung(0, 2), hung(1, 2, run=NEXT.run, gave_up=0), True),
-        (hung(), hung(2, run=NEXT.run), True),
-        (hung(), hung(run=NEXT.run), True),
-        (hung(0), hung(2, run=NEXT.run), False),
-        (hung(1), again(FAILED, 1, "gpu-1", BOOM), False),
-        (FAILED, hung(1, run=NEXT.run), False),
-        (hung(2), replace(hung(2, run=NEXT.run), ranks=ELSEWHERE), False),
-    ],
-)
-def test_in_vain_detects_same_failure_without_new_checkpoint(before: Result, now: Result, vain: bool) -> None:
-    left = Earlier(run=NEXT, source=RUN, found=SOME)
-    assert in_vain(before, left, now, left) is vain
-    assert in_vain(before, replace(left, found=None), now, replace(left, found=None)) is vain
-    for newer in (replace(SOME, newest="step-000050.pt"), replace(SOME, written_ns=2)):
-        assert not in_vain(before, left, now, replace(left, found=newer))
-    assert not in_vain(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
-    assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
+        names(there, min_nodes=3, nnodes=9)
 
 
 def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:

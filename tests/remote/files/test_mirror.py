@@ -16,10 +16,10 @@ import pytest
 from node_here import NodeHere
 from support import wait_for
 
-from inventories.run import Run, RunNode
+from inventories.run import Checkpoints, Run, RunNode
 from inventories.store import RunFolder, Store
 from remote.errors import ConnectionLost
-from remote.files.checkpoints import Checkpoints, told
+from remote.files.checkpoints import told
 from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
 from remote.runs.run_files import incoming, mirrored_path
@@ -246,7 +246,7 @@ def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> No
         scene.wait()
     assert scene.observer.notes == [
         "gpu-0: checkpoints of 257 MB are not brought here while the run goes on, as they are more than 256 MB: if "
-        "gpu-0 is lost, the next run goes on from older ones that can be reached, or starts from the beginning."
+        "gpu-0 is lost, the next run resumes from older ones that can be reached, or starts from the beginning."
     ]
 
 
