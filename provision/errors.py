@@ -22,7 +22,8 @@ ProvisionError
     └── BadCredentials  there are none, they are wrong, or they have expired
         └── UnknownProfile  the account that was named is in no configuration here
 
-Wrong input is `inventories.errors.InvalidInput` here as well, with two of its kind beside their causes:
+What a person wrote wrongly is `inventories.errors.InvalidInput` here as well, with two of its kind beside their
+causes:
 `AddressUnknown` (cloud.planning.caller_address) and `NotAccepted` (oci.images.marketplace).
 """
 

@@ -113,7 +113,8 @@ def descriptions() -> "tuple[CloudDescription, ...]":
 
 def installed(cloud: str) -> bool:
     """Whether the cloud's SDK is there. Does not import it."""
-    return importlib.util.find_spec(describe(cloud).sdk) is not None
+    package = describe(cloud).sdk
+    return package is None or importlib.util.find_spec(package) is not None
 
 
 def connect(target: "Target", clock: "Clock | None" = None) -> "Cloud":

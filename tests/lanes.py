@@ -110,6 +110,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/training/checkpoints.py",
         "remote/files/checkpoints.py",
     ),
+    "integration/test_new_cloud.py": ("provision/cloud/", "provision/registry.py", "tests/fakes/toy_cloud"),
     "integration/test_open_runs.py": (*_RUN, "gpuctl/commands/down.py"),
     "integration/test_openssh.py": (
         "remote/sessions/connect.py",

@@ -21,8 +21,8 @@ class CloudDescription:
     """What `--provider` takes."""
     about: str
     """What it is, with a shape as an example."""
-    sdk: str
-    """The Python package that its control plane needs."""
+    sdk: str | None
+    """The Python package that its control plane needs. None: none beside gpuctl's own."""
     control: str
     """The module with `connect(target, clock=…)`, which returns a `provision.cloud.interface.Cloud`, and with
     `configured()`, `sdk()` and `outline(cluster, machines)`: see `provision.registry`."""

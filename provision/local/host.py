@@ -1,4 +1,4 @@
-"""One host of the provider `local`: a small real SSH server, `python -P local_host.py CONFIG`.
+"""One host of the provider `local`: a small real SSH server, `python -P host.py CONFIG`.
 
 CONFIG is a JSON file with `user`, `authorized_key` (text, a key a line), `host_key` (path), `home` (path) and
 `gpus` (path of a file with a list such as `0,1`), and may have the `address` on loopback and the `port` to

@@ -13,7 +13,7 @@ from inventories import files
 from provision.errors import CreateFailed
 from provision.local.state import HostFolder, HostRecord
 
-PROGRAM = Path(__file__).with_name("local_host.py")
+PROGRAM = Path(__file__).with_name("host.py")
 LOG_LINES = 10
 
 

@@ -78,7 +78,7 @@ def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str
     began = time.monotonic()
     now = datetime.now(UTC)
     if not scope.providers and not any(installed(name) for name in CLOUDS):
-        sdks = " ".join(cloud.sdk for cloud in descriptions())
+        sdks = " ".join(cloud.sdk for cloud in descriptions() if cloud.sdk)
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
     result = scan(scope, _prices(app))
     rows = [
