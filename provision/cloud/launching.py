@@ -239,7 +239,7 @@ class Launching:
         unsure = True
         try:
             errors = self._send(launch, ids)
-            self._journal.append("launched", launch=launch.id, zone=str(launch.zone), ids=sorted(ids))
+            self._journal.append("launched", launch=launch.id, place=str(launch.zone), ids=sorted(ids))
             # After a refusal nothing can come up later; after silence it can.
             unsure = again or any(
                 isinstance(error, Unclear) or not isinstance(error, CloudError) for error in errors

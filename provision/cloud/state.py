@@ -116,6 +116,10 @@ class CloudState:
         """All launches, oldest first. Raises CorruptFile or NewerFormat."""
         return tuple(sorted(self._read_launches(), key=lambda launch: (launch.began_at, launch.id)))
 
+    def open_launches(self) -> tuple[Launch, ...]:
+        """Those that are not settled, oldest first."""
+        return tuple(launch for launch in self.launches() if not launch.settled)
+
     def save_launch(self, launch: Launch) -> None:
         """Replace the launch's record, atomically."""
         files.private_dir(self._launches)

@@ -8,7 +8,8 @@ from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from provision.cloud import tags
 from provision.cloud.records import BootImage, CloudCluster, Instance, Offer, Resource
-from provision.errors import NoCapacity, RefusedPlan
+from provision.errors import NoCapacity, RefusedPlan, UnknownShape
+from provision.pricing.catalog import SHAPES, nearest_shapes
 from provision.pricing.spending import expires_at, ttl_text
 
 OPTIONS = {
@@ -213,3 +214,17 @@ def refuse_stopped(name: str, machines: Iterable[Instance]) -> None:
             f"These machines are stopped: {', '.join(stopped)}. Start them in the cloud's console and run "
             f"`gpuctl up` again, or remove the cluster with `gpuctl down --cluster {name}`."
         )
+
+
+def refuse_unknown_shape(provider: str, shape: str, error: Exception) -> None:
+    """Raise UnknownShape for a shape that the catalog lacks, where `error` keeps the cloud from being asked for it.
+
+    It is most likely misspelt.
+    """
+    if not shape or shape in SHAPES:
+        return
+    near = nearest_shapes(shape)
+    raise UnknownShape(
+        f"No shape '{shape}' is in the catalog, and {provider} can't be asked for it: {error}"
+        + (f" The nearest are {', '.join(near)}." if near else "")
+    ) from error
