@@ -6,53 +6,31 @@ interrupted one is sent again as it was, and a failed one is gone before the nex
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from inventories.store import Journal
-from provision.clock import Clock
 from provision.cloud.find_or_create import TOKEN_LIFE_S
-from provision.cloud.interface import Cloud
-from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Zone
-from provision.cloud.state import CloudState, Launch
-from provision.cloud.tags import LAUNCH
+from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, RUNNING_TIMEOUT_S, LaunchAttempt, LaunchContext
+from provision.cloud.records import Infrastructure, Instance, NewMachine, Zone
+from provision.cloud.state import Launch
 from provision.cloud.user_data import user_data
 from provision.errors import (
-    BadCredentials,
     Capacity,
     CloudError,
     CreateFailed,
-    Denied,
     Gone,
     LeftBehind,
     NoCapacity,
     ProvisionError,
-    Quota,
-    Throttled,
     TokenSpent,
-    Unclear,
 )
-from provision.parallel import run_all
-from provision.progress import Progress
-from provision.provider import Say
 from provision.retry import CLOSE_SHARE, PollWaits, Reminders
 from provision.ssh_keys import new_key
 
-RUNNING_TIMEOUT_S = 1800.0
-"""Bare-metal machines take up to 20 minutes."""
-RUNNING_POLL_S = 3.0
-"""A machine's first minute is looked at closely: it is most of what `up` takes."""
-ENDED_TIMEOUT_S = 1800.0
-UNLISTED_FACTOR = 5
-
-
-class _Unheard(Exception):
-    """The cloud stopped answering while machines that it had accepted came up; its error is the cause."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A launch that did not work out."""
+class _NoCapacityAt:
+    """A zone that did not have the machines."""
 
     zone: Zone
     code: str
@@ -62,42 +40,42 @@ class Attempt:
         return f"{self.zone}: no capacity ({self.code}) after {self.seconds:.1f} s"
 
 
-class Launching:
-    """The machines of one cluster. `infrastructure_at` prepares a zone and may be called again."""
+def ensure_running(
+    context: LaunchContext,
+    count: int,
+    *,
+    infrastructure_at: Callable[[Zone], Infrastructure],
+    public_key: str,
+) -> tuple[Instance, ...]:
+    """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
 
+    `infrastructure_at` prepares a zone, and may be called again.
+
+    Raises NoCapacity where no zone has them or the account's quota forbids them, CreateFailed for
+    anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
+    """
+    return _Launching(context, infrastructure_at, public_key).ensure_running(count)
+
+
+class _Launching:
     def __init__(
-        self,
-        cloud: Cloud,
-        folder: CloudState,
-        cluster: CloudCluster,
-        offer: Offer,
-        *,
-        infrastructure_at: Callable[[Zone], Infrastructure],
-        public_key: str,
-        journal: Journal,
-        clock: Clock,
-        say: Say,
+        self, context: LaunchContext, infrastructure_at: Callable[[Zone], Infrastructure], public_key: str
     ) -> None:
-        self._journal = journal
-        self._cloud = cloud
-        self._folder = folder
-        self._cluster = cluster
-        self._offer = offer
+        self._context = context
+        self._cloud = context.cloud
+        self._files = context.files
+        self._cluster = context.cluster
+        self._offer = context.offer
+        self._clock = context.clock
+        self._say = context.say
         self._infrastructure_at = infrastructure_at
         self._public_key = public_key
-        self._clock = clock
-        self._say = say
         self._made: set[str] = set()
         """Ids of machines that this command has brought up."""
 
-    def fill(self, count: int) -> tuple[Instance, ...]:
-        """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
-
-        Raises NoCapacity where no zone has them or the account's quota forbids them, CreateFailed for
-        anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
-        """
+    def ensure_running(self, count: int) -> tuple[Instance, ...]:
         try:
-            return self._filled(count)
+            return self._all_launched(count)
         except LeftBehind:
             raise
         except ProvisionError as error:
@@ -126,8 +104,8 @@ class Launching:
                 "removes it"
             )
 
-    def _filled(self, count: int) -> tuple[Instance, ...]:
-        for launch in self._folder.launches():
+    def _all_launched(self, count: int) -> tuple[Instance, ...]:
+        for launch in self._files.launches():
             if not launch.settled:
                 self._settle(launch, count)
         have = self._by_rank(count)
@@ -139,14 +117,14 @@ class Launching:
         return self._all_running(count, {rank: machine.id for rank, machine in have.items()})
 
     def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
-        attempts: list[Attempt] = []
+        attempts: list[_NoCapacityAt] = []
         for zone in zones:
             began = self._clock.now()
             try:
                 self._launch_in(ranks, zone)
                 return
             except Capacity as error:
-                attempt = Attempt(
+                attempt = _NoCapacityAt(
                     zone=zone, code=error.code or "no capacity", seconds=self._clock.now() - began
                 )
                 attempts.append(attempt)
@@ -160,7 +138,7 @@ class Launching:
     def _launch_in(self, ranks: tuple[int, ...], zone: Zone) -> None:
         for last in (False, True):
             try:
-                self._attempt(self._new_launch(ranks, zone))
+                self._run(self._new_launch(ranks, zone))
                 return
             except CreateFailed as error:
                 # The network was removed under us, by the `down` of the last cluster that used it.
@@ -207,165 +185,21 @@ class Launching:
         self._say(f"going on with the launch in {launch.zone} that was interrupted …")
         now = datetime.now(UTC)
         if launch.state == "undoing" or max(launch.ranks) >= count:
-            self._undo(launch, set(), unsure=self._is_fresh(launch))
+            attempt = LaunchAttempt(self._context, launch)
+            attempt.undo(set(), unsure=attempt.is_fresh)
         elif (now - datetime.fromisoformat(launch.began_at)).total_seconds() > TOKEN_LIFE_S:
-            self._folder.save_launch(launch.ended("running"))  # what is there of it is found by its tags
+            self._files.save_launch(launch.ended("running"))  # what is there of it is found by its tags
         else:
             try:
-                self._attempt(launch)
+                self._run(launch)
             except Capacity as error:
                 self._say(f"{launch.zone}: {_first_sentence(error)}")
             except CreateFailed as error:
                 if not isinstance(error.__cause__, TokenSpent | Gone):
                     raise
 
-    def _is_fresh(self, launch: Launch) -> bool:
-        """Whether machines of its last sending may not be listed yet."""
-        sent = datetime.now(UTC) - datetime.fromisoformat(launch.sent_at)
-        return sent.total_seconds() < self._cloud.consistency_s
-
-    def _attempt(self, launch: Launch) -> None:
-        """Send the launch's requests and wait until all of its machines run; else undo it.
-
-        Raises Capacity, NoCapacity (the quota forbids it) or CreateFailed, chained to the cloud's error, once
-        nothing is left; LeftBehind where something may be.
-        """
-        # What an earlier sending made may not be listed yet, also where this one is refused.
-        again = bool(launch.requests) and self._is_fresh(launch) and launch in self._folder.launches()
-        launch = launch.sent(datetime.now(UTC))
-        self._folder.save_launch(launch)
-        self._say(f"launching {len(launch.ranks)} {self._offer.shape} in {launch.zone} …")
-        ids: set[str] = set()
-        unsure = True
-        try:
-            errors = self._send(launch, ids)
-            self._journal.append("launched", launch=launch.id, place=str(launch.zone), ids=sorted(ids))
-            # After a refusal nothing can come up later; after silence it can.
-            unsure = again or any(
-                isinstance(error, Unclear) or not isinstance(error, CloudError) for error in errors
-            )
-            if errors:
-                raise min(errors, key=_rank_of_error)
-            self._wait_running(launch, ids)
-        except _Unheard as error:
-            # All was accepted, and nothing bad is known of it: it stays, for the next command to go on with.
-            raise LeftBehind(self._what_is_left(launch, ids, str(error.__cause__))) from error.__cause__
-        except BaseException as error:
-            self._undo_after(launch, ids, error, unsure=unsure)
-            if isinstance(error, Capacity):
-                raise
-            if isinstance(error, Quota):
-                raise NoCapacity(f"{error} No machine is left of this attempt.") from error
-            if isinstance(error, CloudError | CreateFailed):
-                raise CreateFailed(f"{error} No machine is left of this attempt.") from error
-            raise
-        self._folder.save_launch(launch.ended("running"))
-        self._made |= ids
-
-    def _send(self, launch: Launch, ids: set[str]) -> list[Exception]:
-        """Send all requests; `ids` grows as the cloud answers. Returns what went wrong."""
-        # A zone that has none of these machines is told by one call.
-        for requests in (launch.requests[:1], launch.requests[1:]):
-            outcomes = run_all(self._cloud.send, requests)
-            for outcome in outcomes:
-                if not isinstance(outcome, Exception):
-                    ids.update(outcome)
-            if errors := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
-                return errors
-        return []
-
-    def _wait_running(self, launch: Launch, ids: set[str]) -> None:
-        """Wait until `ids` run. Raises what the cloud says of one that ended, CreateFailed at the deadline."""
-        deadline = self._clock.now() + RUNNING_TIMEOUT_S
-        waits = PollWaits(longest_s=RUNNING_POLL_S, share=CLOSE_SHARE)
-        progress = Progress(self._clock, self._say)
-        while True:
-            try:
-                states = {machine.id: machine for machine in self._machines(launch)}
-            except (Unclear, Throttled, BadCredentials) as error:
-                raise _Unheard from error
-            for machine in states.values():
-                if machine.id in ids and not machine.alive:
-                    failure = self._cloud.failure(machine)
-                    raise failure or CreateFailed(
-                        f"Machine {machine.id} in {machine.zone} ended before it ran"
-                        f"{f' ({machine.reason})' if machine.reason else ''}."
-                    )
-            waiting = [i for i in ids if i not in states or states[i].state != "running"]
-            if not waiting:
-                return
-            progress.tell(f"{len(ids) - len(waiting)} of {len(ids)} machines run")
-            if self._clock.now() > deadline:
-                told = ", ".join(
-                    f"{i} is {states[i].state if i in states else 'not listed'}" for i in waiting
-                )
-                raise CreateFailed(
-                    f"Not all machines ran after {RUNNING_TIMEOUT_S / 60:.0f} minutes: {told}."
-                )
-            self._clock.sleep(waits.next())
-
-    def _undo_after(self, launch: Launch, ids: set[str], error: BaseException, *, unsure: bool) -> None:
-        try:
-            self._undo(launch, ids, unsure=unsure)
-        except CloudError as second:
-            if isinstance(error, Unclear | Throttled | BadCredentials):
-                # Nothing was said against these machines: the next `up` goes on with them.
-                self._folder.save_launch(launch)
-            why = f"{error or 'Interrupted.'} Undoing it did not work either: {second}"
-            raise LeftBehind(self._what_is_left(launch, ids, why)) from error
-
-    def _what_is_left(self, launch: Launch, ids: set[str], why: str) -> str:
-        listed = ", ".join(sorted(ids)) or f"machines with the tag gpuctl-launch={launch.id}"
-        name = self._cluster.name
-        return (
-            f"{why} What may be running, and billed, in {launch.zone}: {listed}. "
-            f"`gpuctl up --cluster {name}` goes on with it, `gpuctl down --cluster {name}` removes it."
-        )
-
-    def _undo(self, launch: Launch, ids: set[str], *, unsure: bool) -> None:
-        """End all machines of the launch and wait until they have ended.
-
-        `unsure`: a request may still be on its way, so the cloud's list is watched until it has settled.
-        Raises LeftBehind at the deadline.
-        """
-        launch = replace(launch, state="undoing")
-        self._folder.save_launch(launch)
-        began = self._clock.now()
-        waits = PollWaits()
-        progress = Progress(self._clock, self._say)
-        reminders = Reminders(self._clock)
-        told_of = watching = False
-        while True:
-            states = {machine.id: machine.state for machine in self._machines(launch)}
-            ids = ids | set(states)
-            passed_s = self._clock.now() - began
-            told = {i for i in ids if i not in states}
-            # What the cloud has given an id comes into its lists, be it late.
-            unlisted = told if passed_s < UNLISTED_FACTOR * self._cloud.consistency_s else set()
-            left = {i for i in states if states[i] != "ended"} | unlisted
-            if not left and (not unsure or passed_s >= self._cloud.consistency_s):
-                break
-            if passed_s > ENDED_TIMEOUT_S:
-                raise LeftBehind(
-                    f"These machines did not end: {', '.join(sorted(left))}. They may be billed. "
-                    f"`gpuctl down --cluster {self._cluster.name}` goes on."
-                )
-            if left:
-                progress.tell(f"{len(left)} machines have still to end")
-            elif not watching:
-                watching = True
-                rest_s = self._cloud.consistency_s - passed_s
-                self._say(f"a request had no answer yet: watching {rest_s:.0f} s for what may come of it …")
-            if to_ask := reminders.due(i for i in left if states.get(i) != "ending"):
-                if not told_of:
-                    told_of = True
-                    self._say(f"undoing the launch in {launch.zone} …")
-                self._cloud.terminate(to_ask)
-                # A call for a machine that the cloud does not list yet may have gone unheard.
-                reminders.asked(i for i in to_ask if i in states)
-            self._clock.sleep(waits.next())
-        self._folder.save_launch(launch.ended("undone"))
-        self._say(f"no machine is left of the launch in {launch.zone}")
+    def _run(self, launch: Launch) -> None:
+        self._made |= LaunchAttempt(self._context, launch).run()
 
     def _by_rank(self, count: int) -> dict[int, Instance]:
         """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
@@ -423,20 +257,6 @@ class Launching:
 
     def _has_address(self, machine: Instance) -> bool:
         return bool(machine.private_ip and (machine.public_ip or not self._cluster.public_ip))
-
-    def _machines(self, launch: Launch) -> list[Instance]:
-        machines = self._cloud.instances(self._cluster.id)
-        return [machine for machine in machines if machine.tags.get(LAUNCH) == launch.id]
-
-
-def _rank_of_error(error: Exception) -> int:
-    """The lower, the more it says about what to do."""
-    kinds = (BadCredentials, Denied, Quota, CloudError)
-    if isinstance(error, Unclear):
-        return len(kinds) + 1
-    if isinstance(error, Capacity):
-        return len(kinds)
-    return next((rank for rank, kind in enumerate(kinds) if isinstance(error, kind)), -1)
 
 
 def _first_sentence(error: Exception) -> str:

@@ -17,7 +17,8 @@ from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.cloud.interface import Cloud
-from provision.cloud.launching import Launching
+from provision.cloud.launch_attempt import LaunchContext
+from provision.cloud.launching import ensure_running
 from provision.cloud.machines import STATES, machine_of
 from provision.cloud.planning import caller_address
 from provision.cloud.planning.plan import Details, make_outline, make_plan, wanted_cluster
@@ -114,18 +115,21 @@ class CloudProvider:
             say(f"letting SSH in from {', '.join(cluster.ssh_cidrs)} …")
             with self._files.network_lock(cluster.target, "up", say):
                 cloud.prepare(cluster, offer, public_key, ensure)
-        gang = Launching(
-            cloud,
-            self._files,
-            cluster,
-            offer,
-            infrastructure_at=infrastructure_at,
-            public_key=public_key,
+        context = LaunchContext(
+            cloud=cloud,
+            files=self._files,
+            cluster=cluster,
+            offer=offer,
             journal=journal,
             clock=self._clock,
             say=say,
         )
-        instances = gang.fill(len(plan.create) + len(plan.keep))
+        instances = ensure_running(
+            context,
+            len(plan.create) + len(plan.keep),
+            infrastructure_at=infrastructure_at,
+            public_key=public_key,
+        )
         if cluster.subnet_id is None and not cluster.public_ip and not plan.create:
             # Nothing else notices that their way out is gone.
             infrastructure_at(instances[0].zone)

@@ -12,7 +12,8 @@ from stub_cloud import CONSISTENCY_S, ZONES, StubCloud, StubClouds, StubMachine,
 from inventories.store import ClusterFolder, Journal
 from provision.cloud import tags
 from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.launching import ENDED_TIMEOUT_S, Launching
+from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, LaunchContext
+from provision.cloud.launching import ensure_running
 from provision.cloud.records import CloudCluster, Infrastructure, Instance, Target, Zone
 from provision.cloud.state import CloudState, Launch
 from provision.errors import (
@@ -90,17 +91,18 @@ class Scene:
             infrastructure = cloud.prepare(self.cluster, offer, "ssh-ed25519 AAAA", ensure)
             return cloud.prepare_zone(self.cluster, offer, infrastructure, zone, ensure)
 
-        return Launching(
-            cloud,
-            self.folder,
-            self.cluster,
-            offer,
-            infrastructure_at=infrastructure_at,
-            public_key="ssh-ed25519 AAAA",
+        context = LaunchContext(
+            cloud=cloud,
+            files=self.folder,
+            cluster=self.cluster,
+            offer=offer,
             journal=journal,
             clock=self.clouds.clock,
             say=self.said.append,
-        ).fill(count)
+        )
+        return ensure_running(
+            context, count, infrastructure_at=infrastructure_at, public_key="ssh-ed25519 AAAA"
+        )
 
     def kill_at(
         self, call: str, match: Callable[[Any], bool] = lambda _: True, *, performed: bool = False

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provision.cloud import tags
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(st.sets(st.integers(0, 999), min_size=1))
 def test_ranks_text_and_read_ranks_round_trip(ranks: set[int]) -> None:
     assert tags.read_ranks(tags.ranks_text(ranks)) == tuple(sorted(ranks))
