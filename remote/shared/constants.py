@@ -16,7 +16,6 @@ CODE = "code"
 ENVIRONMENTS = "envs"
 RAY = "ray"
 RUNS = "runs"
-SETUP = "setup"
 UV = "uv"
 WHEELS = "wheels"
 

@@ -255,13 +255,7 @@ def _create(
     else:
         _trust(folder, inventory.machines)
     if boot_timeout_s is None:
-        if plan.driver is not None and plan.driver.source == "install":
-            _say(
-                app,
-                "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.",
-            )
-        if setup.machines:
-            _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
+        _tell_what_waits(app, plan, setup)
         return _keep(app, folder, before, inventory, ended=provider.billed), []
     boot = Boot(
         timeout_s=boot_timeout_s,
@@ -284,6 +278,14 @@ def _create(
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.billed)
     return kept, _set_up(app, folder, kept, reached, setup, billed=provider.billed)
+
+
+def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
+    """Say what a machine lacks for which nobody waits."""
+    if plan.driver is not None and plan.driver.source == "install":
+        _say(app, "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.")
+    if setup.machines:
+        _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
 
 
 def _set_up(

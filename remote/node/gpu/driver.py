@@ -93,7 +93,7 @@ def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
             since_s = time.monotonic() - float(status.get("began", time.monotonic()))
             frames.write(
                 output,
-                {"t": "driver", "phase": now[0], "detail": now[1], "since_s": since_s, "result": result},
+                {"t": frames.DRIVER, "phase": now[0], "detail": now[1], "since_s": since_s, "result": result},
             )
         if result is not None:
             return
