@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 from remote.node.checks import facts, listening
 from remote.node.home import NODE_HOME
 from remote.node.runs import supervisor
-from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RUNS
 
 HOSTNAME_TIMEOUT_S = 2.0
 NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
@@ -73,7 +73,7 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
     for pid in listening.pids(proc):
         variables = environment_of(pid, proc)
         run_dir = variables.get(RUN_DIR_VARIABLE, "")
-        if not run_dir.startswith("{}/runs/".format(home)) or pid == os.getpid():
+        if not run_dir.startswith("{}/{}/".format(home, RUNS)) or pid == os.getpid():
             continue
         if run_dir not in over:
             over[run_dir] = not supervisor.state(Path(run_dir))["running"]
