@@ -152,9 +152,9 @@ def _reason(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure | N
         return failure.error.reason
     if status != "stopped":
         return None
-    stops = [node.ended.reason for node in nodes if node.stopped and node.ended is not None]
+    stops = [node.reason for node in nodes if node.stopped and node.reason is not None]
     # A person's order counts for more than what gpuctl does by itself.
-    return Reason.STOPPED if not stops or Reason.STOPPED in stops else stops[0]
+    return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
 
 
 def _exit_code(status: RunStatus, failure: Failure | None) -> int | None:

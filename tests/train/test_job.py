@@ -220,25 +220,34 @@ def two_by_hand(port, run_dir):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "said", "reason"),
     [
-        ("time.sleep(60)", "error: Rank 0 waited 5 s for another rank in vain (Timed out waiting"),
-        ("os.kill(os.getpid(), 9)", "error: Rank 0 lost another rank"),
+        (
+            "time.sleep(60)",
+            "error: Rank 0 waited 5 s for another rank in vain (Timed out waiting",
+            "timed_out",
+        ),
+        ("os.kill(os.getpid(), 9)", "error: Rank 0 lost another rank", "lost_peer"),
     ],
     ids=["hangs", "is killed"],
 )
-def test_rank_whose_peer_is_lost_exits_1_with_a_message(start, free_port, changed, tmp_path, fault, said):
+def test_rank_whose_peer_is_lost_exits_1_with_a_message(
+    start, free_port, changed, tmp_path, fault, said, reason
+):
     """Without torchrun, which would end it anyway."""
     faulty = str(changed(f"if here: StepTimer.end = lambda timer: {fault}"))
     by_hand = two_by_hand(free_port(), tmp_path)
     args = (faulty, "--timeout-s", "5", "--device", "cpu", "--model", "mlp", "--no-save")
+    metrics = tmp_path / "rank-0.jsonl"
     with (
-        start(*args, RANK="0", LOCAL_RANK="0", **by_hand) as survivor,
+        start(*args, RANK="0", LOCAL_RANK="0", GPUCTL_METRICS=str(metrics), **by_hand) as survivor,
         start(*args, RANK="1", LOCAL_RANK="1", **by_hand),
     ):
         _, err = survivor.communicate(timeout=30)
     assert survivor.returncode == 1
     assert err.startswith(said)
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert (last["event"], last["reason"]) == ("failed", reason)
     assert "Traceback" not in err
 
 

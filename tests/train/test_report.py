@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from train.distributed import Place
-from train.errors import NotWritten
+from train.errors import NoPeers, NotWritten, PeerLost, PeerSilent
 from train.options import Options
 from train.report import Epoch, Report
 from train.timing import StepTime
@@ -57,6 +57,34 @@ def test_report_appends_to_an_existing_file(tmp_path):
     with Report(path=path, place=Place(), options=Options()) as report:
         report.epoch(EPOCH)
     assert path.read_text().startswith('{"mine": 1}\n{')
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "ranks"),
+    [
+        (PeerLost("gone"), "lost_peer", []),
+        (PeerSilent("late"), "timed_out", []),
+        (NoPeers("late", [1, 3]), "timed_out", [1, 3]),
+    ],
+)
+def test_report_tells_that_other_ranks_are_gone_or_late(tmp_path, error, reason, ranks):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(type(error)), Report(path=path, place=RANK_1, options=Options()):
+        raise error
+    line = json.loads(path.read_text())
+    assert (line["event"], line["reason"], line["ranks"]) == ("failed", reason, ranks)
+
+
+def test_report_writes_no_failure_for_other_errors(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(ValueError, match="mine"), Report(path=path, place=RANK_1, options=Options()):
+        raise ValueError("mine")
+    assert path.read_text() == ""
+
+
+def test_report_on_a_full_disk_raises_what_the_job_ended_of():
+    with pytest.raises(PeerLost), Report(path=Path("/dev/full"), place=RANK_1, options=Options()):
+        raise PeerLost("gone")
 
 
 def test_report_writes_non_finite_numbers_as_null(tmp_path):

@@ -217,12 +217,10 @@ def _write_exit(
     reserve = run_dir / ".reserve"
     if reserve.exists():
         reserve.unlink()
-    if exit_code:
-        ended = ended or read_json(run_dir / REASON) or None
-        if free_bytes < LOW_DISK_BYTES:
-            ended = ended or reasons.ended(reasons.DISK_FULL, free_bytes=free_bytes)
-    if stopped:
-        ended = ended or _why_stopped(run_dir)
+    full = reasons.ended(reasons.DISK_FULL, free_bytes=free_bytes) if free_bytes < LOW_DISK_BYTES else None
+    ended = ended or read_json(run_dir / REASON) or full if exit_code else None
+    if stopped and ended is None:
+        ended = _why_stopped(run_dir)
     write_json(
         run_dir / "exit.json",
         {

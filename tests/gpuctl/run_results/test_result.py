@@ -9,7 +9,7 @@ import pytest
 
 from gpuctl.run_results.result import nothing_was_left, summarise
 from inventories import codec
-from inventories.ended import Reason
+from inventories.ended import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
 NODES = (
@@ -180,6 +180,29 @@ def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:
 def test_summarise_reports_stopped_run() -> None:
     found = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
     assert (found.status, found.exit_code, found.first_error) == ("stopped", None, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ((Reason.STOPPED, Reason.STOPPED), Reason.STOPPED),
+        ((Reason.RESIZED, Reason.RESIZED), Reason.RESIZED),
+        ((Reason.RESIZED, Reason.STOPPED), Reason.STOPPED),
+        ((None, None), None),
+    ],
+)
+def test_summarise_tells_why_run_was_stopped(
+    told: tuple[Reason | None, Reason | None], reason: Reason | None
+) -> None:
+    stopped = nodes(1, 1, stopped=(True, True))
+    stopped = [
+        replace(node, ended=None if why is None else Ended(reason=why))
+        for node, why in zip(stopped, told, strict=True)
+    ]
+    found = result(ranks(-15, -15, -15), stopped)
+    assert (found.status, found.reason) == ("stopped", reason)
+    assert result(ranks(3, -15, -15), nodes(1, 1)).reason is Reason.EXIT_CODE
+    assert result(ranks(0, 0, 0), nodes(0, 0)).reason is None
 
 
 def test_summarise_reports_failed_for_run_stopped_after_failure() -> None:

@@ -25,7 +25,7 @@ def shut_down(event, arguments):
 
 def stop(event, arguments):
     if event == "open" and arguments[0] == str(run_dir) and not (run_dir / "stop").exists():
-        supervisor.tell_to_stop(run_dir)  # the runner can be found from here on
+        supervisor.tell_to_stop(run_dir, "resized")  # the runner can be found from here on
 
 sys.addaudithook({hook})
 supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv={argv!r}, env=dict()))
@@ -34,7 +34,7 @@ json.dump(supervisor.wait_for_end(run_dir, 30), sys.stdout)
 
 
 @pytest.mark.parametrize(
-    ("hook", "stopped", "reason"), [("stop", True, reasons.STOPPED), ("shut_down", False, reasons.SHUT_DOWN)]
+    ("hook", "stopped", "reason"), [("stop", True, "resized"), ("shut_down", False, reasons.SHUT_DOWN)]
 )
 def test_run_stopped_during_launch_is_recorded_as_started(
     tmp_path: Path, hook: str, stopped: bool, reason: str
