@@ -21,17 +21,17 @@ from remote.files.mirror import Mirror
 from remote.reasons import sentence
 from remote.runs.observer import Lines, Observer
 from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
-from remote.runs.state import record_of_end, stop_on_node
+from remote.runs.state import record_of_end
 from remote.sessions.bounds import Bounds, of_files
 from remote.sessions.connect import connect, reconnect
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.stopping import Stopping
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
-STOP_RETRY_S = 2.0
 MAX_LOGS_BYTES = 64 * 1000**3
 """Of a run's logs and metrics, what is brought from a node at once."""
 LAST_WORDS = Bounds(total_s=600.0, max_bytes=MAX_LOGS_BYTES, grows=True)
@@ -98,12 +98,7 @@ class Watch:
         """Nodes that still have something to say."""
         self._failing: dict[str, float] = {}
         """Nodes with a failed rank → when that was seen (monotonic)."""
-        self._to_stop: dict[str, Reason] = {}
-        """Nodes that are to stop → why."""
-        self._told: set[str] = set()
-        """Nodes that know that they are to stop."""
-        self._asking: dict[str, tuple[Thread, float]] = {}
-        """Nodes that are being told to stop → who does it, since when (monotonic)."""
+        self._stopping = Stopping(self._parts, self._node, observer)
         self._locks = {name: Lock() for name in self._parts}
         self._heard_s: dict[str, float] = {}
         """Nodes that are followed → when they last said something, or else when that began (monotonic)."""
@@ -140,7 +135,7 @@ class Watch:
         self.ended_s = self.ended_s or time.monotonic()
 
     def _wait(self, on_started: Callable[[], None] | None) -> None:
-        while self._open or any(thread.is_alive() for thread, _ in self._asking.values()):
+        while self._open or self._stopping.busy:
             try:
                 event = self._events.get(timeout=0.2)
             except Empty:
@@ -176,7 +171,7 @@ class Watch:
                 raise event.error
             case "interrupted":
                 self._interrupted()
-            case "give way" if not (self.records or self._to_stop):
+            case "give way" if not (self.records or self._stopping.reasons):
                 self.gave_way = True
                 self._stop_all(Reason.RESIZED)
             case "started":
@@ -211,7 +206,7 @@ class Watch:
 
     def _interrupted(self) -> None:
         self._interrupts_handled += 1
-        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._told))
+        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
             self._stop_all(Reason.STOPPED)
@@ -225,7 +220,7 @@ class Watch:
             )
             self._observer.note(f"{told}; not waiting for the end")
             self._open.clear()
-            self._asking.clear()
+            self._stopping.leave()
 
     def _stop_all(self, reason: Reason) -> None:
         for name in self._parts:
@@ -243,41 +238,12 @@ class Watch:
         for name, since in self._failing.items():
             if self._gang and now - since > OWN_END_S:
                 self._stop(name, Reason.PEER_FAILED)
-        for name in self._to_stop.keys() - self._told:
-            thread, since = self._asking.get(name, (None, 0.0))
-            if (
-                thread is not None
-                and not thread.is_alive()
-                and now - since > STOP_RETRY_S
-                and name in self._open
-            ):
-                self._ask(name)
+        self._stopping.try_again(self._open)
 
     def _stop(self, name: str, reason: Reason) -> None:
         said = self.records.get(name)
-        if name not in self._to_stop and (said is None or said.lost):
-            self._to_stop[name] = reason
-            self._observer.node(name, "stopping")
-            self._ask(name)
-
-    def _ask(self, name: str) -> None:
-        thread = Thread(target=self._ask_to_stop, args=(name,), daemon=True, name=f"stop {name}")
-        self._asking[name] = (thread, time.monotonic())
-        thread.start()
-
-    def _ask_to_stop(self, name: str) -> None:
-        try:
-            stop_on_node(
-                self._node(name),
-                self._parts[name],
-                reason=self._to_stop.get(name, Reason.PEER_FAILED),
-                on_told=lambda: self._told.add(name),
-            )
-        except NodeFailed as error:
-            self._observer.note(str(error))
-        except RemoteError as error:
-            if name not in self._told:
-                self._observer.note(f"{name} could not be told to stop: {error}")
+        if said is None or said.lost:
+            self._stopping.stop(name, reason)
 
     def _node(self, name: str) -> Node:
         with self._locks[name]:
@@ -322,7 +288,7 @@ class Watch:
     def _stop_unwatched(self, name: str) -> None:
         """What can't be followed must not go on by itself."""
         if self._gang:
-            self._ask_to_stop(name)
+            self._stopping.tell(name, Reason.PEER_FAILED)
 
     def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
         """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
@@ -368,7 +334,7 @@ class Watch:
         with node.converse("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
                 self._heard_s[name] = time.monotonic()
-                if name in self._told and not ending:
+                if name in self._stopping.told and not ending:
                     ending = True
                     talk.bound(LAST_WORDS)
                 kind = header.get("t")

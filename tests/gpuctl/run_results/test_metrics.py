@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
+from inventories.ended import Reason
 from inventories.run import Share, StepMs
 
 START = {
@@ -316,3 +317,21 @@ def test_metrics_and_progress_accept_any_line(
         state = progress.state()
         assert all(isinstance(part, str) for part in state.where() + state.how())
         assert state.fraction is None or state.fraction <= 1
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ({"reason": "lost_peer", "ranks": []}, (Reason.LOST_PEER, ())),
+        ({"reason": "timed_out", "ranks": [2, 3]}, (Reason.TIMED_OUT, (2, 3))),
+        ({"reason": "timed_out", "ranks": [True, "2", None, 3]}, (Reason.TIMED_OUT, (3,))),
+        ({"reason": "timed_out", "ranks": "all"}, (Reason.TIMED_OUT, ())),
+        ({"reason": "timed_out"}, (Reason.TIMED_OUT, ())),
+        ({"reason": "exit_code"}, None),
+        ({"reason": ["timed_out"]}, None),
+        ({}, None),
+    ],
+)
+def test_failed_takes_only_what_a_rank_can_know(line: dict[str, object], told: object) -> None:
+    assert metrics.failed([{"step": 1}, {"event": "failed", **line}]) == told
+    assert metrics.failed([{"event": "end", **line}]) is None

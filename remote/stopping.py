@@ -1,0 +1,76 @@
+"""Telling a run's nodes to stop: each by a thread of its own, again where that fails, and why."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from threading import Thread
+
+from inventories.ended import Reason
+from inventories.run import RunNode
+from remote.errors import NodeFailed, RemoteError
+from remote.runs.observer import Observer
+from remote.runs.state import stop_on_node
+from remote.sessions.session import Node
+
+STOP_RETRY_S = 2.0
+
+
+class Stopping:
+    """The nodes of a run that are to stop."""
+
+    def __init__(
+        self, parts: Mapping[str, RunNode], connection: Callable[[str], Node], observer: Observer
+    ) -> None:
+        """`connection` gives a node's, and may raise RemoteError."""
+        self._parts = parts
+        self._connection = connection
+        self._observer = observer
+        self._telling: dict[str, tuple[Thread, float]] = {}
+        """Nodes that are being told → who does it, since when (monotonic)."""
+        self.reasons: dict[str, Reason] = {}
+        """Nodes that are to stop → why."""
+        self.told: set[str] = set()
+        """Nodes that know it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a node is being told at this moment."""
+        return any(thread.is_alive() for thread, _ in self._telling.values())
+
+    def stop(self, name: str, reason: Reason) -> None:
+        """Have a node stop; returns at once. The first reason counts."""
+        if name not in self.reasons:
+            self.reasons[name] = reason
+            self._observer.node(name, "stopping")
+            self._start(name)
+
+    def try_again(self, names: Collection[str]) -> None:
+        """Tell those of these nodes once more that could not be told a moment ago."""
+        for name in (self.reasons.keys() - self.told) & set(names):
+            thread, since = self._telling[name]
+            if not thread.is_alive() and time.monotonic() - since > STOP_RETRY_S:
+                self._start(name)
+
+    def leave(self) -> None:
+        """Wait for nobody who is being told."""
+        self._telling.clear()
+
+    def tell(self, name: str, reason: Reason) -> None:
+        """Tell a node, and wait until it has stopped."""
+        try:
+            stop_on_node(
+                self._connection(name),
+                self._parts[name],
+                reason=reason,
+                on_told=lambda: self.told.add(name),
+            )
+        except NodeFailed as error:
+            self._observer.note(str(error))
+        except RemoteError as error:
+            if name not in self.told:
+                self._observer.note(f"{name} could not be told to stop: {error}")
+
+    def _start(self, name: str) -> None:
+        words = (name, self.reasons[name])
+        thread = Thread(target=self.tell, args=words, daemon=True, name=f"stop {name}")
+        self._telling[name] = (thread, time.monotonic())
+        thread.start()
