@@ -102,6 +102,7 @@ def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) ->
     results = [json.loads((two_hosts.run_folder(run) / "result.json").read_text()) for run in (first, second)]
     results.append(json.loads(out))
     assert [result["status"] for result in results] == ["stopped", "failed", "stopped"]
+    assert (results[0]["reason"], results[2]["reason"]) == ("resized", "stopped")
     assert [result["resumed_from"] for result in results] == [None, first, second]
     assert [result["mode"] for result in results] == [mode] * 3
     assert results[1]["first_error"]["node"] == "default-2"

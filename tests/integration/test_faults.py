@@ -52,6 +52,7 @@ def test_train_stops_all_ranks_and_shows_first_failed_rank(two_hosts: Gpuctl) ->
     assert result["exit_code"] == 3
     assert result["first_error"]["rank"] == 1
     assert result["first_error"]["node"] == "default-1"
+    assert (result["reason"], result["first_error"]["reason"]) == ("exit_code", "exit_code")
     assert result["ranks"][1]["exit_code"] == 3
     assert result["ranks"][0]["exit_code"] not in (None, 0)
     shown = done.out
@@ -81,6 +82,7 @@ def test_train_reports_rank_killed_by_sigkill(two_hosts: Gpuctl) -> None:
     result = json.loads(out)
     assert result["first_error"]["rank"] == 1
     assert "SIGKILL" in result["first_error"]["message"]
+    assert result["reason"] == "signal"
     assert result["ranks"][1]["exit_code"] == -9
     assert not processes_with("steps.py", str(two_hosts.home))
 
@@ -102,6 +104,7 @@ def test_train_blames_hung_rank_not_the_one_that_timed_out(two_hosts: Gpuctl) ->
     assert process.returncode == 1, err
     error = json.loads(out)["first_error"]
     assert (error["rank"], error["node"]) == (1, "default-1")
+    assert (error["reason"], error["ranks"]) == ("hung", [1])
     assert error["message"].startswith("hung, or was far behind: rank 0 waited for it in vain (")
     assert "Rank 0 waited 10 s for another rank" in error["message"]
     assert not processes_with(str(two_hosts.home / "runs"))
@@ -118,9 +121,12 @@ def test_killed_rank_watcher_leaves_no_process(two_hosts: Gpuctl) -> None:
     watchers = [
         pid for pid in watchers if b"torch.distributed" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
+    rank = int(psutil.Process(watchers[-1]).environ()["RANK"])
     os.kill(watchers[-1], signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode == 1
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert (error["rank"], error["reason"]) == (rank, "unknown"), "nobody saw how it ended"
     assert not processes_with("steps.py", str(two_hosts.home))
 
 
@@ -149,7 +155,7 @@ def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert json.loads(out)["status"] == "stopped"
+    assert (json.loads(out)["status"], json.loads(out)["reason"]) == ("stopped", "stopped")
     assert not processes_with("steps.py", str(two_hosts.home))
     assert "Traceback" not in err
 
@@ -211,7 +217,7 @@ def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     assert began["run"] in second.err
     stopped = two_hosts.ok("stop", "--json").json
     assert stopped["run"] == began["run"]
-    assert stopped["status"] == "stopped"
+    assert (stopped["status"], stopped["reason"]) == ("stopped", "stopped")
     assert not processes_with("steps.py", str(two_hosts.home))
     assert two_hosts.ok("stop").status == 0, "stopping again is no error"
 
@@ -239,6 +245,7 @@ def test_train_names_lost_node_and_stops_the_others(two_hosts: Gpuctl) -> None:
     assert result["status"] == "failed"
     assert result["first_error"]["node"] == "default-1"
     assert "lost" in result["first_error"]["message"]
+    assert result["reason"] == "node_lost"
     mine = processes_with(str(two_hosts.home / "clusters" / "default" / "local" / "default-0"))
     assert len(mine) == 1, "node 0 has its server left, and nothing of the run"
 
@@ -314,6 +321,7 @@ def test_killed_runner_is_reported_and_leaves_no_process(two_hosts: Gpuctl) -> N
     error = json.loads(out)["first_error"]
     assert error["node"] == "default-1"
     assert "runner was killed" in error["message"]
+    assert error["reason"] == "runner_killed"
     assert not processes_with("steps.py", str(two_hosts.home))
 
 

@@ -316,7 +316,7 @@ def test_ray_run_restarts_from_checkpoint_after_killed_worker(hosts: Gpuctl) -> 
     first = json.loads((hosts.run_folder(run) / "result.json").read_text())
     assert first["status"] == "failed"
     assert (first["first_error"]["rank"], first["first_error"]["node"]) == (0, "default-0")
-    assert first["first_error"]["message"].startswith("killed")
+    assert first["first_error"]["reason"] == "unknown", "Ray starts the ranks, and tells nobody how they end"
 
     interrupt(process)
     out, err = process.communicate(timeout=60)
@@ -354,6 +354,7 @@ def test_ray_run_blames_node_whose_daemon_was_killed(hosts: Gpuctl, rank: int, d
     assert process.returncode == 1, err
     error = json.loads(out)["first_error"]
     assert (error["rank"], error["node"]) == (None, f"default-{rank}")
+    assert error["reason"] == "ray_ended"
     assert error["message"].startswith("Ray ended here during the run: ")
     assert "\x1b" not in error["message"]
     assert f"{daemon} [exit code=-9" in error["message"]
