@@ -6,6 +6,7 @@ that descends from it is left.
 """
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ from remote.shared.constants import (
     RANKS,
     RUNS,
 )
-from remote.shared.files import read_json, write_json
+from remote.shared.files import read_json, temporary_beside, write_json
 
 RESERVE_BYTES = 64 * 1024
 """Kept aside so that the exit status can be written on a full disk."""
@@ -218,7 +219,7 @@ def _write_exit(
     if reserve.exists():
         reserve.unlink()
     full = reasons.ended(reasons.DISK_FULL, free_bytes=free_bytes) if free_bytes < LOW_DISK_BYTES else None
-    ended = ended or read_json(run_dir / REASON) or full if exit_code else None
+    ended = (ended or read_json(run_dir / REASON) or full) if exit_code else None
     if stopped and ended is None:
         ended = _why_stopped(run_dir)
     write_json(
@@ -265,10 +266,12 @@ def tell_to_stop(run_dir: Path, reason: str = reasons.STOPPED) -> None:
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     stop = run_dir / "stop"
     if not stop.exists():  # its time and its reason are those of the first call
+        temporary = temporary_beside(stop)
         try:
-            write_json(stop, reasons.ended(reason))
+            temporary.write_text(json.dumps(reasons.ended(reason)))
         except OSError:  # an empty file finds room on a full disk, too
-            stop.touch()
+            temporary.touch()
+        temporary.replace(stop)
     if state(run_dir)["running"]:
         try:
             os.kill(read_json(run_dir / "runner.json")["pid"], signal.SIGTERM)

@@ -11,6 +11,7 @@ from node_here import ROOT
 from support import processes_with
 
 from remote.node import reasons
+from remote.node.runs import supervisor
 
 LAUNCH = """
 import json, os, signal, sys
@@ -50,3 +51,17 @@ def test_run_stopped_during_launch_is_recorded_as_started(
     ended = json.loads(done.stdout)
     assert (ended["running"], ended["stopped"], ended["ended"]) == (False, stopped, {"reason": reason})
     assert not processes_with(str(tmp_path))
+
+
+def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
+    run_dir = tmp_path / "gpu-0"
+    supervisor.tell_to_stop(run_dir, "peer_failed")
+    supervisor.tell_to_stop(run_dir)
+    state = supervisor.state(run_dir)
+    assert (state["running"], state["stopped"], state["ended"]) == (False, True, {"reason": "peer_failed"})
+    assert [path.name for path in run_dir.iterdir()] == ["stop"]
+
+
+def test_order_to_stop_of_older_release_or_on_a_full_disk_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    assert supervisor.state(tmp_path)["ended"] == {"reason": reasons.STOPPED}
