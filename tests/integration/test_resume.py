@@ -130,7 +130,11 @@ def test_resume_starts_run_from_checkpoint_of_earlier_run(two_hosts: Gpuctl, tmp
     assert begun(two_hosts, result["run"]) == left[-1]
     assert steps_on(two_hosts, "default-0", result["run"]) == [*left, left[-1] + 1, left[-1] + 2]
     assert steps_on(two_hosts, "default-0", first) == left, "the earlier run's are left as they were"
-    assert run_record(two_hosts, result["run"])["resumed_from"] == first
+    record = run_record(two_hosts, result["run"])
+    assert (record["resumed_from"], record["began_with"]["run"]) == (first, first)
+    found = {node: told["newest"] for node, told in record["began_with"]["nodes"].items()}
+    assert found == dict.fromkeys(("default-0", "default-1"), f"step-{left[-1]:04d}.json")
+    assert result["checkpoints"]["default-0"]["newest"] == f"step-{left[-1] + 2:04d}.json"
     assert f"from step-{left[-1]:04d}.json of run {first}" in done.err
     assert f"from run {first}" in two_hosts.ok("results").out
 

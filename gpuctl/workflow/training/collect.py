@@ -81,11 +81,11 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
-    return replace(result, checkpoints=_checkpoints(run, folder))
+    return replace(result, checkpoints=checkpoints_left(run, folder))
 
 
-def _checkpoints(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
-    """Node → the checkpoints that it left, where these are here as they were at the run's end."""
+def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
+    """Return, by node, the checkpoints that a run left, where these are here as they were at its end."""
     from remote.files.checkpoints import in_folder
     from remote.runs.run_files import mirrored_path
 

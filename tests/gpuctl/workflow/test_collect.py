@@ -1,10 +1,14 @@
-"""A run that failed as a node was lost: what is said of it once that node is back."""
+"""What came of a run: a failure once the lost node is back, and the checkpoints that came here."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
-from gpuctl.workflow.training.collect import failed_as_before
+from gpuctl.workflow.training.collect import checkpoints_left, failed_as_before
 from inventories.ended import Reason
-from inventories.run import FirstError, Result, Seconds, TrainSummary
+from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
+from inventories.store import Store
+from remote.runs.run_files import mirrored_path
 
 LOST = Result(
     run="20261121-054625-3fa9",
@@ -38,3 +42,19 @@ def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
     assert failed_as_before(STOPPED, STOPPED) == STOPPED
     well = replace(STOPPED, status="succeeded", exit_code=0, reason=None)
     assert failed_as_before(LOST, well) == well
+
+
+def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
+    folder = Store(tmp_path).new_run(datetime(2026, 11, 21, tzinfo=UTC))
+    node = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run")
+    run = Run(
+        run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(node,),
+        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
+    )  # fmt: skip
+    assert checkpoints_left(run, folder) == {}
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "a.pt").write_text("12345")
+    [(name, left)] = checkpoints_left(run, folder).items()
+    assert (name, left.files, left.bytes, left.newest) == ("gpu-0", 1, 5, "a.pt")
+    mirrored_path(folder).touch()  # they were brought while it went on: it may have left newer ones
+    assert checkpoints_left(run, folder) == {}
