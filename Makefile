@@ -16,7 +16,7 @@ ifneq ($(word 2,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
 
-.PHONY: demo test test-deep test-all check bench clean
+.PHONY: demo test test-deep test-all check docs bench clean
 
 demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 	@export PATH="$(CURDIR)/$(BIN):$$PATH"; \
@@ -41,6 +41,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs  ## the documentation as a site, in build/site; its reference pages are written from the code
+	$(BIN)/python tools/reference.py
+	$(BIN)/zensical build --strict --clean
+
 bench: $(VENV)/.dev  ## the benchmarks, each printing its ratio; the one for GPUs is a miniature without one
 	for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
 
@@ -55,7 +59,11 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)
 	@echo "installing what the tests need into $(VENV): some minutes, without a word"
 	$(INSTALL) '.[dev]'
-	touch $(VENV)/.train $@
+	touch $(VENV)/.train $(VENV)/.docs $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)
+	$(INSTALL) '.[docs]'
+	touch $@
 
 # The clouds' own command lines, to compare with: in an environment of their own, as they pin what we use.
 $(VENV)/.clients: | $(VENV)

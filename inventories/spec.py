@@ -15,38 +15,48 @@ class Spec:
     """What a person asks `gpuctl up` for. Validated once, where it is read (`inventories.validate`)."""
 
     cluster: str = DEFAULT_CLUSTER
+    """Name of the cluster: 1 to 40 of a-z, 0-9 and `-`. Default: `default`."""
     provider: str | None = None
-    """None: inferred from `shape` or `hosts`."""
+    """`local`, `hosts`, `oci` or `aws`. Default: inferred from `shape` or `hosts`."""
     shape: str | None = None
+    """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
     count: int | None = None
-    """Machines. None: one, or as many as the cluster already has."""
+    """Number of machines. Default: 1, or as many as the cluster already has."""
     region: str | None = None
+    """Region of the provider. Default: the one in the SDK's own configuration."""
     compartment: str | None = None
-    """OCI: the compartment's OCID."""
+    """OCI: OCID of the compartment. Default: the root compartment."""
     profile: str | None = None
-    """Which of the accounts in the SDK's own configuration file."""
+    """Profile in the SDK's own configuration file."""
     image: str | None = None
+    """Name or id of the image, an SSM parameter, or `marketplace:NAME`. Default: one with a driver for GPUs."""
     driver: str | None = None
-    """`auto`, `none`, or a branch of NVIDIA's driver such as `580`. None: auto, where machines are rented."""
+    """NVIDIA driver: `auto`, `none`, or a branch such as `580`. Default: `auto`, where machines are rented."""
     accept_terms: bool = False
     """The terms of a marketplace image are accepted without a question."""
     ask_terms: bool = False
     """They may be part of the plan, as a person will be asked about it. Set by `up`, never by a file."""
     disk_gb: int | None = None
+    """Size of each boot volume, GB. Default: 200, or what the image needs."""
     spot: bool = False
+    """Preemptible machines: cheaper, and may be taken away at any time. Default: false."""
     ssh_cidr: str | None = None
+    """Addresses that may reach SSH, such as `203.0.113.7/32`. Default: this computer's own address."""
     ssh_port: int | None = None
-    """None: 22."""
+    """Port on which the machines listen for SSH. Default: 22."""
     subnet_id: str | None = None
-    """An existing subnet. None: one of gpuctl's own network."""
+    """Id of an existing subnet. Default: a subnet in gpuctl's own network."""
     public_ip: bool = True
+    """Whether machines get a public address. `false` puts them into a private subnet. Default: true."""
     bastion: str | None = None
-    """Jump host over which the machines are reached, as `inventories.jump` reads it."""
+    """Bastion through which the machines are reached: `user@host[:port]`, or an alias in `~/.ssh/config`."""
     ttl_s: float | None = None
+    """Time after which the machines end by themselves, `10m` or more, such as `4h` or `1h30m`. Default: never."""
     max_cost_usd: float | None = None
+    """Highest cost in US dollars until the `ttl`, which it needs. A plan that could cost more is refused."""
     hosts: Path | None = None
-    """Inventory file of machines that exist already (provider `hosts`)."""
+    """Inventory of machines that exist already, for the provider `hosts`."""
     python: str | None = None
-    """Interpreter to use on the machines as it is, an absolute path there."""
+    """Absolute path of the Python interpreter on the machines, used as it is."""
     setup: tuple[SetupStep, ...] | None = None
-    """What each new machine runs once. None: what an earlier `up` of the cluster had."""
+    """Steps that each new machine runs once: shell lines, and tasks of your fabfile. Default: those of the last `up`."""

@@ -133,6 +133,12 @@ def check_option(field: str, value: object) -> Any:  # noqa: ANN401 - a field's 
     return _OPTION_CHECKS[field](value)
 
 
+def spec_keys() -> dict[str, str]:
+    """Every key of a spec file, as `network.subnet_id` where it is nested → the field of Spec that it sets."""
+    top = {key: field for key, (field, _) in _SPEC_KEYS.items()}
+    return top | {f"{_NETWORK}.{key}": field for key, (field, _) in _NETWORK_KEYS.items()}
+
+
 def read_spec(path: Path) -> Spec:
     """The spec file of `gpuctl up -f`. Raises InvalidInput with a line for each problem in it."""
     source = read(path)

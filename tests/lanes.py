@@ -74,6 +74,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/checks/probe",
         "remote/node/",
     ),
+    "integration/test_docs_pages.py": ("docs/", "gpuctl/commands/", "gpuctl/root_help.py"),
     "integration/test_driver.py": (
         "remote/gpu_driver/",
         "remote/node/gpu/driver",

@@ -1,0 +1,122 @@
+"""The pages of the documentation as tests read them: code blocks in order, commands, and the output that is shown.
+
+A page is a session. Its first line says what the session begins with: `<!-- session: cluster -->`. In a block of the
+language `console`, a line that begins with `$ ` is a command. The lines after it are its output, where a line `…`
+stands for those that are left out. A block with a title is a file of that name. A comment above a block says what is
+special about it:
+
+    <!-- not run: REASON -->    nothing of it is run
+    <!-- output: REASON -->     it only shows what was said
+    <!-- exit: 1 -->            the commands end with that status
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+SESSIONS = ("empty", "cluster", "ray", "hosts", "oci")
+"""Nothing; two local hosts that other pages use, too; the same with Ray; two machines in an inventory; an account."""
+
+_FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?$')
+_NOTE = re.compile(r"^<!-- (?P<name>not run|output|exit|session): (?P<value>.+) -->$")
+_LEFT_OUT = "…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of a block, and the lines of output that are shown with it."""
+
+    text: str
+    shown: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """As a shell takes it: without the remark behind it."""
+        return re.sub(r"\s+# .*$", "", self.text)
+
+    def missing(self, output: str) -> list[str]:
+        """The shown words that the output has not. Numbers, bars and short words are those of another day."""
+        there = set(_words(output))
+        return [
+            word for line in self.shown if line != _LEFT_OUT for word in _words(line) if word not in there
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A block of code."""
+
+    line: int
+    language: str
+    title: str | None
+    notes: Mapping[str, str]
+    text: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether its commands are run."""
+        return self.language == "console" and "not run" not in self.notes
+
+    @property
+    def status(self) -> int:
+        """The exit status of its commands."""
+        return int(self.notes.get("exit", 0))
+
+    def commands(self) -> list[Command]:
+        """Its commands in their order."""
+        found: list[tuple[str, list[str]]] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif found and line.strip():
+                found[-1][1].append(line)
+        return [Command(text=text, shown=tuple(shown)) for text, shown in found]
+
+
+def session_of(page: Path) -> str:
+    """What the page's session begins with."""
+    note = _NOTE.match(page.read_text().split("\n", 1)[0])
+    return note["value"] if note and note["name"] == "session" else "empty"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    """The page's blocks in their order."""
+    notes: dict[str, str] = {}
+    lines = iter(enumerate(page.read_text().splitlines(), 1))
+    for number, line in lines:
+        if note := _NOTE.match(line):
+            notes[note["name"]] = note["value"]
+        elif fence := _FENCE.match(line):
+            text = []
+            for _, inner in lines:
+                if inner == "```":
+                    break
+                text.append(inner)
+            yield Block(
+                line=number,
+                language=fence["language"],
+                title=fence["title"],
+                notes=notes,
+                text="\n".join(text) + "\n",
+            )
+            notes = {}
+        elif line.strip():
+            notes = {}
+
+
+def gpuctl_words(command: Command) -> list[list[str]]:
+    """The arguments of each gpuctl in a line; of those that a shell passes output to as well."""
+    words = shlex.split(command.line)
+    ends = [at for at, word in enumerate(words) if word in ("&&", "||", "|", ";", ">")]
+    parts = [
+        words[begin:end] for begin, end in zip([0, *(at + 1 for at in ends)], [*ends, None], strict=True)
+    ]
+    return [part[1:] for part in parts if part[:1] == ["gpuctl"]]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z_]{3,}", text)

@@ -1,0 +1,163 @@
+"""Write the reference pages of the documentation from the code.
+
+    python tools/reference.py            write docs/reference/
+    python tools/reference.py --check    exit with 1 where a page there is not current
+
+The commands come from the command line itself, the keys of a spec file from `inventories`.
+"""
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from gpuctl import root_help
+from inventories import spec
+from inventories.validate import spec_keys
+
+PAGES = Path(__file__).parent.parent / "docs" / "reference"
+NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. -->\n"
+
+SPEC_INTRODUCTION = """# Spec file
+
+{note}
+`gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option of
+`gpuctl up` overrides the key of the same name. A mistake in the file is reported with its line and what is allowed.
+
+```yaml title="cluster.yaml"
+cluster: a10
+shape: VM.GPU.A10.2
+count: 2
+ttl: 4h
+max_cost_usd: 50
+network:
+  public_ip: false
+  bastion: opc@203.0.113.20
+```
+"""
+COMMANDS_INTRODUCTION = """Every command takes these options, before or after its name. Words after a script belong
+to the script.
+"""
+
+
+def commands_page() -> str:
+    """The page about every command and its options."""
+    parts = ["# Commands\n", NOTE, *_global_part()]
+    for section, commands in root_help.SECTIONS:
+        parts.append(f"## {section}\n")
+        for name, _ in commands:
+            parts += _command_part(name)
+    return "\n".join(parts)
+
+
+def spec_page() -> str:
+    """The page about the keys of a spec file."""
+    fields = _fields(spec)
+    rows = [(f"`{key}`", *fields[field]) for key, field in spec_keys().items()]
+    return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(("key", "value", "meaning"), rows), ""])
+
+
+def _global_part() -> Iterator[str]:
+    yield COMMANDS_INTRODUCTION
+    rows = [
+        (f"`{', '.join(names)}{' ' * bool(value)}{value}`", help_line)
+        for names, value, help_line in root_help.GLOBAL_OPTIONS
+    ]
+    yield from _table(("option", "meaning"), [*rows, ("`-h, --help`", "Show help, also of a command.")])
+    yield "\nThe exit status says what happened:\n"
+    yield from _table(("exit status", "meaning"), root_help.EXIT_STATUSES)
+    yield "\nFiles are under `$GPUCTL_HOME` (default `~/.gpuctl`):\n"
+    yield from _table(("folder", "what is in it"), [(f"`{name}`", what) for name, what in root_help.FILES])
+    yield ""
+
+
+def _command_part(name: str) -> Iterator[str]:
+    command: click.Command = import_module(root_help.module_of(name)).command
+    context = click.Context(command, info_name=f"gpuctl {name}")
+    pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    yield f"### gpuctl {name}\n"
+    yield f"```text\n{' '.join(['gpuctl', name, '[OPTIONS]', *pieces])}\n```\n"
+    yield from _help(inspect.cleandoc(command.help or ""))
+    common = {option for names, _, _ in root_help.GLOBAL_OPTIONS for option in names}
+    rows = []
+    for param in command.params:
+        record = param.get_help_record(context)
+        if isinstance(param, click.Option) and record is not None and not common & set(param.opts):
+            rows.append((f"`{record[0]}`", _escaped(record[1])))
+    if rows:
+        yield from _table(("option", "meaning"), rows)
+        yield ""
+
+
+def _help(text: str) -> Iterator[str]:
+    r"""A command's help text: paragraphs, and as code those that begin with `\b`."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        if paragraph.startswith("\b"):
+            yield f"```text\n{inspect.cleandoc(paragraph.removeprefix(chr(8)).strip(chr(10)))}\n```\n"
+        else:
+            yield _escaped(" ".join(paragraph.split())) + "\n"
+
+
+def _fields(module: object) -> dict[str, tuple[str, str]]:
+    """Field of Spec → what a value is, and its docstring, which stands under it."""
+    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Spec"]
+    found = {}
+    for field, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = ""
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                text = inspect.cleandoc(str(following.value.value))
+            kind = ast.unparse(field.annotation).removesuffix(" | None")
+            value = "duration" if field.target.id == "ttl_s" else _KINDS[kind]
+            found[field.target.id] = (value, _escaped(" ".join(text.split())))
+    return found
+
+
+_KINDS = {
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+    "Path": "path, from the file's folder",
+}
+"""Annotation of a field → what a person writes."""
+
+
+def _escaped(text: str) -> str:
+    """Text whose signs Markdown would take for its own; what stands in back quotes stays."""
+    parts = text.split("`")
+    return "`".join(
+        re.sub(r"([*_<>\[\]])", r"\\\1", part) if at % 2 == 0 else part for at, part in enumerate(parts)
+    )
+
+
+def _table(
+    header: tuple[str, ...], rows: "list[tuple[str, ...]] | tuple[tuple[str, ...], ...]"
+) -> Iterator[str]:
+    for row in (header, ("---",) * len(header), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def main(words: list[str]) -> int:
+    """Write the pages, or compare them with `--check`; the exit status."""
+    stale = []
+    for name, text in {"commands.md": commands_page(), "spec.md": spec_page()}.items():
+        path = PAGES / name
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in words:
+                path.write_text(text)
+    if "--check" in words and stale:
+        print(f"docs/reference is not current: {', '.join(stale)}. `make docs` writes it.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
