@@ -40,14 +40,14 @@ env_option = click.option(
     "--env",
     multiple=True,
     metavar="K=V",
-    help="A variable for every rank; K alone: its value here. Repeatable.",
+    help="Set a variable for every rank. K alone takes its value from here. Repeatable.",
 )
 device_option = click.option(
     "--device",
     type=click.Choice(["auto", "cpu"]),
-    help="cpu: leave GPUs alone. Without, a machine whose GPUs can't be used is refused (auto).",
+    help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
 )
-python_option = click.option("--python", metavar="PATH", help="Interpreter on the nodes to use as it is.")
+python_option = click.option("--python", metavar="PATH", help="Use this interpreter on the nodes as it is.")
 
 
 def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +56,7 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--wheels",
             type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="Folder of wheels to install from, for nodes with no way out.",
+            help="Install from this folder of wheels, for nodes without internet access.",
         ),
         click.option(
             "--requirements",
@@ -67,7 +67,7 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--pip",
             multiple=True,
             metavar="REQ",
-            help="Build an environment of torch and this for the ranks. Repeatable.",
+            help="Install this, and torch, for the ranks. Repeatable.",
         ),
         python_option,
     ):

@@ -8,16 +8,16 @@ SECTIONS = (
     (
         "Cluster",
         (
-            ("up", "Create the cluster's machines and prepare them; again: converge."),
+            ("up", "Create the cluster's machines and prepare them. Safe to repeat."),
             ("status", "Show the machines, their real state, price and age."),
             ("clusters", "List every cluster: state, machines, price, cost so far, age, runs."),
             ("down", "Remove everything of the cluster."),
             ("clean", "Free disks, here and on the nodes: old runs, environments, wheels, code."),
             (
                 "doctor",
-                "Check credentials, permissions, quota, keys; --cluster: machines, their network.",
+                "Check credentials, permissions, quota, keys; with --cluster: machines and network.",
             ),
-            ("reap", "Remove every cluster of ours from your accounts, found by tags."),
+            ("reap", "Find gpuctl's clusters in your cloud accounts, and remove them."),
             ("shapes", "List machine shapes: GPUs, networks, prices."),
         ),
     ),
@@ -30,7 +30,7 @@ SECTIONS = (
             ("runs", "List the runs."),
             ("results", "Show one run's results, or several side by side."),
             ("tune", "Search for hyperparameters, with Ray Tune."),
-            ("bench", "Run the built-in job on several layouts: how it scales, what it costs."),
+            ("bench", "Run the built-in job on several layouts: scaling and cost."),
         ),
     ),
     (
@@ -42,7 +42,7 @@ SECTIONS = (
             ("push", "Copy files to the nodes."),
             ("pull", "Copy files from the nodes."),
             ("top", "Show how busy the nodes are: GPUs, CPUs, memory, network, live."),
-            ("ray", "See the cluster's Ray, open its dashboard, end it."),
+            ("ray", "Show the cluster's Ray, open its dashboard, or stop it."),
             ("ssh-config", "Print an OpenSSH configuration, so that plain ssh works."),
         ),
     ),
@@ -57,11 +57,11 @@ COMMANDS = {name: help_line for _, commands in SECTIONS for name, help_line in c
 """Command's name → its help in one line."""
 
 GLOBAL_OPTIONS = (
-    (("--cluster",), "NAME", "Which cluster (default: default)."),
-    (("--json",), "", "Print one JSON document on stdout, and nothing else."),
+    (("--cluster",), "NAME", "Name of the cluster (default: default)."),
+    (("--json",), "", "Print one JSON document on stdout and nothing else."),
     (("-y", "--yes"), "", "Answer every question with yes."),
-    (("-v", "--verbose"), "", "Say more; show the traceback of an error."),
-    (("--no-color",), "", "No colour, also on a terminal."),
+    (("-v", "--verbose"), "", "Print more, and the traceback of an error."),
+    (("--no-color",), "", "Print no colour."),
 )
 """(names, what the value is called or empty for a switch, help in one line), …"""
 

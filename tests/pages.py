@@ -105,6 +105,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
             )
             notes = {}
         elif line.strip():
+            assert not line.startswith("<!--") or "make docs" in line, f"{page.name}:{number}: no such note"
             notes = {}
 
 

@@ -25,25 +25,25 @@ from gpuctl.options import (
 @click.option(
     "--layouts",
     metavar="NxP,…",
-    help="Nodes x processes a node (default: one process, one whole node, all nodes).",
+    help="Nodes x processes on each node (default: one process, one whole node, all nodes).",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(3, 100),
     default=3,
     show_default=True,
-    help="Timed runs of each layout, after one that warms up.",
+    help="Timed runs of each layout, after one warm-up run.",
 )
 @click.option(
-    "--forecast", metavar="NxP,…", help="Layouts to foretell: their speed and cost, before they are rented."
+    "--forecast", metavar="NxP,…", help="Predict speed and cost of these layouts, without renting them."
 )
 @click.option(
     "--bandwidth-gb-s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB/s",
-    help="Between nodes, for the forecast (default: measured, else the shape's figure).",
+    help="Bandwidth between nodes for the forecast (default: measured, or the shape's figure).",
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
 @device_option
 @env_option
 @python_option
@@ -60,20 +60,20 @@ def command(
     python: str | None,
     words: tuple[str, ...],
 ) -> int:
-    """Run the built-in job on several layouts; tell how it scales, what it costs, and what to change first.
+    """Run the built-in job on several layouts. Show how it scales, what it costs, and what to change first.
 
     \b
     gpuctl bench                                         one process, one whole node, all nodes
     gpuctl bench --layouts 1x1,1x2,2x2 -- --model resnet18 --dataset cifar10
-    gpuctl bench --forecast 2x4,4x8                      what would those bring?
+    gpuctl bench --forecast 2x4,4x8                      how fast would these be?
 
-    ARGS are the built-in job's options (gpuctl train -- --help lists them). Each layout warms up once and is then
-    timed --repeats times; of a run's epochs the first does not count where there are several (--epochs 3 unless
-    ARGS say otherwise). Every run is listed by gpuctl runs.
+    ARGS are the built-in job's options (gpuctl train -- --help lists them). Each layout has one warm-up run and then
+    --repeats timed runs. The first epoch of a run does not count if there are several (default: --epochs 3).
+    gpuctl runs lists every run.
 
-    A forecast is a range: from all of the gradients' averaging hidden behind the backward pass to none of it.
+    A forecast is a range: from all of the gradient averaging hidden behind the backward pass to none of it.
 
-    Ctrl-C stops; what was measured until then is shown.
+    After Ctrl-C, what was measured so far is shown.
     """
     from gpuctl.run_results.figures import check_picture
     from gpuctl.scaling.measured import parse_layouts

@@ -8,27 +8,29 @@ from gpuctl.options import App, every_cluster_options
 @click.command()
 @every_cluster_options
 @click.option(
-    "--older-than", metavar="AGE", help="Here, remove runs that began longer ago, such as 7d (default: 30d)."
+    "--older-than",
+    metavar="AGE",
+    help="On this computer, remove runs older than this, such as 7d (default: 30d).",
 )
 @click.option(
     "--keep-runs",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Here, remove runs of any age, but for the latest N of each cluster; with --older-than only older ones.",
+    help="On this computer, remove all but the latest N runs of each cluster; with --older-than only old ones.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="On the nodes also what the next run would use again, and files that runs wrote and runs not all of "
-    "which is here: these may be nowhere else.",
+    help="On the nodes, also remove what the next run would use again, and files of runs that are not on this "
+    "computer: they may be nowhere else.",
 )
 @click.option(
     "--here",
     is_flag=True,
-    help="Only this computer: no node is asked, and runs of nodes that are still there stay.",
+    help="Clean this computer only. Runs of nodes that still exist stay.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what there is and what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def command(
     app: App,
     older_than: str | None,
@@ -37,20 +39,19 @@ def command(
     here: bool,
     dry_run: bool,
 ) -> int:
-    """Remove what gpuctl has left on disks and nobody needs: it shows the sizes, and asks.
+    """Remove files of gpuctl that nobody needs, here and on the nodes. It shows the sizes and asks.
 
     \b
-    gpuctl clean --dry-run                 sizes, what would go, why the rest stays
-    gpuctl clean                           ask, then remove it: on this computer and on all nodes
+    gpuctl clean --dry-run                 show sizes, what would be removed, and why the rest stays
+    gpuctl clean                           ask, then remove: on this computer and on all nodes
     gpuctl clean --cluster a --yes         one cluster's runs and nodes, without a question
     gpuctl clean --here --keep-runs 20     runs of machines that are gone, but for each cluster's latest 20
     gpuctl clean --all --cluster a         before `gpuctl down` of machines that stay
 
-    Here old runs go, of machines that are still there only once these were asked whether they have more of them. On
-    the nodes go environments, code and uv but for those used last, wheels, and runs all of which is here; --all also
-    removes what is nowhere else. What a process uses, a run that is not over, the checkpoints that `gpuctl train
-    --resume` would take and whatever is not gpuctl's always stay. It is about all clusters, or the one that --cluster
-    names; while a run is going on there, nothing is removed, and the exit status is 2.
+    On this computer it removes old runs. On the nodes it removes wheels, environments, code and uv (but not those
+    used last), and runs whose files are all on this computer. It never removes what a process uses, a run that is
+    not over, the checkpoints that `gpuctl train --resume` would take, or files that are not gpuctl's. Without
+    --cluster it is about all clusters. While a run is active there, nothing is removed, and the exit status is 2.
     """
     from gpuctl.errors import Usage
     from gpuctl.workflow.upkeep.clean import clean_all
@@ -58,7 +59,7 @@ def command(
     from inventories.validate import parse_duration_s
 
     if here and everything:
-        raise Usage("--all is about the nodes, and --here leaves them out: give one of the two.")
+        raise Usage("--all is about the nodes, and --here leaves them out: give only one of them.")
     policy = Policy(
         older_than_s=None if older_than is None else parse_duration_s(older_than),
         keep_runs=keep_runs,

@@ -8,7 +8,7 @@ from gpuctl.options import App, every_cluster_options
 @click.command()
 @every_cluster_options
 def command(app: App) -> int:
-    """List every cluster of this computer: its real state, machines, price, cost so far, age and runs.
+    """List every cluster of this computer: real state, machines, price, cost so far, age and runs.
 
     \b
     gpuctl clusters                 all of them, what costs most first
@@ -16,8 +16,8 @@ def command(app: App) -> int:
     gpuctl status --cluster NAME    the machines of one
     gpuctl reap --dry-run           what is in your cloud accounts, also without the files of this computer
 
-    Every provider is asked. Where one can't be, the cluster's state is unknown, the reason is told, and the
-    exit status is 4. Rented machines without a time limit are marked: nothing but `gpuctl down` ends them.
+    It asks every provider. If one can't be asked, the state is shown as unknown with the reason, and the exit status
+    is 4. Rented machines without a time limit are marked: only `gpuctl down` ends them.
     """
     from gpuctl.tables.clusters import clusters_table
     from gpuctl.workflow.cluster.clusters import every_cluster, totals

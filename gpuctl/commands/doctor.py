@@ -15,19 +15,19 @@ from gpuctl.options import App, common_options
 @click.option(
     "--provider",
     metavar="P",
-    help="oci or aws. Default: told by --shape, or the cluster's.",
+    help="oci or aws (default: inferred from --shape, or the cluster's).",
     shell_complete=completions.clouds,
 )
 @click.option(
     "--shape",
     metavar="S",
-    help="The machines that you want, as for `up`.",
+    help="Machine shape, as for `up`.",
     shell_complete=completions.shapes,
 )
-@click.option("--count", type=int, metavar="N", help="How many of them (default: 1).")
-@click.option("--region", metavar="R", help="The provider's region.")
+@click.option("--count", type=int, metavar="N", help="Number of machines (default: 1).")
+@click.option("--region", metavar="R", help="Region of the provider.")
 @click.option("--image", metavar="I", help="Image name or id.")
-@click.option("--spot", is_flag=True, help="Preemptible machines.")
+@click.option("--spot", is_flag=True, help="Spot machines.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment.")
 @click.pass_context
@@ -37,10 +37,10 @@ def command(context: click.Context, /, app: App, spot: bool, **asked: str | int 
     \b
     gpuctl doctor                                   this computer, and the cluster's account
     gpuctl doctor --shape VM.GPU.A10.2 --count 2    could these be made now?
-    gpuctl doctor --cluster [NAME]                  the machines that are there, and the network between them
+    gpuctl doctor --cluster [NAME]                  the machines, and the network between them
 
-    It asks and changes nothing: permissions are tried by dry runs, which create nothing. With --cluster it runs
-    `train`'s preflight on the machines, and a short all-reduce that measures the bandwidth between them.
+    It changes nothing: permissions are tried by dry runs. With --cluster it runs `train`'s preflight on the machines,
+    and a short all-reduce that measures the bandwidth between them.
     """
     from gpuctl.workflow.upkeep.doctor import doctor, show
 

@@ -10,14 +10,14 @@ from gpuctl.options import App, common_options
 @click.option(
     "--forget",
     is_flag=True,
-    help="Machines that you brought: forget also those whose firewall can't be restored, and say which.",
+    help="Machines that you have: also give up those whose firewall can't be restored, and say which.",
 )
 def command(app: App, forget: bool) -> int:
-    """Remove everything of the cluster. Nothing to remove is success, too.
+    """Remove everything of the cluster. Succeeds if there is nothing to remove.
 
-    A run that is going on is stopped first; that is asked about, or needs --yes. Results stay. Machines that you
-    brought (provider hosts) are not touched but for our rules in their firewalls, which go; what gpuctl has left on
-    their disks is told, and on a terminal offered to be removed.
+    An active run is stopped first: `down` asks, or needs --yes. Results stay. On machines that you have (provider
+    hosts) only gpuctl's firewall rules are removed. It says which files of gpuctl are left on their disks, and on a
+    terminal offers to remove them.
     """
     from gpuctl.workflow.cluster.down import down
 

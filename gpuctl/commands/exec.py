@@ -16,8 +16,8 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
     """Run a command on every node at once, or on one.
 
     \b
-    gpuctl exec -- nvidia-smi -L               an argv, passed on exactly
-    gpuctl exec --rank 0 -- 'df -h | tail -1'  one word: a shell command line
+    gpuctl exec -- nvidia-smi -L               arguments, passed on exactly
+    gpuctl exec --rank 0 -- 'df -h | tail -1'  one word is a shell command line
 
     The exit status is 0 if it was 0 on every node, else 1.
     """

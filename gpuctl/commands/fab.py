@@ -23,7 +23,7 @@ def command(app: App, rank: str | None, listing: bool, words: tuple[str, ...]) -
     """Run tasks of your fabfile on every node at once, or on one.
 
     \b
-    gpuctl fab                      list the tasks of fabfile.py, here or in the nearest folder above
+    gpuctl fab                      list the tasks of fabfile.py, here or in a folder above
     gpuctl fab who --greeting hi    run one; several run one after the other
     gpuctl fab who --help           its arguments
 

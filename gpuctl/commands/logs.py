@@ -9,10 +9,10 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.argument("run", required=False, shell_complete=completions.runs)
-@click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; Ctrl-C leaves it alone.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the run to its end. Ctrl-C does not stop the run.")
 @click.option("--rank", type=int, metavar="R", help="Only this rank.")
 def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
-    """Show a run's logs, of all ranks or one; the latest run unless named.
+    """Show the logs of a run (default: the latest), of all ranks or one.
 
     \b
     gpuctl logs                     what the ranks have written so far

@@ -22,7 +22,7 @@ def command(app: App, rank: str | None, source: str, destination: Path) -> None:
     gpuctl pull sets/out results               ~/sets/out of each node → results/<node>/
 
     A relative SOURCE is one in the node's home.
-    Only plain files come; links, pipes and devices are left out and named. Files that are here are replaced.
+    Only plain files are copied; links, pipes and devices are left out and named. Existing files are replaced.
     """
     from gpuctl.workflow.machines.access import pull
 

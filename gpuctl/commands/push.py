@@ -21,8 +21,8 @@ def command(app: App, rank: str | None, source: Path, destination: str) -> None:
     \b
     gpuctl push data sets                      makes ~/sets/data there
 
-    A relative DESTINATION is one in the node's home. All of a folder is sent, whatever git ignores, but no
-    credentials (.ssh, .aws, …). Only what changed travels; nothing is removed there.
+    A relative DESTINATION is one in the node's home. All of a folder is copied, also what git ignores, but no
+    credentials (.ssh, .aws, …). Only changed files are copied; nothing is removed on the node.
     """
     from gpuctl.workflow.machines.access import push
 

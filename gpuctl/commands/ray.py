@@ -14,19 +14,19 @@ from gpuctl.options import App, common_options
     "--port",
     type=click.IntRange(1, 65535),
     metavar="N",
-    help="Of the dashboard on this computer (default: 8265, or a free one where that is taken).",
+    help="Port of the dashboard on this computer (default: 8265, or a free one).",
 )
 @click.argument("action", type=click.Choice(["status", "dashboard", "stop"]), default="status")
 def command(app: App, action: Literal["status", "dashboard", "stop"], port: int | None) -> int:
-    """See the cluster's Ray, open its dashboard, or end it.
+    """Show the cluster's Ray, open its dashboard, or stop it.
 
     \b
-    gpuctl ray status      on which machines Ray runs
-    gpuctl ray dashboard   a tunnel to its dashboard, until Ctrl-C: there is no other way to it
-    gpuctl ray stop        end exactly the processes that gpuctl started, and remove their folders
+    gpuctl ray status      show on which machines Ray runs
+    gpuctl ray dashboard   open a tunnel to its dashboard, until Ctrl-C
+    gpuctl ray stop        stop exactly the processes that gpuctl started, and remove their folders
 
-    `gpuctl train --mode ray` starts a head on the first machine and a worker on each of the others, and leaves them
-    for the next run. `gpuctl down` ends them, too.
+    `gpuctl train --mode ray` starts a head on the first machine and a worker on each other machine, and keeps them
+    for the next run. `gpuctl down` stops them, too.
     """
     from gpuctl.workflow.machines import ray
 

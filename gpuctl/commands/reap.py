@@ -15,7 +15,7 @@ from gpuctl.options import App, every_cluster_options
     "providers",
     multiple=True,
     metavar="P",
-    help="oci or aws (default: those set up here).",
+    help="oci or aws (default: those that are set up here).",
     shell_complete=completions.clouds,
 )
 @click.option(
@@ -27,9 +27,9 @@ from gpuctl.options import App, every_cluster_options
 @click.option(
     "--expired",
     is_flag=True,
-    help="Only clusters whose --ttl is over, and a shared network that no cluster is left for.",
+    help="Only clusters whose --ttl is over, and networks that no cluster uses any more.",
 )
-@click.option("--dry-run", is_flag=True, help="List with age and price, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Only list, with age and price.")
 def command(
     app: App,
     names: tuple[str, ...],
@@ -44,14 +44,14 @@ def command(
     """Find every cluster of gpuctl in your cloud accounts by its tags, and remove it.
 
     \b
-    gpuctl reap --dry-run                      what is there, since when, at what price
+    gpuctl reap --dry-run                      list what is there, with age and price
     gpuctl reap --provider aws --all-regions   ask, then remove all of it
-    gpuctl reap default --region us-east-1     clusters of this name or id only; --cluster NAME: just one
-    gpuctl reap --expired --yes                for cron: what outlived its --ttl
+    gpuctl reap default --region us-east-1     only clusters of this name or id
+    gpuctl reap --expired --yes                for cron: clusters whose --ttl is over
 
-    It looks at the accounts, not at this computer's files, and shows whose clusters they are: in an account
-    that you share they are not only yours. Nothing without our tags is touched. What can't be looked at or
-    removed is named and keeps nothing else; the exit status is then 4.
+    It looks at the accounts, not at this computer's files. In a shared account it also finds the clusters of others,
+    and shows whose they are. Resources without gpuctl's tags are never touched. What can't be looked at or removed is
+    named; the rest is still removed, and the exit status is 4.
     """
     from gpuctl.workflow.cluster.reap import Which, reap_all
     from provision.cloud.scan import Scope

@@ -11,12 +11,14 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completions.runs)
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw a picture.")
-@click.option("--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table, a row a run.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a table with one row for each run."
+)
 def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None) -> None:
-    """Show one run's results: timings, losses, accuracy, cost; several runs side by side.
+    """Show a run's results: times, losses, accuracy, cost. Several runs are shown side by side.
 
-    The latest run unless named; the first letters of a run's id are enough. Results stay on this computer
+    Without RUN it shows the latest. The first letters of a run's id are enough. Results stay on this computer
     when the machines are gone.
     """
     from gpuctl.run_results.export import write_csv, write_plot

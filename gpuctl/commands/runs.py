@@ -7,9 +7,9 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--all", "every", is_flag=True, help="Of all clusters, also removed ones.")
+@click.option("--all", "every", is_flag=True, help="List the runs of all clusters, also of removed ones.")
 def command(app: App, every: bool) -> None:
-    """List the cluster's runs, the latest last."""
+    """List the cluster's runs; the latest is last."""
     from gpuctl.tables.lists import runs_table
     from gpuctl.workflow.training.runs import overview
 

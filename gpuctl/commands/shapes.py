@@ -29,14 +29,14 @@ Priced = tuple["Shape", "Price | None"]
     "gpus",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only with exactly so many GPUs a machine.",
+    help="Only shapes with exactly N GPUs.",
 )
-@click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only with so many GPUs or more.")
-@click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only this provider's.")
+@click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only shapes with N GPUs or more.")
+@click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only shapes of this provider.")
 @click.option(
     "--max-price", type=click.FloatRange(min=0), metavar="USD", help="Only up to this price an hour."
 )
-@click.option("--sort", type=click.Choice(SORTS), default="price", help="By what (default: price).")
+@click.option("--sort", type=click.Choice(SORTS), default="price", help="Order of the rows (default: price).")
 @click.option("--region", metavar="R", help="AWS region of the prices (default: us-east-1).")
 @click.option("--refresh-prices", is_flag=True, help="Ask the providers for today's prices, and keep them.")
 def command(
@@ -51,10 +51,10 @@ def command(
     region: str | None,
     refresh_prices: bool,
 ) -> None:
-    """List the machine shapes that gpuctl knows, or search them: GPUs, networks, list prices.
+    """List or search machine shapes: GPUs, networks, list prices.
 
     \b
-    gpuctl shapes VM.GPU.A10.2                         all that is known of one
+    gpuctl shapes VM.GPU.A10.2                         all that is known about one
     gpuctl shapes A10 --gpus 4                         by GPU (A10, and A10G) and GPUs a machine
     gpuctl shapes BM.GPU g5                            by the beginnings of names
     gpuctl shapes --gpu H100 --sort price-per-gpu      the cheapest H100
@@ -62,8 +62,8 @@ def command(
     gpuctl shapes --refresh-prices --region eu-west-1  today's prices, AWS's in Ireland
 
     Prices are list prices on demand, without disks and traffic. --refresh-prices reads the providers' public
-    price lists; no account is needed. AWS's has some hundred MB: --provider oci leaves it out. Other shapes
-    than those listed can be used, too, where the provider has them: gpuctl up --shape NAME.
+    price lists; no account is needed. AWS's list has some hundred MB: --provider oci leaves it out. `gpuctl up
+    --shape NAME` also takes shapes that are not listed, if the provider has them.
     """
     from gpuctl.shape_names import nothing
     from provision.pricing.prices import load

@@ -11,10 +11,10 @@ from gpuctl.options import TAIL, App, common_options
 @click.argument("rank", default="0", shell_complete=completions.nodes)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[CMD]...")
 def command(app: App, rank: str, words: tuple[str, ...]) -> None:
-    """Open a shell on a node, by rank or name (rank 0 unless named), or run a command there, with the system's ssh.
+    """Open a shell on a node, or run a command there, with the system's ssh. RANK is a rank or a name (default: 0).
 
-    The cluster's pinned host keys and its own key are used, nothing of yours. Plain ssh, scp and rsync work
-    with the same configuration: gpuctl ssh-config > config; ssh -F config NODE
+    It uses the cluster's pinned host keys and its own key. Plain ssh, scp and rsync work with the same configuration:
+    gpuctl ssh-config > config; ssh -F config NODE
     """
     from gpuctl.workflow.machines.access import replace_by_ssh
 

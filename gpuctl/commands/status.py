@@ -7,12 +7,13 @@ from gpuctl.options import App, common_options
 
 @click.command()
 @common_options
-@click.option("--all", "every", is_flag=True, help="All clusters, their machines one by one.")
+@click.option("--all", "every", is_flag=True, help="Show all clusters with their machines.")
 def command(app: App, every: bool) -> int:
-    """Show the machines, their real state as the provider tells it, price, age and runs.
+    """Show the machines: real state, price, age and runs.
 
-    A machine that was ended from outside is shown as gone; `gpuctl up` replaces it. Of rented machines without a
-    time limit it says what a day costs. `gpuctl clusters` has a line a cluster.
+    The state is asked of the provider. A machine that was ended from outside is shown as gone; `gpuctl up`
+    replaces it. For rented machines without a time limit it shows the cost of a day. `gpuctl clusters` has one
+    line for each cluster.
     """
     from gpuctl.tables.lists import machines_table
 

@@ -10,7 +10,7 @@ from gpuctl.options import App, common_options
 @common_options
 @click.argument("run", required=False, shell_complete=completions.runs)
 def command(app: App, run: str | None) -> int:
-    """Stop a run on every node and bring its results back; the latest run unless named."""
+    """Stop a run on every node and bring its results back (default: the latest run)."""
     from gpuctl.workflow.training.stop import stop
 
     result, errors = stop(app, run)

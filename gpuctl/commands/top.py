@@ -17,7 +17,7 @@ from gpuctl.options import App, common_options
     type=click.FloatRange(0.2, 60),
     default=1.0,
     metavar="SECONDS",
-    help="How often each node is sampled while you look (default: 1).",
+    help="Time between two samples (default: 1).",
 )
 def command(app: App, rank: str | None, every_s: float) -> int:
     """Show how busy the nodes are: GPUs, CPUs, memory, network, disk.
@@ -27,8 +27,8 @@ def command(app: App, rank: str | None, every_s: float) -> int:
     gpuctl top --json               one sample, as one document
     gpuctl top | cat                one sample, as text
 
-    The network's bytes are those of the interfaces that lead to the other nodes. A node that is lost is shown
-    with the reason and connected to again. The exit status is 1 if a node of the one sample could not be asked.
+    Network bytes are those of the interfaces to the other nodes. A lost node is shown with the reason, and gpuctl
+    tries to connect again. With one sample, the exit status is 1 if a node could not be asked.
     """
     from gpuctl.workflow.machines.top import top
 

@@ -42,34 +42,34 @@ OURS = frozenset({
 @click.option(
     "--mode",
     type=click.Choice(tuple(LAUNCHERS)),
-    help="Launcher (torchrun; with --resume the earlier run's).",
+    help="Launcher (default: torchrun; with --resume the earlier run's).",
 )
 @click.option(
     "--nnodes",
     metavar="N|MIN:MAX",
-    help="Nodes that take part (default: all). MIN:MAX: as many as there are, now and later.",
+    help="Number of nodes (default: all). MIN:MAX is elastic: as many as there are, now and later.",
 )
 @click.option(
     "--nproc-per-node",
     metavar="auto|N",
-    help="Processes a node (default: one a GPU, else one).",
+    help="Processes on each node (default: one for each GPU, or one).",
 )
 @click.option(
-    "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f finds the run."
+    "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f follows the run."
 )
 @device_option
 @env_option
 @install_options
-@click.option("--skip-preflight", is_flag=True, help="Start even where the preflight would refuse.")
+@click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on from the checkpoints of the script that ran last, or that follows.",
+    help="Resume from the latest checkpoint of SCRIPT (default: the one run last).",
 )
 @click.option(
     "--resume-from",
     metavar="RUN",
-    help="Go on from this run's checkpoints (its first letters are enough).",
+    help="Resume from this run's checkpoints (its first letters are enough).",
     shell_complete=completions.runs,
 )
 @click.option(
@@ -77,14 +77,16 @@ OURS = frozenset({
     type=click.IntRange(0, 1000),
     default=0,
     metavar="N",
-    help="Where a run fails, start another from its checkpoints on the nodes that answer, at most N times (0).",
+    help="If a run fails, restart from its checkpoints on the nodes that answer, at most N times (default: 0).",
 )
 @click.option(
     "--dry-run/--no-dry-run",
     default=None,
-    help="Print exactly what would be run and set on each node. no: a --dry-run behind the script is the script's.",
+    help="Only print what would be run and set on each node. --no-dry-run: --dry-run after a script is the script's.",
 )
-@click.option("-m", "--module", metavar="MODULE", help="Run a module; what follows is the module's.")
+@click.option(
+    "-m", "--module", metavar="MODULE", help="Run a module; the arguments after it are passed to it."
+)
 @click.argument(
     "words",
     nargs=-1,
@@ -116,36 +118,35 @@ def command(
 
     \b
     gpuctl train                               the built-in job: a small CNN on handwritten digits
-    gpuctl train -- --model mlp --epochs 3     … with its own options (-- --help lists them)
-    gpuctl train my.py --lr 0.1                your script; what follows it is the script's
+    gpuctl train -- --model mlp --epochs 3     … with its options (-- --help lists them)
+    gpuctl train my.py --lr 0.1                your script; the words after it are passed to it
     gpuctl train -m pkg.mod --lr 0.1           your module
     gpuctl train --nproc-per-node 2 my.py      two processes on each node
-    gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or a driver of your own
+    gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or your driver
 
-    The current folder is sent to the nodes: what git would track, or all but the usual clutter. A script gets
-    torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...) and GPUCTL_RUN_ID, GPUCTL_RUN_DIR (what it writes
-    to artifacts/ there comes back) and GPUCTL_METRICS (a file for JSON lines such as
-    {"step": 10, "loss": 0.4, "samples": 640}). Nothing of gpuctl has to be imported.
+    The current folder is copied to the nodes: what git would track. A script gets torchrun's variables (RANK,
+    WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in its artifacts/ come back) and
+    GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4, "samples": 640}). It does not have to
+    import anything of gpuctl.
 
-    GPUs are used where there are any; a machine that has some, and none that works, is refused with the fix.
-    --device cpu leaves them alone: one process a node, unless --nproc-per-node says otherwise.
+    GPUs are used if there are any. A machine whose GPUs do not work is refused, with the fix. --device cpu does not
+    use GPUs: it starts one process on each node, unless --nproc-per-node says otherwise.
 
-    What the project's uv.lock, requirements.txt or pyproject.toml lists is installed by uv into an environment on
-    the nodes, once; with --python, or an interpreter in the inventory, that is used as it is.
+    uv installs what the project's uv.lock, requirements.txt or pyproject.toml lists, once on each node. With
+    --python, or with an interpreter in the inventory, nothing is installed.
 
-    --resume and --resume-from start a new run that finds the earlier one's checkpoints in its own
-    $GPUCTL_RUN_DIR/checkpoints: the built-in job goes on from the last whole one, a script finds on every node all
-    that it has written there on its first. --resume takes the script that ran last, unless one is named. The earlier
-    script, arguments and options are used where none are typed; options after -- replace those of the built-in job,
-    and are put after a script's arguments. --max-restarts does the same by itself where a run fails: a rank that
-    died, a node that was lost. Never after Ctrl-C or gpuctl stop, nor after exit status 2, nor where a run fails as
-    the one before it did and has written no newer checkpoint.
+    --resume and --resume-from start a new run, with the earlier run's checkpoints in $GPUCTL_RUN_DIR/checkpoints on
+    every node. Script, arguments and options are the earlier run's unless you give them. Options after -- override
+    the built-in job's earlier ones; a script gets them after its earlier arguments. --max-restarts resumes by itself
+    if a rank dies or a node is lost. It does not after Ctrl-C, after gpuctl stop, after exit status 2, or after the
+    same failure twice without a newer checkpoint.
 
-    --nnodes MIN:MAX is elastic: the run begins with the nodes that answer, goes on from its last checkpoint with
-    those that are left where a node is lost, and where `gpuctl up --count` has added some, or one has come back, ends
-    at its next checkpoint and goes on with them. With --mode ray and a driver, nodes join its Ray instead.
+    --nnodes MIN:MAX is elastic. The run starts with the nodes that answer. If a node is lost, the job resumes
+    from its last checkpoint on the others. If nodes are added by `gpuctl up --count`, or come back, the run ends
+    at its next checkpoint and the job resumes on all of them. With --mode ray and a driver, nodes join its Ray
+    instead.
 
-    Ctrl-C stops the run on every node; a second one does not wait for its end.
+    Ctrl-C stops the run on every node. A second Ctrl-C does not wait for its end.
     """
     from gpuctl.workflow.training.request import TrainRequest, built_in_help, check_device
 
@@ -184,7 +185,7 @@ def command(
     if taken:
         # Many a script passes over what it doesn't know, and would run to its end on another cluster.
         app.output.say(
-            f"note: {' '.join(sorted(taken))} after the script is the script's; gpuctl's own go before it"
+            f"note: {' '.join(sorted(taken))} after the script belong to the script; options of gpuctl go before it"
         )
     if dry_run:
         from gpuctl.workflow.training.train_plan import show_launch
@@ -234,10 +235,10 @@ def left_behind(run: str, *, interrupted: bool) -> str:
     """The line on a run that has not ended: it was detached, or a person did not wait until it had stopped."""
     if interrupted:
         return (
-            f"the end of run {run} was not waited for: gpuctl results {run} shows it; where it goes on all the same, "
-            f"gpuctl stop {run} ends it"
+            f"run {run} was told to stop, and its end was not waited for. `gpuctl results {run}` shows it; if it "
+            f"still runs, `gpuctl stop {run}` ends it"
         )
-    return f"run {run} goes on; gpuctl logs -f {run} follows it"
+    return f"run {run} continues; gpuctl logs -f {run} follows it"
 
 
 def _nnodes(text: str | None) -> tuple[int | None, int | None]:
@@ -248,9 +249,9 @@ def _nnodes(text: str | None) -> tuple[int | None, int | None]:
     if not most.isdecimal() or (colon and not least.isdecimal()):
         raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
     if int(most) < 1:
-        raise Usage(f"--nnodes {text} is not possible: one node takes part at least.")
+        raise Usage(f"--nnodes {text} is not possible: it must be at least 1.")
     if colon and not 1 <= int(least) <= int(most):
-        raise Usage(f"--nnodes {text} is not possible: MIN is at least 1, and MAX at least MIN.")
+        raise Usage(f"--nnodes {text} is not possible: MIN must be at least 1, and MAX at least MIN.")
     return int(least) if colon else None, int(most)
 
 

@@ -27,37 +27,46 @@ from gpuctl.options import (
     "params",
     multiple=True,
     metavar="NAME=FROM",
-    help="What to draw, and from what: 'lr=loguniform(1e-4,1e-1)'. Repeatable.",
+    help="What to search, and where: 'lr=loguniform(1e-4,1e-1)'. Repeatable.",
 )
-@click.option("--trials", type=click.IntRange(1, 10_000), default=8, show_default=True, help="How many.")
+@click.option(
+    "--trials", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Number of trials."
+)
 @click.option(
     "--scheduler",
     type=click.Choice(["fifo", "asha"]),
     default="fifo",
     show_default=True,
-    help="asha ends trials early that are behind.",
+    help="asha: end trials early that are behind.",
 )
-@click.option("--metric", metavar="NAME", help="What is judged by (default: the built-in job's accuracy).")
+@click.option("--metric", metavar="NAME", help="Metric to optimize (default: the built-in job's accuracy).")
 @click.option(
-    "--goal", type=click.Choice(["max", "min"]), default="max", show_default=True, help="Of the metric."
+    "--goal",
+    type=click.Choice(["max", "min"]),
+    default="max",
+    show_default=True,
+    help="Maximize or minimize the metric.",
 )
 @click.option(
     "--cpus-per-trial",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Cores of a trial.",
+    help="CPU cores per trial.",
 )
 @click.option(
     "--gpus-per-trial",
     type=click.FloatRange(0),
     metavar="N",
-    help="GPUs of a trial (default: 1 where there are any).",
+    help="GPUs per trial (default: 1 if there are any).",
 )
 @click.option(
-    "--most-at-once", type=click.IntRange(1), metavar="N", help="Trials side by side (default: what fits)."
+    "--most-at-once",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of trials at a time (default: what fits).",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the drawing.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed for sampling trials.")
 @device_option
 @env_option
 @install_options
@@ -88,11 +97,11 @@ def command(
     gpuctl tune --param 'lr=uniform(0.01,0.2)' --param 'optimizer=choice(sgd,adam)' --scheduler asha -- --epochs 5
     gpuctl tune --param 'width=randint(16,256)' --metric score search.py:objective
 
-    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH), which leaves out HIGH, or choice(A,B,…); in
-    quotes, as shells have their own meaning for brackets. The built-in job takes each as the option of that name; a
-    function gets all of them as a dict, and tells ray.tune.report what it reached, as often as it likes.
+    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH) without HIGH, or choice(A,B,…). Put it in
+    quotes: brackets have a meaning in shells. The built-in job takes each as the option of that name. A function
+    gets all of them as a dict, and reports with ray.tune.report as often as it likes.
 
-    What is known of the trials comes back as artifacts/trials.json, also after Ctrl-C.
+    All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
     from gpuctl.search_space import parse_params
     from gpuctl.variables import variable

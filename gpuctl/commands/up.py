@@ -14,7 +14,7 @@ from gpuctl.options import App, common_options
 @click.option(
     "--provider",
     metavar="P",
-    help="local, hosts, oci or aws. Default: told by --shape or --hosts.",
+    help="local, hosts, oci or aws (default: inferred from --shape or --hosts).",
     shell_complete=completions.providers,
 )
 @click.option(
@@ -23,51 +23,69 @@ from gpuctl.options import App, common_options
     help="Machine shape, such as VM.GPU.A10.2 (OCI) or g5.12xlarge (AWS).",
     shell_complete=completions.shapes,
 )
-@click.option("--count", type=int, metavar="N", help="Machines (default: as many as there are, or 1).")
-@click.option("--region", metavar="R", help="The provider's region. (clouds)")
-@click.option("--compartment", metavar="OCID", help="Where the machines belong. (oci)")
-@click.option("--profile", metavar="NAME", help="Account in the SDK's own configuration. (clouds)")
 @click.option(
-    "-f", "--file", "file", type=click.Path(path_type=Path), metavar="SPEC.yaml", help="Read the spec."
+    "--count", type=int, metavar="N", help="Number of machines (default: as many as there are, or 1)."
+)
+@click.option("--region", metavar="R", help="Region of the provider. (clouds)")
+@click.option("--compartment", metavar="OCID", help="Compartment of the machines. (oci)")
+@click.option("--profile", metavar="NAME", help="Profile in the SDK's own configuration. (clouds)")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="SPEC.yaml",
+    help="Read what is wanted from a spec file.",
 )
 @click.option(
-    "--hosts", type=click.Path(path_type=Path), metavar="FILE", help="Inventory of machines you have."
+    "--hosts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Inventory file of machines that you have.",
 )
 @click.option("--image", metavar="I", help="Image name or id. (clouds)")
 @click.option(
     "--driver",
     metavar="auto|none|VERSION",
-    help="NVIDIA driver: the image's, else installed (Ubuntu); VERSION: a branch such as 580. (clouds; hosts: none "
-    "unless it is asked for, which may reboot them)",
+    help="NVIDIA driver. auto: the image's, or else an installed one (Ubuntu). VERSION: a branch such as 580. "
+    "(clouds; hosts: only if given, and may reboot them)",
 )
 @click.option("--accept-terms", is_flag=True, help="Accept the terms of a marketplace image. (oci)")
-@click.option("--disk-gb", type=int, metavar="G", help="Boot volume size. (clouds)")
-@click.option("--spot", is_flag=True, help="Preemptible machines. (clouds)")
-@click.option("--ssh-cidr", metavar="CIDR", help="Who may reach SSH, such as 203.0.113.7/32. (clouds)")
+@click.option("--disk-gb", type=int, metavar="G", help="Size of each boot volume, GB. (clouds)")
+@click.option("--spot", is_flag=True, help="Rent spot machines, which may be taken away. (clouds)")
 @click.option(
-    "--subnet-id", metavar="ID", help="An existing subnet (default: a network of gpuctl's). (clouds)"
+    "--ssh-cidr", metavar="CIDR", help="Addresses that may reach SSH, such as 203.0.113.7/32. (clouds)"
 )
 @click.option(
-    "--no-public-ip", is_flag=True, help="Machines in a private subnet, behind a NAT gateway. (clouds)"
+    "--subnet-id", metavar="ID", help="Use an existing subnet (default: gpuctl's own network). (clouds)"
 )
-@click.option("--bastion", metavar="USER@HOST[:PORT]", help="Jump host on the way to them. (clouds, hosts)")
+@click.option(
+    "--no-public-ip", is_flag=True, help="Put the machines into a private subnet with a NAT gateway. (clouds)"
+)
+@click.option(
+    "--bastion", metavar="USER@HOST[:PORT]", help="Reach the machines through this bastion. (clouds, hosts)"
+)
 @click.option(
     "--ttl", metavar="TIME", help="End the machines after this long, 10m or more, such as 4h. (clouds)"
 )
 @click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
-@click.option("--python", metavar="PATH", help="Interpreter on the machines to use as it is.")
+@click.option("--python", metavar="PATH", help="Use this interpreter on the machines as it is.")
 @click.option(
     "--known-hosts",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where the host keys of --hosts machines are (default: your known_hosts).",
+    help="Host keys of --hosts machines (default: your known_hosts).",
 )
 @click.option("--accept-new-host-keys", is_flag=True, help="Pin the keys that unknown hosts show now.")
 @click.option(
-    "--boot-timeout", metavar="TIME", help="Wait so long for machines to boot (default: 15m). (clouds)"
+    "--boot-timeout",
+    metavar="TIME",
+    help="Maximum time to wait for machines to boot (default: 15m). (clouds)",
 )
-@click.option("--no-wait", is_flag=True, help="Return once the machines run; don't connect yet.")
-@click.option("--dry-run", is_flag=True, help="Show the plan and its price only; --verbose: every request.")
+@click.option("--no-wait", is_flag=True, help="Return when the machines run, before connecting to them.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only show the plan and its price; with --verbose every request."
+)
 def command(
     app: App,
     file: Path | None,
@@ -83,17 +101,17 @@ def command(
     no_public_ip: bool,
     **asked: str | int | Path | None,
 ) -> None:
-    """Create the cluster's machines and prepare them. Again: converge.
+    """Create the cluster's machines and prepare them. Safe to repeat: it creates only what is missing.
 
     \b
     gpuctl up --provider local --count 2       two hosts on this machine, no account
     gpuctl up --hosts inventory.yaml           machines that you have
-    gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, at most four hours
+    gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, for at most four hours
     gpuctl up --count 3                        one more
-    gpuctl up --count 3 --dry-run              the plan: what is created and used, and its price
+    gpuctl up --count 3 --dry-run              show the plan and its price
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
-    Only clouds (oci, aws) have the options marked (clouds); others refuse them.
+    Options marked (clouds) work with oci and aws only.
     """
     from gpuctl.errors import Usage
     from gpuctl.workflow.cluster import up

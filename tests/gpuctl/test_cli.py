@@ -255,11 +255,11 @@ def test_doctor_refuses_a_shape_or_provider_that_nobody_has(
 
 
 def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
-    assert left_behind("R", interrupted=False) == "run R goes on; gpuctl logs -f R follows it"
+    assert left_behind("R", interrupted=False) == "run R continues; gpuctl logs -f R follows it"
     told = left_behind("R", interrupted=True)
     assert told == (
-        "the end of run R was not waited for: gpuctl results R shows it; where it goes on all the same, "
-        "gpuctl stop R ends it"
+        "run R was told to stop, and its end was not waited for. `gpuctl results R` shows it; if it still runs, "
+        "`gpuctl stop R` ends it"
     )
 
 

@@ -1,7 +1,10 @@
 """The commands of the README and of the documentation's pages, each page from its beginning to its end."""
 
 import os
+import socket
 import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ import pytest
 import yaml
 from clouds import KINDS, cloud_gpuctl
 from pages import PAGES, Block, Command, blocks_of, session_of
-from support import BIN, Gpuctl, processes_with
+from support import BIN, Gpuctl, processes_with, wait_for
 
 from inventories.store import Store
 
@@ -65,6 +68,7 @@ def session(folder: Path, gpuctl_home: Path, env: dict[str, str]) -> Session:
         "GPUCTL_HOME": str(home / ".gpuctl"),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "LC_ALL": "C.UTF-8",
+        "ANSIBLE_SSH_ARGS": "-C",  # no connection is left open behind a command
     }
     return Session(home=home, project=project, env=env | own)
 
@@ -132,3 +136,35 @@ def test_page_shows_commands_that_work(page: Path, begun: Session) -> None:
             begun.write(block)
         for command in block.commands() if block.runs else ():
             begun.run(command, block.status)
+
+
+def test_page_of_a_notebook_server_is_reached_over_plain_ssh(cluster: Gpuctl) -> None:
+    (cluster.cwd / "config").write_text(cluster.ok("ssh-config").out)
+    free = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            free.append(listener.getsockname()[1])
+    there, here = free
+    serve = f"exec {sys.executable} -m http.server --bind 127.0.0.1 {there}"
+    forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{here}:127.0.0.1:{there}", "default-0", serve]
+    tunnel = subprocess.Popen(
+        ["ssh", "-tt", "-F", "config", *forward],
+        cwd=cluster.cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def listing() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=10) as page:
+                return str(page.read())
+        except OSError:
+            return ""
+
+    try:
+        assert "Directory listing" in wait_for(listing, what="the page of the server on the node")
+    finally:
+        tunnel.terminate()
+        tunnel.wait(timeout=30)
+    wait_for(lambda: not processes_with(f"127.0.0.1 {there}"), what="the end of the server on the node")
