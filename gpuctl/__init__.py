@@ -9,6 +9,6 @@ def version() -> str:
     from importlib import metadata
 
     try:
-        return metadata.version("gpuctl")
+        return metadata.version("gpuctl-train")
     except metadata.PackageNotFoundError:
         return "unknown (a checkout that is not installed)"

@@ -119,6 +119,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/host_keys.py",
         "remote/sessions/session.py",
     ),
+    "integration/test_package.py": ("train/__init__.py", "inventories/__init__.py", "gpuctl/__main__.py"),
     "integration/test_plans.py": ("gpuctl/workflow/cluster/up_plan.py", "provision/", "docs/plans"),
     "integration/test_probe.py": (
         "remote/checks/probe",

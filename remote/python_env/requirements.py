@@ -17,7 +17,7 @@ from remote.shared.wheels import record_digest
 FORMAT = 1
 """Part of every key. To be raised when the same wish is to be built in another way."""
 BUILT_IN = "the built-in job"
-DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl", "train"
+DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl-train", "train"
 """Whose extra lists what the built-in job needs."""
 
 OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.MULTILINE)
