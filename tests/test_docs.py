@@ -18,6 +18,77 @@ from gpuctl.cli import group
 BLOCKS = [pytest.param(block, id=f"{page.stem}:{block.line}") for page in PAGES for block in blocks_of(page)]
 IN_PROSE = re.compile(r"`gpuctl ([a-z][^`]*)`")
 
+PROMISE = re.compile(r"^- \*\*(.+?)\.\*\* ", re.MULTILINE)
+KEPT = {
+    ("README.md", "Machines"): (
+        "integration/test_clouds.py",
+        "test_up_train_and_down_complete_on_fake_cloud",
+    ),
+    ("README.md", "Cost"): ("integration/test_clouds.py", "test_up_enforces_max_cost_and_records_ttl"),
+    ("README.md", "Before the run"): (
+        "integration/test_environment.py",
+        "test_train_builds_environment_of_built_in_job_from_wheels",
+    ),
+    ("README.md", "The run"): (
+        "integration/test_faults.py",
+        "test_train_stops_all_ranks_and_shows_first_failed_rank",
+    ),
+    ("README.md", "After the run"): (
+        "integration/test_resume.py",
+        "test_resume_starts_run_from_checkpoint_of_earlier_run",
+    ),
+    ("clouds.md", "All or none"): (
+        "integration/test_clouds.py",
+        "test_up_removes_all_if_capacity_is_for_some_only",
+    ),
+    ("clouds.md", "Nothing lost, nothing twice"): (
+        "integration/test_crash_sweep.py",
+        "test_up_killed_at_each_call_can_be_rerun_or_removed",
+    ),
+    ("clouds.md", "Closed by default"): (
+        "integration/test_clouds.py",
+        "test_up_replaces_ssh_address_in_firewall_rules",
+    ),
+    ("clouds.md", "Time limits"): (
+        "integration/test_clouds.py",
+        "test_up_reports_what_happens_at_end_of_ttl",
+    ),
+    ("clouds.md", "Cost limits"): ("integration/test_clouds.py", "test_up_enforces_max_cost_and_records_ttl"),
+    ("clouds.md", "Find what is left"): (
+        "integration/test_clouds.py",
+        "test_reap_lists_and_removes_with_no_local_state",
+    ),
+    ("clouds.md", "One network a region"): (
+        "integration/test_clouds.py",
+        "test_down_keeps_shared_network_until_last_cluster",
+    ),
+    ("clouds.md", "Private machines"): (
+        "integration/test_clouds.py",
+        "test_private_cluster_is_created_once_and_removed",
+    ),
+    ("clouds.md", "GPUs that work"): (
+        "integration/test_gpu_machines.py",
+        "test_up_on_oci_ends_with_working_gpus_whichever_image_there_is",
+    ),
+    ("checks.md", "Firewall"): (
+        "integration/test_vm_hosts.py",
+        "test_train_opens_firewall_and_down_closes_it",
+    ),
+    ("checks.md", "Interface"): (
+        "remote/launchers/test_nccl.py",
+        "test_nccl_variables_fit_cloud_gpu_and_rdma",
+    ),
+    ("checks.md", "Preflight"): (
+        "integration/test_probe.py",
+        "test_doctor_names_oci_firewall_and_working_fix",
+    ),
+    ("checks.md", "Transport"): (
+        "integration/test_user_scripts.py",
+        "test_nccl_transport_is_in_log_and_result",
+    ),
+}
+"""What a page promises in a list → a test of it."""
+
 
 def python(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -78,6 +149,19 @@ def test_commands_in_prose_have_options_that_there_are(page: Path) -> None:
     for line in IN_PROSE.findall(page.read_text()):
         with contextlib.suppress(click.BadParameter):
             parsed(shlex.split(line))
+
+
+def test_every_promise_in_a_list_has_a_test() -> None:
+    names = {name for name, _ in KEPT}
+    made = {
+        (page.name, told)
+        for page in PAGES
+        if page.name in names
+        for told in PROMISE.findall(page.read_text())
+    }
+    assert made == set(KEPT)
+    for file, name in KEPT.values():
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file} has no {name}"
 
 
 def parsed(words: list[str]) -> None:
