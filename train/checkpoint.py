@@ -54,9 +54,7 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
     return path
 
 
-ANEW = (
-    "Remove it to go on from an earlier one, or to begin anew; under gpuctl, --resume-from names another run."
-)
+ANEW = "Remove it to resume from an earlier one, or to start over; under gpuctl, --resume-from names another run."
 
 
 def newest(folder: Path) -> Path | None:

@@ -102,7 +102,7 @@ def _parser() -> _Parser:
         "the images and the ranks average their gradients (DistributedDataParallel); without torchrun it is one "
         "plain process.",
         epilog="Rank 0 writes artifacts/model.pt and checkpoints/ in $GPUCTL_RUN_DIR, or in the current folder if "
-        "that is not set, and goes on from the last checkpoint that it finds there. Every rank appends JSON lines to "
+        "that is not set, and resumes from the last checkpoint that it finds there. Every rank appends JSON lines to "
         "the file $GPUCTL_METRICS, if that is set.",
         allow_abbrev=False,
     )

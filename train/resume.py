@@ -89,7 +89,11 @@ class Checkpoints:
         damaged, whole = found[0]
         passed = f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged"
         if whole is None:
-            return f"{passed}, and no other checkpoint is there: beginning anew" if damaged else None
+            return (
+                f"{passed}, and there is no other checkpoint: starting from the beginning"
+                if damaged
+                else None
+            )
         name, state = whole
         path = self._folder / name
         try:
@@ -114,7 +118,7 @@ class Checkpoints:
         before, now = state["world_size"], place.world_size
         ranks = f", with {now} rank{'s' if now > 1 else ''} in place of {before}" if before != now else ""
         instead = f" ({passed})" if damaged else ""
-        return f"going on from {name}: {where}, step {progress.steps}{ranks}{instead}"
+        return f"resuming from {name}: {where}, step {progress.steps}{ranks}{instead}"
 
     def _passed(self) -> float:
         """Epochs, with a fraction."""
@@ -177,5 +181,5 @@ def _check_identity(theirs: State, ours: State, path: Path) -> None:
         now = ", ".join(f"{name} {ours[name]}" for name in different)
         raise BadCheckpoint(
             f"The checkpoint {path} is of another job: it has {was}; this one {now}. Give the options of that job, "
-            "or remove the checkpoint to begin anew."
+            "or remove the checkpoint to start from the beginning."
         )

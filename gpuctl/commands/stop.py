@@ -17,7 +17,7 @@ def command(app: App, run: str | None) -> int:
     if app.options.json:
         app.output.json(result)
     else:
-        over = "may be going on" if result.status == "running" else f"is over: {result.status}"
+        over = "may still be active" if result.status == "running" else f"is over: {result.status}"
         app.output.say(f"run {result.run} {over}")
     for error in errors:
         app.output.error(error)

@@ -165,7 +165,7 @@ class LaunchAttempt:
         name = self._cluster.name
         return (
             f"{why} What may be running, and billed, in {self.launch.zone}: {listed}. "
-            f"`gpuctl up --cluster {name}` goes on with it, `gpuctl down --cluster {name}` removes it."
+            f"`gpuctl up --cluster {name}` continues with it, `gpuctl down --cluster {name}` removes it."
         )
 
     def undo(self, ids: set[str], *, unsure: bool) -> None:
@@ -193,7 +193,7 @@ class LaunchAttempt:
             if passed_s > ENDED_TIMEOUT_S:
                 raise LeftBehind(
                     f"These machines did not end: {', '.join(sorted(left))}. They may be billed. "
-                    f"`gpuctl down --cluster {self._cluster.name}` goes on."
+                    f"`gpuctl down --cluster {self._cluster.name}` continues."
                 )
             if left:
                 progress.tell(f"{len(left)} machines have still to end")

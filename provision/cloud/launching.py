@@ -85,7 +85,7 @@ class _Launching:
                 raise
             raise LeftBehind(
                 f"{error} These machines run, and are billed: {', '.join(sorted(self._made))}. "
-                f"`gpuctl up --cluster {self._cluster.name}` goes on with them, `gpuctl down --cluster "
+                f"`gpuctl up --cluster {self._cluster.name}` continues with them, `gpuctl down --cluster "
                 f"{self._cluster.name}` removes them."
             ) from error
 
@@ -182,7 +182,7 @@ class _Launching:
 
     def _settle(self, launch: Launch, count: int) -> None:
         """Bring an interrupted launch to its end: all of its machines, or none."""
-        self._say(f"going on with the launch in {launch.zone} that was interrupted …")
+        self._say(f"continuing the launch in {launch.zone} that was interrupted …")
         now = datetime.now(UTC)
         if launch.state == "undoing" or max(launch.ranks) >= count:
             attempt = LaunchAttempt(self._context, launch)

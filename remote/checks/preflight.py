@@ -130,7 +130,7 @@ def _node(name: str, fact: Facts) -> list[Finding]:
         found.append(
             Finding(
                 node=name,
-                problem=f"the run {run} is still going on",
+                problem=f"the run {run} is still active",
                 fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
             )
         )

@@ -131,7 +131,7 @@ class _Abandonable(Intake):
 def too_large(node: str, size: int) -> str:
     """The sentence for a set over the limit."""
     return (
-        f"{node}: checkpoints of {size / 1e6:.0f} MB are not brought here while the run goes on, as they are more "
+        f"{node}: checkpoints of {size / 1e6:.0f} MB are not copied here during the run, as they are more "
         f"than {MAX_MIRROR_BYTES / 1e6:.0f} MB: if {node} is lost, the next run resumes from older ones that can be "
         "reached, or starts from the beginning."
     )

@@ -140,7 +140,7 @@ def sentence(look: Look) -> str:
         return f"{problem[0]}. When {users[0]} has ended: {problem[1]}."
     after = ", also after a reboot" if look.rebooted else ""
     waited = f", {span(look.waited_s)} after it was ready" if look.waited_s >= 1 else ""
-    return f"{problem[0]}{after}{waited}. To go on: {problem[1]}."
+    return f"{problem[0]}{after}{waited}. To continue: {problem[1]}."
 
 
 def progress(phase: str, detail: str) -> str:

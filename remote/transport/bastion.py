@@ -149,7 +149,7 @@ def _log_in(client: Client, way: Way, stream: socket.socket, where: str, timeout
     except paramiko.BadHostKeyException as error:
         raise HostKeyRejected(
             f"{where}: its host key has changed: expected {error.expected_key.fingerprint}, got "
-            f"{error.key.fingerprint}. Nothing was sent. If it was made anew, `ssh-keygen -R '{way.key_name}'` "
+            f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R '{way.key_name}'` "
             "removes the old key from your known_hosts; if not, somebody else may be answering."
         ) from error
     except (paramiko.AuthenticationException, paramiko.SSHException, OSError, EOFError, ValueError) as error:

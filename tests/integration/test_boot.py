@@ -426,7 +426,7 @@ def test_reach_does_not_reboot_machine_that_may_run_a_job(
     place(host, "reboot", f"touch {ASKED}")
     host.root(f"touch /tmp/updated-under-a-loaded-module; {GPU_ON_THE_BUS}")
     made: frozenset[str] = frozenset()
-    after = "To go on: "
+    after = "To continue: "
     if at_work:
         host.root(RUN_AT_WORK)
         made, after = frozenset({machine.name}), "When the run R1 has ended: "

@@ -35,7 +35,7 @@ def test_doctor_does_not_measure_during_a_run(two_hosts: Gpuctl) -> None:
     run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
     done = two_hosts("doctor", "--cluster", "default")
     assert done.status == 1
-    assert f"the run {run} is still going on" in done.err
+    assert f"the run {run} is still active" in done.err
     assert f"gpuctl stop {run}" in done.err
     assert "? all-reduce: not measured" in done.err
     two_hosts.ok("stop", run)

@@ -181,7 +181,7 @@ def test_train_refuses_second_simultaneous_run(two_hosts: Gpuctl) -> None:
     ends = [(process.communicate(timeout=60), process.returncode) for process in both]
     assert sorted(code for _, code in ends) == [0, 1], ends
     [(_, said)] = [texts for texts, code in ends if code == 1]
-    assert "still going on" in said
+    assert "still active" in said
     two_hosts.ok("stop")
 
 

@@ -72,7 +72,7 @@ def test_up_keeps_firewalls_of_hosts_with_a_running_job(gpuctl: Gpuctl, net: Net
     process, run = begin(gpuctl, net.hosts[:2], "steps.py", "300")
     before = [ours(host) for host in (a, b)]
     said = with_the_third_instead(gpuctl, net)
-    assert said.count(f"the run {run} still goes on there") == 2
+    assert said.count(f"the run {run} is still active there") == 2
     assert [ours(host) for host in (a, b)] == before
     gpuctl("stop", run)
     process.communicate(timeout=120)

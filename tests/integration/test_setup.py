@@ -100,7 +100,7 @@ def test_setup_that_fails_is_told_with_its_output_and_tried_again(gpuctl: Gpuctl
     assert "`gpuctl up` runs the setup on default-1 again" in message
     assert ran(gpuctl) == {"default-0": ["line", "never"], "default-1": ["line"]}
 
-    assert "default-1 is not prepared yet: `gpuctl up` goes on" in gpuctl.ok("status").err
+    assert "default-1 is not prepared yet: `gpuctl up` continues" in gpuctl.ok("status").err
     gpuctl.script("one.py", "print('hello')")
     refused = gpuctl("train", "one.py")
     assert refused.status == 1

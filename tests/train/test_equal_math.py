@@ -128,7 +128,7 @@ def test_compiled_run_resumes_from_its_checkpoint(run, tmp_path, compiled, word,
             kept.unlink()
     again = run(*args, word, run_dir=tmp_path, timeout_s=170)
     assert again.status == 0, again.err
-    assert "going on from step-000004.pt: epoch 1, 50% of it done" in again.out
+    assert "resuming from step-000004.pt: epoch 1, 50% of it done" in again.out
     after = {step: loss for step, loss in losses(whole.run_dir).items() if step > 4}
     same(losses(tmp_path), after, rel=tolerance)
 
@@ -207,7 +207,7 @@ def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tm
     assert max(losses(killed.run_dir)) in (step - 1, step)
     again = run(*INTERRUPTED, ranks=ranks, script=changed(EXACT), run_dir=tmp_path / "killed")
     assert again.status == 0, again.err
-    assert "going on from step-" in again.out
+    assert "resuming from step-" in again.out
     for rank in range(ranks or 1):
         assert losses(again.run_dir, rank) == losses(whole.run_dir, rank)
     for ours, theirs in zip(epochs(again.run_dir).values(), epochs(whole.run_dir).values(), strict=True):
@@ -229,7 +229,7 @@ def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path)
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(later), run_dir=tmp_path).status == -9
     again = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert again.status == 0, again.err
-    assert "going on from step-000005.pt: the end of epoch 1" in again.out
+    assert "resuming from step-000005.pt: the end of epoch 1" in again.out
     assert list(epochs(tmp_path)) == [1, 2]
 
 
@@ -329,7 +329,7 @@ def test_resume_of_a_finished_run_writes_the_model_and_stops(run, tmp_path):
     (tmp_path / "artifacts" / "model.pt").unlink()
     again = run(*SMALL, run_dir=tmp_path)
     assert again.status == 0, again.err
-    assert "going on from step-000010.pt: the end of epoch 2, step 10" in again.out
+    assert "resuming from step-000010.pt: the end of epoch 2, step 10" in again.out
     assert "nothing is left to train of --epochs 2, as 2 were taken: a larger number goes on" in again.out
     assert all(torch.equal(before[name], tensor) for name, tensor in model(tmp_path).items())
     more = run(*SMALL, "--epochs", "3", run_dir=tmp_path)

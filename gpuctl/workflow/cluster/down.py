@@ -62,7 +62,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         except KeyboardInterrupt:
             if provider.billed:
                 app.output.error(
-                    f"Not all of {folder.name} is gone, and it may be billed: `gpuctl down` goes on."
+                    f"Not all of {folder.name} is gone, and it may be billed: `gpuctl down` continues."
                 )
             raise
         if not leftovers:
@@ -70,7 +70,7 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
     seconds = round(time.monotonic() - began, 3)
     if opened:
         app.output.error(
-            "Once they can be reached, `gpuctl down` again goes on; `gpuctl down --forget` gives them up."
+            "Once they can be reached, `gpuctl down` continues; `gpuctl down --forget` gives them up."
         )
     for leftover in leftovers:
         app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")

@@ -238,7 +238,7 @@ def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
     from remote.errors import NodeFailed
 
     if facts.active_runs:
-        raise NodeFailed(f"{node.name}: the run {facts.active_runs[0]} still goes on there.")
+        raise NodeFailed(f"{node.name}: the run {facts.active_runs[0]} is still active there.")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from provision.pricing.prices import price_of
 from provision.registry import CLOUDS, load
 from remote.sessions.fanout import fan_out, values
 
-UNFINISHED = "`gpuctl up` as before goes on with it, `gpuctl down` removes what there is"
+UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
 
 
 def cost_so_far(

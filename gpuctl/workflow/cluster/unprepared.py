@@ -91,7 +91,7 @@ def goes_on(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
     if not names:
         return ""
     are = "is" if len(names) == 1 else "are"
-    return for_cluster(f"{_some(names)} {are} not prepared yet: `gpuctl up` goes on", folder.name)
+    return for_cluster(f"{_some(names)} {are} not prepared yet: `gpuctl up` continues", folder.name)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -369,7 +369,7 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
         if host_keys.find(host_keys.read(trust.files), pattern).get(kind, data) != data:
             raise HostKeyRejected(
                 f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
-                "pinned. Nothing was sent. If the machine was made anew, `gpuctl down` forgets the pinned key, "
+                "pinned. Nothing was sent. If the machine was made new, `gpuctl down` forgets the pinned key, "
                 f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
             )
         pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))

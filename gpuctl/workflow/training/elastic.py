@@ -140,7 +140,7 @@ class ElasticScaler:
                 at_work += ready
                 active.say(f"{names} can be used from here on")
                 continue
-            active.say(f"{names} can take part: run {active.run.run} ends at its next checkpoint to go on")
+            active.say(f"{names} can take part: run {active.run.run} ends at its next checkpoint, then the job resumes")
             if self._wait_for_checkpoint(active):
                 self._ready = ready
                 active.watch.give_way()

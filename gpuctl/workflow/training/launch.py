@@ -158,7 +158,7 @@ def see_through(
         except (OSError, InventoryError) as error:
             why = str(error).removesuffix(".")
             raise Failed(
-                f"Run {run.run} can no longer be watched from here: {why}. It goes on by itself: mend that, then "
+                f"Run {run.run} can no longer be watched from here: {why}. It continues by itself. Mend that, then "
                 f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
             ) from error
         finally:

@@ -32,7 +32,7 @@ def logs(app: App, named: str | None, *, follow: bool, rank: int | None) -> int:
             with printer.going_on_from(folder, over=final_result(folder) is not None):
                 result = attach(app.store, folder, printer, wait=follow)
         except KeyboardInterrupt:
-            app.output.say(f"run {run.run} goes on; gpuctl stop {run.run} ends it")
+            app.output.say(f"run {run.run} continues; gpuctl stop {run.run} stops it")
             return 130
         if follow:
             _tell_the_end(app, result)

@@ -36,8 +36,8 @@ class OpenRun:
 def how_it_stands(run: OpenRun) -> str:
     """A sentence."""
     if run.going_on:
-        return f"The run {run.id} is going on."
-    return f"The run {run.id} may be going on{' on ' * bool(run.unheard)}{', '.join(run.unheard)}."
+        return f"The run {run.id} is active."
+    return f"The run {run.id} may still be active{' on ' * bool(run.unheard)}{', '.join(run.unheard)}."
 
 
 def open_runs(app: "App", cluster: str | None) -> list[OpenRun]:

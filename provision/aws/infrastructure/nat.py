@@ -185,7 +185,7 @@ def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read, say: Say = q
         if passed_s > READY_TIMEOUT_S:
             raise CloudError(
                 f"The NAT gateway {nat} was still pending after {READY_TIMEOUT_S / 60:.0f} minutes. It costs money: "
-                "run the command again, which goes on with it, or `gpuctl down`, which removes it.",
+                "run the command again, which continues with it, or `gpuctl down`, which removes it.",
                 operation="CreateNatGateway",
                 code="NotReady",
             )

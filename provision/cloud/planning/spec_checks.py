@@ -122,7 +122,7 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
     if changed:
         raise RefusedPlan(
             f"The machines of cluster '{record.name}' were made with {'; '.join(changed)}, and "
-            "`up` does not make them anew. Leave that out; or make a second cluster with `--cluster NAME`; or "
+            "`up` does not replace them. Leave that out; or make a second cluster with `--cluster NAME`; or "
             f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
         )
 

@@ -224,7 +224,7 @@ def _receive(
                 os.close(handle)
                 coming, handle = "", -1
                 put(temporary, root + "/" + path)
-        raise EOFError("the connection ended before all files had come; the next sync goes on from here")
+        raise EOFError("the connection ended before all files had come; the next sync resumes from here")
     finally:
         if handle >= 0:
             os.close(handle)

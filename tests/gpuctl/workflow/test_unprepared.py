@@ -16,7 +16,7 @@ MACHINE = Machine(
     name="y1-0", rank=0, state="running", host="127.0.0.1", user="u", private_ip="127.0.0.1", gpus=0, id="i-0"
 )
 FOUR = [replace(MACHINE, name=f"y1-{rank}", rank=rank, id=f"i-{rank}") for rank in range(4)]
-LINE = "y1-0 is not prepared yet: `gpuctl up --cluster y1` goes on"
+LINE = "y1-0 is not prepared yet: `gpuctl up --cluster y1` continues"
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ def save(folder: ClusterFolder, port: int) -> None:
 
 def test_goes_on_names_the_machines_that_no_up_called_ready(folder: ClusterFolder) -> None:
     assert goes_on(folder, FOUR) == (
-        "y1-0, y1-1, y1-2 and 1 more are not prepared yet: `gpuctl up --cluster y1` goes on"
+        "y1-0, y1-1, y1-2 and 1 more are not prepared yet: `gpuctl up --cluster y1` continues"
     )
     folder.journal.append(READY, machines=["i-1", "i-3"])
     assert unprepared(folder, FOUR) == ["y1-0", "y1-2"]
     assert unprepared(folder, [replace(FOUR[0], state="gone"), FOUR[1]]) == []
     assert goes_on(folder, FOUR[1:2]) == ""
     folder.journal.append(READY, machines=["i-2"])
-    assert goes_on(folder, FOUR) == "y1-0 is not prepared yet: `gpuctl up --cluster y1` goes on"
+    assert goes_on(folder, FOUR) == "y1-0 is not prepared yet: `gpuctl up --cluster y1` continues"
 
 
 def test_goes_on_says_nothing_where_the_journal_does_not_tell(folder: ClusterFolder) -> None:

@@ -148,7 +148,7 @@ def test_up_takes_next_image_if_account_may_not_accept_terms(fake: FakeCloud) ->
     said = command.said.getvalue()
     assert "manage app-catalog-listing in tenancy" in said
     assert f"The next image is taken: {ORACLE}" in said
-    assert said.endswith("default-0 is not prepared yet: `gpuctl up` goes on\n"), "nobody waited for it"
+    assert said.endswith("default-0 is not prepared yet: `gpuctl up` continues\n"), "nobody waited for it"
 
 
 @pytest.mark.slow

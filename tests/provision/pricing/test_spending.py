@@ -117,7 +117,7 @@ def test_ending_sentence_gives_a_reap_command_with_target_options():
     )
     reap = "gpuctl reap --expired --yes --provider oci --region"
     said = ending_sentence(placed, an_offer(billed_when_stopped=True), at)
-    assert "goes on billing a VM.GPU.A10.2" in said
+    assert "still bills a VM.GPU.A10.2" in said
     assert (
         f"`*/10 * * * * {reap} us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`"
         in said

@@ -187,7 +187,7 @@ def test_check_refuses_with_every_fatal_finding_and_its_fix() -> None:
         preflight.check(nodes, master=MASTER, note=notes.append)
     said = str(refused.value)
     assert said.startswith("The run can't start:\n  a: torch is not installed")
-    assert "\n  b: the run R1 is still going on. Fix: wait for it" in said
+    assert "\n  b: the run R1 is still active. Fix: wait for it" in said
     assert "clock" not in said
     (note,) = notes
     assert note.startswith("a: the clock is off by +9.0 s. Fix: ")

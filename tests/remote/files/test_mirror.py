@@ -245,7 +245,7 @@ def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> No
         scene.mirror.told(Lost(tmp_path / "node"), found)
         scene.wait()
     assert scene.observer.notes == [
-        "gpu-0: checkpoints of 257 MB are not brought here while the run goes on, as they are more than 256 MB: if "
+        "gpu-0: checkpoints of 257 MB are not copied here during the run, as they are more than 256 MB: if "
         "gpu-0 is lost, the next run resumes from older ones that can be reached, or starts from the beginning."
     ]
 

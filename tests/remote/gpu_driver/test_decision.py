@@ -102,7 +102,7 @@ def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, see
     [
         (
             look(ABSENT, waited_s=91),
-            "2 NVIDIA GPUs on the bus, and no driver, 91 s after it was ready. To go on: take",
+            "2 NVIDIA GPUs on the bus, and no driver, 91 s after it was ready. To continue: take",
         ),
         (
             look(NOT_LOADED, rebooted=True, waited_s=91),
@@ -111,10 +111,10 @@ def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, see
         ),
         (
             look(PARTIAL),
-            "2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To go on: gpuctl exec -- sudo dmesg",
+            "2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To continue: gpuctl exec -- sudo dmesg",
         ),
-        (look(WORKS, wanted=4), "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To go on: "),
-        (look(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To go on: "),
+        (look(WORKS, wanted=4), "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To continue: "),
+        (look(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To continue: "),
         (
             look(ABSENT, runs=("R1",)),
             "2 NVIDIA GPUs on the bus, and no driver. When the run R1 has ended: take an",
