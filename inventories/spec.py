@@ -59,4 +59,4 @@ class Spec:
     python: str | None = None
     """Absolute path of the Python interpreter on the machines, used as it is."""
     setup: tuple[SetupStep, ...] | None = None
-    """Steps that each new machine runs once: shell lines, and tasks of your fabfile. Default: those of the last `up`."""
+    """Steps that each new machine runs once: shell lines, or tasks of a fabfile. Default: those of the last `up`."""

@@ -140,7 +140,8 @@ class ElasticScaler:
                 at_work += ready
                 active.say(f"{names} can be used from here on")
                 continue
-            active.say(f"{names} can take part: run {active.run.run} ends at its next checkpoint, then the job resumes")
+            run = active.run.run
+            active.say(f"{names} can take part: run {run} ends at its next checkpoint, then the job resumes")
             if self._wait_for_checkpoint(active):
                 self._ready = ready
                 active.watch.give_way()
