@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 T = TypeVar("T")
 
 MOST_AT_ONCE = 32
@@ -46,3 +48,14 @@ def values(outcomes: Sequence[T | Exception]) -> list[T]:
             raise outcome
         found.append(outcome)
     return found
+
+
+@overload
+def together(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
+@overload
+def together(
+    first: Callable[[], A], second: Callable[[], B], third: Callable[[], C], /
+) -> tuple[A, B, C]: ...
+def together(*jobs: Callable[[], Any]) -> tuple[Any, ...]:
+    """What a few different jobs return, each result of its own type. The first error is raised, once all are done."""
+    return tuple(values(run_all(lambda job: job(), jobs)))

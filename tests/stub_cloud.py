@@ -45,7 +45,7 @@ LONGEST_S = 50_000.0
 MOST_CALLS = 50_000
 BEGAN = datetime(2026, 11, 21, 6, tzinfo=UTC)
 STAGES = {"nsg": 0, "gateway": 1, "subnet": 2, "vcn": 3}
-CHANGES = frozenset({"prepare", "prepare_place", "make part", "send", "terminate", "delete"})
+CHANGES = frozenset({"prepare", "prepare_zone", "make resource", "send", "terminate", "delete"})
 """Calls that change something."""
 
 
@@ -267,7 +267,7 @@ class World:
             self.end(machine)
 
     def add_resource(self, kind: str, of: Mapping[str, str], name: str = "") -> Resource:
-        """A part, listed at once."""
+        """A resource, listed at once."""
         with self.lock:
             number = next(self._numbers)
             resource = Resource(
@@ -454,7 +454,7 @@ class StubCloud:
             )
             return Infrastructure(ids={**infrastructure.ids, "subnet": subnet})
 
-        return self.world.perform("prepare_place", zone, do)
+        return self.world.perform("prepare_zone", zone, do)
 
     def _ensure(self, ensure: Ensure, kind: str, name: str, of: Mapping[str, str]) -> str:
         def find() -> str | None:
@@ -463,7 +463,9 @@ class StubCloud:
             return min(ids, default=None)
 
         def create(token: str) -> str:
-            return self.world.perform("make part", kind, lambda: self.world.add_resource(kind, of, name).id)
+            return self.world.perform(
+                "make resource", kind, lambda: self.world.add_resource(kind, of, name).id
+            )
 
         return ensure(f"{kind} {name}", find=find, create=create, shared=tags.is_shared(of))
 
@@ -521,7 +523,7 @@ class StubCloud:
         self.world.perform("terminate", tuple(ids), lambda: self.world.terminate(ids))
 
     def resources(self) -> tuple[Resource, ...]:
-        return self.world.perform("parts", None, self.world.list_resources)
+        return self.world.perform("resources", None, self.world.list_resources)
 
     def delete(self, resource: Resource) -> None:
         self.world.perform("delete", resource, lambda: self.world.delete(resource))

@@ -14,12 +14,12 @@ from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
 from botocore.parsers import ResponseParserError
 
-from inventories.deadline import within
 from inventories.errors import InvalidInput
 from inventories.suggest import did_you_mean
+from provision.aws.credentials import new_session, secrets, within_limit
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.clock import Clock
-from provision.errors import BadCredentials, CloudError, Gone, Unclear, UnknownProfile
+from provision.errors import BadCredentials, CloudError, Gone, Unclear
 from provision.retry import PollWaits, Retry
 
 Answer = dict[str, Any]
@@ -27,8 +27,6 @@ Answer = dict[str, Any]
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 CONNECTIONS = 64
-CREDENTIALS_S = 120.0
-"""The user's own program may ask for a code first."""
 MOST_PAGES = 1000
 PAGE_SIZES: Mapping[str, int] = {
     "describe_instances": 1000,
@@ -77,14 +75,14 @@ class Api:
         self._clock = clock
         self._retry = Retry(clock=clock)
         self._lock = threading.Lock()
-        self._session = _session(profile, region)
+        self._session = new_session(profile, region)
         self._clients: dict[str, Any] = {}
         self._loaded: boto3.Session | None = None
         self._credentials: Any = None
         """Those of the session that was `_loaded`."""
         self.region = region or self._session.region_name or ""
         if not self.region:
-            if not _secrets(self._session):
+            if not secrets(self._session):
                 raise BadCredentials(
                     f"There are no credentials for AWS here, and no region. {HINTS[BadCredentials]} Give --region."
                 )
@@ -197,11 +195,11 @@ class Api:
         with self._lock:
             session = self._session
             if self._loaded is not session:
-                self._credentials = _within(session.get_credentials)
+                self._credentials = within_limit(session.get_credentials)
                 self._loaded = session
             credentials = self._credentials
         if isinstance(credentials, RefreshableCredentials) and credentials.refresh_needed():
-            _within(credentials.get_frozen_credentials)
+            within_limit(credentials.get_frozen_credentials)
 
     def _client(self, service: str) -> Any:
         # A session is not thread-safe; its clients are.
@@ -228,8 +226,8 @@ class Api:
         with self._lock:
             if self._session is not used:
                 return True
-            fresh = _session(self._profile, self.region)
-            if _secrets(fresh) == _secrets(self._session):
+            fresh = new_session(self._profile, self.region)
+            if secrets(fresh) == secrets(self._session):
                 return False
             self._session = fresh
             self._clients = {}
@@ -251,49 +249,6 @@ class Api:
             )
 
 
-def anything_configured() -> bool:
-    """Whether anything here says that AWS is used, be it wrong. Asks no account."""
-    try:
-        session = boto3.Session()
-        return bool(session.region_name or session.available_profiles or session.get_credentials())
-    except sdk.BotoCoreError:
-        return True  # something is there that can't be used
-
-
 def versions() -> str:
     """The SDK's, for people."""
     return f"boto3 {boto3.__version__}, botocore {botocore.__version__}"
-
-
-def _session(profile: str | None, region: str | None) -> boto3.Session:
-    try:
-        return boto3.Session(profile_name=profile, region_name=region)
-    except sdk.ProfileNotFound as error:
-        kind = UnknownProfile if profile else BadCredentials
-        raise kind(
-            f"AWS's configuration has no profile '{profile or error.kwargs.get('profile')}'. "
-            "`aws configure list-profiles` shows those that there are; --profile chooses one."
-        ) from error
-    except sdk.BotoCoreError as error:
-        raise BadCredentials(f"AWS's configuration can't be read: {str(error).rstrip('.')}.") from error
-
-
-def _within(do: Callable[[], Any]) -> Any:
-    try:
-        return within(CREDENTIALS_S, do, what="they were not there")
-    except TimeoutError as error:
-        raise BadCredentials(
-            f"AWS's credentials can't be had: {error}. If `~/.aws/config` names a credential_process, see by hand "
-            "what it waits for."
-        ) from error
-
-
-def _secrets(session: boto3.Session) -> tuple[str | None, ...]:
-    try:
-        credentials = _within(session.get_credentials)
-        frozen = credentials.get_frozen_credentials() if credentials is not None else None
-    except (sdk.BotoCoreError, sdk.ClientError):
-        return ()  # whatever is wrong with them is told by the next call
-    if frozen is None:
-        return ()
-    return (frozen.access_key, frozen.secret_key, frozen.token)

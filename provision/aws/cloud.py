@@ -1,23 +1,20 @@
 """AWS as `provision.cloud.interface.Cloud` has it: one account in one region."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from inventories.errors import InvalidInput
-from provision.aws import checks, preview, requests, shapes
+from provision.aws import checks, console, credentials, offers, preview, requests
 from provision.aws import instances as machines
-from provision.aws.api import Api, anything_configured
+from provision.aws.api import Api
 from provision.aws.errors import of_state_reason
-from provision.aws.images import choice, lookup
 from provision.aws.infrastructure import network
-from provision.aws.infrastructure.find_or_create import Maker
-from provision.aws.resources import deletion
+from provision.aws.infrastructure.find_or_create import ResourceMaker
+from provision.aws.resources import deletion, listing
 from provision.clock import Clock
 from provision.cloud.interface import Cloud, Ensure
-from provision.cloud.planning.drivers import driver_plan
 from provision.cloud.records import (
     CloudCluster,
     Finding,
@@ -30,8 +27,6 @@ from provision.cloud.records import (
     Target,
     Zone,
 )
-from provision.errors import CloudError, Gone, UnknownShape
-from provision.parallel import run_all, values
 
 CONSISTENCY_S = 60.0
 
@@ -46,7 +41,7 @@ def connect(target: Target, *, clock: Clock) -> Cloud:
 
 def configured() -> bool:
     """Whether there are credentials, profiles or a region, in the files, the variables or the machine's role."""
-    return anything_configured()
+    return credentials.configured()
 
 
 def sdk() -> Finding:
@@ -72,45 +67,11 @@ class AwsCloud:
         self._clock = clock
         self.target = replace(target, region=self._api.region, account=self._api.account())
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
-        self._maker = Maker(self._api, clock, self.consistency_s)
+        self._maker = ResourceMaker(self._api, clock, self.consistency_s)
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
         """What AWS says of the shape, the image and the zones."""
-        api = self._api
-        reads: list[Callable[[], Any]] = [
-            partial(shapes.describe, api, cluster.shape),
-            partial(shapes.zones, api, cluster.shape),
-            partial(shapes.zone_states, api),
-            partial(self._subnet, cluster.subnet_id),
-        ]
-        described, offered, states, subnet = values(run_all(lambda read: read(), reads))
-        shapes.refuse_unusable(described, cluster)
-        image, why, there = choice.find(api, cluster, described)
-        driver = driver_plan(
-            cluster.driver,
-            lookup.system(image),
-            shape=cluster.shape,
-            nvidia=bool(shapes.nvidia_gpus(described)),
-        )
-        zones = _zones(cluster, shapes.in_order(offered, states), subnet)
-        offer = Offer(
-            shape=cluster.shape,
-            gpus=shapes.gpus(described),
-            image_id=image["ImageId"],
-            image_name=image.get("Name", image["ImageId"]),
-            image_why=why,
-            image_there=there,
-            driver=driver,
-            boot_commands=lookup.boot_commands(image),
-            user=lookup.user_of(image),
-            disk_gb=lookup.disk_gb(image, cluster.disk_gb),
-            zones=tuple(Zone(name=zone) for zone in zones),
-            hourly_usd=shapes.spot_usd(api, cluster.shape, zones) if cluster.spot else None,
-            billed_when_stopped=False,
-            facts=shapes.facts(described) | lookup.facts(image) | ({"subnet": subnet} if subnet else {}),
-        )
-        notes = preview.notes(cluster, offer)
-        return replace(offer, network_hourly_usd=requests.network_hourly_usd(cluster), notes=notes)
+        return offers.find(self._api, cluster)
 
     def preview(
         self,
@@ -163,7 +124,7 @@ class AwsCloud:
 
     def console(self, instance_id: str) -> str | None:
         """GetConsoleOutput."""
-        return machines.console(self._api, self._clock, instance_id)
+        return console.read(self._api, self._clock, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """TerminateInstances in batches."""
@@ -171,7 +132,7 @@ class AwsCloud:
 
     def resources(self) -> tuple[Resource, ...]:
         """By tag."""
-        return deletion.resources(self._api)
+        return listing.resources(self._api)
 
     def delete(self, resource: Resource) -> None:
         """One part."""
@@ -188,34 +149,4 @@ class AwsCloud:
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """What `doctor` shows."""
-        return checks.check(self._api, cluster, count, partial(self.offer, terms=True))
-
-    def _subnet(self, subnet_id: str | None) -> dict[str, str] | None:
-        """Where an existing subnet is."""
-        if subnet_id is None:
-            return None
-        try:
-            found = self._api.pages("describe_subnets", "Subnets", SubnetIds=[subnet_id])
-        except CloudError as error:
-            if isinstance(error, Gone) or error.code == "InvalidSubnetID.Malformed":
-                raise InvalidInput(
-                    f"There is no subnet '{subnet_id}' in {self._api.region}. `aws ec2 describe-subnets` lists them."
-                ) from error
-            raise
-        return {"vpc": found[0]["VpcId"], "zone": found[0]["AvailabilityZone"]}
-
-
-def _zones(cluster: CloudCluster, offered: Sequence[str], subnet: Mapping[str, str] | None) -> list[str]:
-    region = cluster.target.region
-    if not offered:
-        raise UnknownShape(
-            f"AWS offers {cluster.shape} in no zone of {region}. Try another --region or shape."
-        )
-    if subnet is None:
-        return list(offered)
-    if subnet["zone"] not in offered:
-        raise InvalidInput(
-            f"The subnet {cluster.subnet_id} is in {subnet['zone']}, where AWS does not offer {cluster.shape}; "
-            f"it does in {', '.join(offered)}. Give a subnet there."
-        )
-    return [subnet["zone"]]
+        return checks.check(self._api, cluster, count, partial(offers.find, self._api))

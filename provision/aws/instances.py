@@ -7,9 +7,7 @@ from typing import Any
 from provision.aws import quotas
 from provision.aws.api import Api
 from provision.aws.requests import ours, tagged, tags_in
-from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.console import briefly, end_of
 from provision.cloud.records import Instance, InstanceState, Zone
 from provision.errors import CloudError, Gone, Quota
 from provision.parallel import first_error, run_all
@@ -70,22 +68,6 @@ def launch(api: Api, request: Mapping[str, Any]) -> tuple[str, ...]:
         raise quotas.explained(api, error, request) from error
     items = sorted(answer["Instances"], key=lambda item: int(item.get("AmiLaunchIndex", 0)))
     return tuple(str(item["InstanceId"]) for item in items)
-
-
-def console(api: Api, clock: Clock, instance_id: str) -> str | None:
-    """As `Cloud.console` says."""
-
-    def ask(**how: bool) -> Any:
-        return briefly(clock, lambda: api.hint("get_console_output", InstanceId=instance_id, **how))
-
-    try:
-        answer = ask(Latest=True)
-    except CloudError as error:
-        if type(error) is not CloudError:
-            raise
-        # Types that are not on Nitro refuse that, and have what AWS kept when the machine last changed its state.
-        answer = ask()
-    return end_of(answer.get("Output") or "")
 
 
 def terminate(api: Api, ids: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ class PlannedResource:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What `prepare`, `prepare_place` and a launch would do."""
+    """What `prepare`, `prepare_zone` and a launch would do."""
 
     requests: tuple[PlannedRequest, ...]
     resources: tuple[PlannedResource, ...]

@@ -24,7 +24,7 @@ from provision.oci import instances as machines
 from provision.oci.api import Api
 from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
-from provision.oci.resources import deletion
+from provision.oci.resources import deletion, listing
 
 CONSISTENCY_S = 20.0
 
@@ -151,7 +151,7 @@ class OciCloud:
 
     def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""
-        return deletion.all_resources(self._api)
+        return listing.resources(self._api)
 
     def delete(self, resource: Resource) -> None:
         """As the protocol says."""

@@ -12,8 +12,7 @@ from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.resources.kinds import GOING, GONE, tags_of
-from provision.oci.together import together
-from provision.parallel import first_error, run_all, values
+from provision.parallel import first_error, run_all, together, values
 from provision.retry import PollWaits
 
 TERMINATE_PATIENCE_S = 300.0

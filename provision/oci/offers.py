@@ -6,25 +6,18 @@ Reports of capacity and of limits are hints: they order the zones, and their fai
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from inventories.errors import InvalidInput
-from inventories.suggest import nearest
 from provision.cloud.planning.drivers import driver_plan
 from provision.cloud.records import CloudCluster, Offer, Zone
-from provision.errors import BadCredentials, CloudError, Gone, Throttled, Unclear, UnknownShape
-from provision.oci import requests
+from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
+from provision.oci import requests, shapes
 from provision.oci.api import Api, Json
-from provision.oci.catalog import SPOT_SHARE
 from provision.oci.images import choice, lookup
 from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available
-from provision.oci.together import together
-from provision.parallel import run_all, values
-from provision.pricing.catalog import SHAPES, nvidia_by_name
-
-FLEXIBLE_OCPUS = 2.0
-"""Of shapes that leave it to the request, which are none with GPUs."""
+from provision.parallel import run_all, together, values
+from provision.pricing.catalog import nvidia_by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +45,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
     )
     shape = next((domain.shape for domain in domains if domain.shape), None)
     if shape is None:
-        raise UnknownShape(_no_shape(api, cluster.shape))
+        raise UnknownShape(shapes.missing(api, cluster.shape))
     image = image_if_any()  # only now, as no image fits a shape that is not there
     if cluster.spot and cluster.shape.startswith("BM."):
         raise InvalidInput(
@@ -87,45 +80,12 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         user=image.user,
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         zones=zones,
-        hourly_usd=hourly_usd(cluster.shape, spot=cluster.spot),
+        hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
         room={domain.name: domain.left for domain in domains if domain.shape},
-        facts=facts_of(cluster.shape, shape, image)
+        facts=shapes.facts_of(cluster.shape, shape, image)
         | {"no_capacity_report": next((domain.unknown for domain in domains if domain.unknown), None)},
     )
-
-
-def facts_of(name: str, shape: Json, image: lookup.Image) -> dict[str, Any]:
-    """What requests need to know of shape and image."""
-    virtual = name.startswith("VM.")
-    known = SHAPES.get(name)
-    rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
-    return {
-        "compute_cluster": rdma and not virtual,
-        "encrypts_in_transit": virtual and image.encrypts_in_transit,
-        "shape_config": shape_config(shape),
-        "limits": list(shape.get("quotaNames") or ()),
-        "listing": list(image.listing) if image.listing else None,
-    }
-
-
-def shape_config(shape: Json) -> dict[str, float] | None:
-    """OCPUs and memory for a flexible shape, which has none of its own."""
-    if not shape.get("isFlexible"):
-        return None
-    ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
-    count = min(max(FLEXIBLE_OCPUS, float(ocpus.get("min") or 1)), float(ocpus.get("max") or FLEXIBLE_OCPUS))
-    each = float(memory.get("defaultPerOcpuInGBs") or 8)
-    return {"ocpus": count, "memoryInGBs": count * each}
-
-
-def hourly_usd(name: str, *, spot: bool) -> float | None:
-    """List price of one machine; None where it is not known."""
-    known = SHAPES.get(name)
-    price = known.usd_per_hour if known else None
-    if price is None:
-        return None
-    return price * SPOT_SHARE if spot else price
 
 
 def ordered_zones(domains: Sequence[Domain]) -> tuple[Zone, ...]:
@@ -178,7 +138,7 @@ def _domains(api: Api, shape: str) -> list[Domain]:
 
 def _domain(api: Api, name: str, shape: str) -> Domain:
     found, fault_domains, (capacity, unknown) = together(
-        partial(_shape, api, name, shape),
+        partial(shapes.in_domain, api, name, shape),
         partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
         partial(_report, api, name, shape),
     )
@@ -194,17 +154,6 @@ def _domain(api: Api, name: str, shape: str) -> Domain:
     )
 
 
-def _shape(api: Api, zone: str, shape: str) -> Json | None:
-    """The shape as a domain lists it. None: it does not, or says that there is no such name."""
-    try:
-        listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
-    except (BadCredentials, Throttled, Unclear):
-        raise
-    except CloudError:
-        return None  # where it was about permissions, the list of all shapes says so
-    return next((one for one in listed if one["shape"] == shape), None)
-
-
 def _report(api: Api, zone: str, shape: str) -> tuple[bool | None, str]:
     """Whether a capacity report says that there are machines, and why there is none."""
     body = requests.capacity_report(api.tenancy, zone, shape)
@@ -216,15 +165,3 @@ def _report(api: Api, zone: str, shape: str) -> tuple[bool | None, str]:
         return None, str(error)
     states = [one.get("availabilityStatus") for one in answer.get("shapeAvailabilities") or ()]
     return ("AVAILABLE" in states if states else None), ""
-
-
-def _no_shape(api: Api, wanted: str) -> str:
-    listed = api.listed("compute.list_shapes")
-    near = nearest(wanted, sorted({str(one["shape"]) for one in listed}))
-    region = api.credentials.region
-    hint = f" Near it: {', '.join(near)}." if near else ""
-    where = "is in OCI, but not for your account" if wanted in SHAPES else "is no shape that OCI lists"
-    return (
-        f"{wanted} {where} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
-        "ask for the shape's service limit in the console."
-    )

@@ -17,7 +17,7 @@ Read = Callable[[], list[Any]]
 T = TypeVar("T")
 
 
-class Maker:
+class ResourceMaker:
     """Makes parts through `Ensure`, and adopts those that another process made in between."""
 
     def __init__(self, api: Api, clock: Clock, consistency_s: float) -> None:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
 from provision.aws.infrastructure.subnets import leads_to
 from provision.aws.requests import Request
-from provision.aws.resources import deletion
+from provision.aws.resources import deletion, listing
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster, Resource
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
@@ -30,7 +30,7 @@ ADDRESS_TAKEN = "Resource.AlreadyAssociated"
 
 
 def ensure_nat(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     vpc: str,
     ensure: Ensure,
@@ -90,7 +90,7 @@ def _usable(items: Sequence[Item], vpc: str) -> Item | None:
 
 
 def agree(
-    maker: Maker, nat: str, vpc: str, table: Item | None, *, made: bool, read: Read, say: Say = quiet
+    maker: ResourceMaker, nat: str, vpc: str, table: Item | None, *, made: bool, read: Read, say: Say = quiet
 ) -> str:
     """The NAT gateway that everybody takes where a race has made several; it works.
 
@@ -109,12 +109,12 @@ def agree(
     return chosen
 
 
-def _remove(maker: Maker, nat: str, item: Item | None, say: Say) -> None:
+def _remove(maker: ResourceMaker, nat: str, item: Item | None, say: Say) -> None:
     """Remove a gateway that nothing uses, and its address. Where that fails it is told, and others use theirs."""
     say(f"another NAT gateway was made at the same time, and serves all: removing {nat} …")
     ids = [nat, *(str(a["AllocationId"]) for a in (item or {}).get("NatGatewayAddresses", []))]
     try:
-        found = {resource.id: resource for resource in deletion.resources(maker.api)}
+        found = {resource.id: resource for resource in listing.resources(maker.api)}
         for name in ids:
             if name in found:
                 _delete(maker, found[name])
@@ -122,7 +122,7 @@ def _remove(maker: Maker, nat: str, item: Item | None, say: Say) -> None:
         say(f"{error} What is left of {', '.join(ids)} is billed until the last private cluster is removed.")
 
 
-def _delete(maker: Maker, resource: Resource) -> None:
+def _delete(maker: ResourceMaker, resource: Resource) -> None:
     """Raises Blocked at the deadline."""
     deadline = maker.clock.now() + GONE_TIMEOUT_S
     waits = PollWaits()
@@ -135,7 +135,7 @@ def _delete(maker: Maker, resource: Resource) -> None:
         maker.clock.sleep(waits.next())
 
 
-def _create(maker: Maker, request: Request) -> str:
+def _create(maker: ResourceMaker, request: Request) -> str:
     made = maker.api.call("create_nat_gateway", again=True, settle=True, **request)["NatGateway"]
     if made["State"] not in USABLE:
         raise TokenSpent(
@@ -145,7 +145,7 @@ def _create(maker: Maker, request: Request) -> str:
     return str(made["NatGatewayId"])
 
 
-def _ensure_address(maker: Maker, cluster: CloudCluster, ensure: Ensure, read: Read) -> str:
+def _ensure_address(maker: ResourceMaker, cluster: CloudCluster, ensure: Ensure, read: Read) -> str:
     """An Elastic IP of ours that nothing has."""
     return maker.ensure(
         "elastic-ip",
@@ -159,7 +159,7 @@ def _ensure_address(maker: Maker, cluster: CloudCluster, ensure: Ensure, read: R
     )
 
 
-def wait_available(maker: Maker, nat: str, vpc: str, *, read: Read, say: Say = quiet) -> str:
+def wait_available(maker: ResourceMaker, nat: str, vpc: str, *, read: Read, say: Say = quiet) -> str:
     """Wait until the NAT gateway works. Returns its id, or another's of ours that works where this one failed.
 
     Raises CloudError with AWS's reason where it failed, and at the deadline.
@@ -207,7 +207,7 @@ def _failed(item: Item) -> CloudError:
 
 
 def ensure_endpoint(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     vpc: str,
     table: str,

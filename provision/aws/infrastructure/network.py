@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
+from provision.aws.infrastructure.key_pair import ensure_key
 from provision.aws.infrastructure.nat import (
     ADDRESS_TAKEN,
     agree,
@@ -17,7 +18,7 @@ from provision.aws.infrastructure.nat import (
     usable,
     wait_available,
 )
-from provision.aws.infrastructure.security_group import ensure_group, ensure_key
+from provision.aws.infrastructure.security_group import ensure_group
 from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.aws.requests import filters, tagged, way_out
 from provision.cloud import tags
@@ -31,7 +32,7 @@ Found = Mapping[str, Sequence[Item]]
 
 
 def prepare(
-    maker: Maker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure
+    maker: ResourceMaker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure
 ) -> Infrastructure:
     """Network, group, key: see `Cloud.prepare`."""
     own = tagged(tags.CLUSTER_ID, cluster.id)
@@ -65,7 +66,7 @@ def prepare(
 
 
 def prepare_zone(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     offer: Offer,
     infrastructure: Infrastructure,
@@ -97,7 +98,7 @@ def _read_all(reads: Mapping[str, Read]) -> Found:
     return dict(zip(reads, answers, strict=True))
 
 
-def _subnet_reads(maker: Maker, cluster: CloudCluster) -> dict[str, Read]:
+def _subnet_reads(maker: ResourceMaker, cluster: CloudCluster) -> dict[str, Read]:
     shared = tagged(tags.CLUSTER, tags.NETWORK)
     reads = {
         "subnets": maker.reader("describe_subnets", "Subnets", shared),
@@ -110,7 +111,7 @@ def _subnet_reads(maker: Maker, cluster: CloudCluster) -> dict[str, Read]:
 
 
 def _public_subnet(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
     zones: Sequence[Zone],
@@ -129,7 +130,7 @@ def _public_subnet(
 
 
 def _private_subnet(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     ids: Mapping[str, str],
     zones: Sequence[Zone],
@@ -192,7 +193,7 @@ def _private_subnet(
 
 
 def _shared_network(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     ensure: Ensure,
     found: Found,
@@ -235,7 +236,7 @@ def _vpc_for(items: Sequence[Item], groups: Sequence[Item]) -> Item | None:
     return lowest([item for item in items if item["VpcId"] in there] or items, "VpcId")
 
 
-def _attach(maker: Maker, gateway: str, vpc: str, known: Sequence[Item], *, read: Read) -> str:
+def _attach(maker: ResourceMaker, gateway: str, vpc: str, known: Sequence[Item], *, read: Read) -> str:
     """Attach the gateway; returns the one that is attached, which may be another process's."""
     item = named(known, "InternetGatewayId", gateway)
     if item is not None and _is_attached(item, vpc):
@@ -268,7 +269,13 @@ def _gateway_for(items: Sequence[Item], vpc: str) -> Item | None:
 
 
 def _ensure_placement_group(
-    maker: Maker, cluster: CloudCluster, zone: Zone, ensure: Ensure, known: Sequence[Item], *, read: Read
+    maker: ResourceMaker,
+    cluster: CloudCluster,
+    zone: Zone,
+    ensure: Ensure,
+    known: Sequence[Item],
+    *,
+    read: Read,
 ) -> str:
     wanted = requests.placement_group(cluster, zone.name)
     name = str(wanted["GroupName"])

@@ -1,11 +1,11 @@
-"""Who gets to the machines: the cluster's security group, with exactly the rules asked for, and its key pair."""
+"""The cluster's security group, with exactly the rules asked for."""
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
 from provision.aws.requests import Request
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
@@ -15,7 +15,7 @@ RULE_GONE = "InvalidPermission.NotFound"
 
 
 def ensure_group(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     vpc: str,
     ensure: Ensure,
@@ -51,7 +51,7 @@ def ensure_group(
     return group
 
 
-def _mend_rules(maker: Maker, group: str, item: Item, cluster: CloudCluster, *, efa: bool) -> None:
+def _mend_rules(maker: ResourceMaker, group: str, item: Item, cluster: CloudCluster, *, efa: bool) -> None:
     """Add what is missing first, then revoke what is too much."""
     wanted = requests.rules_in(cluster, group)
     have = single_rules(item.get("IpPermissions", []))
@@ -65,7 +65,7 @@ def _mend_rules(maker: Maker, group: str, item: Item, cluster: CloudCluster, *, 
         _revoke(maker, group, surplus)
 
 
-def _authorize(maker: Maker, operation: str, group: str, rules: Sequence[Request]) -> None:
+def _authorize(maker: ResourceMaker, operation: str, group: str, rules: Sequence[Request]) -> None:
     if not rules:
         return
     allow = partial(maker.api.call, operation, again=True, settle=True, GroupId=group)
@@ -80,7 +80,7 @@ def _authorize(maker: Maker, operation: str, group: str, rules: Sequence[Request
                 continue
 
 
-def _revoke(maker: Maker, group: str, rules: Sequence[Request]) -> None:
+def _revoke(maker: ResourceMaker, group: str, rules: Sequence[Request]) -> None:
     revoke = partial(maker.api.call, "revoke_security_group_ingress", again=True, GroupId=group)
     try:
         revoke(IpPermissions=list(rules))
@@ -109,27 +109,3 @@ def single_rules(permissions: Sequence[Item]) -> list[Request]:
         ):
             rules += [ports | {key: [{field: source[field]}]} for source in permission.get(key) or []]
     return rules
-
-
-def ensure_key(
-    maker: Maker, cluster: CloudCluster, public_key: str, ensure: Ensure, known: Sequence[Item], *, read: Read
-) -> str:
-    """The name of the cluster's key pair. Raises Exists where it is there with another key."""
-    name = requests.name_of(cluster)
-    item = named(known, "KeyName", name)
-    if item is not None and item.get("PublicKey", public_key).split()[:2] != public_key.split()[:2]:
-        raise Exists(
-            f"The key pair {name} in {maker.api.region} is not the key of this cluster's folder. "
-            f"`gpuctl down --cluster {cluster.name}` removes it with the cluster."
-        )
-    return maker.ensure(
-        "key-pair",
-        ensure,
-        known,
-        read=read,
-        pick=lambda items: named(items, "KeyName", name),
-        field="KeyName",
-        create=lambda _: maker.create(
-            "import_key_pair", requests.key_pair(cluster, public_key), None, "KeyName"
-        ),
-    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Maker, Read, lowest, named
+from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
 from provision.aws.requests import EVERYWHERE, Request, tags_in
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
@@ -12,7 +12,7 @@ from provision.errors import Exists
 
 
 def ensure_table(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     vpc: str,
     ensure: Ensure,
@@ -41,7 +41,7 @@ def ensure_table(
 
 
 def ensure_subnet(
-    maker: Maker,
+    maker: ResourceMaker,
     cluster: CloudCluster,
     vpc: str,
     zone: Zone,
@@ -83,7 +83,9 @@ def _of_tier(items: Sequence[Item], vpc: str, private: bool) -> list[Item]:
     return [item for item in items if item.get("VpcId") == vpc and tags.is_private(tags_in(item)) == private]
 
 
-def associate(maker: Maker, subnet: str, table: str, tables: Sequence[Item], *, read: Read) -> Item | None:
+def associate(
+    maker: ResourceMaker, subnet: str, table: str, tables: Sequence[Item], *, read: Read
+) -> Item | None:
     """Give the subnet the table, if it has none. Returns the one that it had, which may be another.
 
     A race may have made two tables: a subnet has one at a time.
@@ -121,7 +123,7 @@ def leads_to(table: Item, gateways: Collection[str]) -> bool:
 
 
 def route(
-    maker: Maker,
+    maker: ResourceMaker,
     table: str,
     way: Request,
     known: Sequence[Item],

@@ -12,7 +12,7 @@ from provision.retry import PollWaits
 READY_TIMEOUT_S = 120.0
 
 
-class Shelf:
+class ExistingResources:
     """What there is, as one look at the beginning told it; each kind is looked at anew when asked again."""
 
     def __init__(self, api: Api, kinds: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ The chain of dependent calls is kept short: one look at everything, then what do
 side by side.
 """
 
-import ipaddress
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,10 +14,10 @@ from provision.cloud.records import CloudCluster, Infrastructure
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.infrastructure import security_group
-from provision.oci.infrastructure.find_or_create import Shelf
+from provision.oci.infrastructure.find_or_create import ExistingResources
+from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
 from provision.oci.resources.kinds import KINDS, tags_of
-from provision.oci.together import together
+from provision.parallel import together
 
 _SHARED_KINDS = (
     "vcn",
@@ -34,17 +33,19 @@ _SHARED_KINDS = (
 
 def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) -> Infrastructure:
     """As `Cloud.prepare` says, but for the marketplace."""
-    wanted = _ssh_cidrs(cluster)
+    wanted = ssh_cidrs(cluster)
     if cluster.subnet_id:
-        subnet, shelf = together(partial(_subnet_view, api, cluster), partial(Shelf, api, ("nsg",)))
+        subnet, existing = together(
+            partial(_subnet_view, api, cluster), partial(ExistingResources, api, ("nsg",))
+        )
         vcn_id, subnet_id, peer_cidr = subnet["vcnId"], subnet["id"], subnet["cidrBlock"]
-        nsg_id = _firewall(api, shelf, cluster, vcn_id, wanted, ensure)
+        nsg_id = ensure_group(api, existing, cluster, vcn_id, wanted, ensure)
     else:
         shared = _Shared(api, cluster, ensure)
         vcn_id, peer_cidr = shared.vcn(), shared.cidr
         subnet_id, nsg_id = together(
             partial(shared.subnet, vcn_id),
-            partial(_firewall, api, shared.shelf, cluster, vcn_id, wanted, ensure),
+            partial(ensure_group, api, shared.existing, cluster, vcn_id, wanted, ensure),
         )
     return Infrastructure(
         ids={
@@ -60,15 +61,15 @@ def prepare(api: Api, cluster: CloudCluster, public_key: str, ensure: Ensure) ->
 
 def compute_cluster(api: Api, cluster: CloudCluster, zone: str, ensure: Ensure) -> str:
     """The RDMA network of the cluster in one availability domain."""
-    shelf = Shelf(api, ("compute-cluster",))
+    existing = ExistingResources(api, ("compute-cluster",))
     found = ensure(
         f"compute-cluster {zone}",
-        find=shelf.finder(
+        find=existing.finder(
             "compute-cluster", lambda view: _of(cluster, view) and view["availabilityDomain"] == zone
         ),
-        create=shelf.creator("compute-cluster", requests.compute_cluster(cluster, api.compartment, zone)),
+        create=existing.creator("compute-cluster", requests.compute_cluster(cluster, api.compartment, zone)),
     )
-    shelf.wait_ready("compute-cluster", found)
+    existing.wait_ready("compute-cluster", found)
     return found
 
 
@@ -85,7 +86,7 @@ class _Shared:
     """The region's shared network, public or private."""
 
     def __init__(self, api: Api, cluster: CloudCluster, ensure: Ensure) -> None:
-        self.shelf = Shelf(api, _SHARED_KINDS)
+        self.existing = ExistingResources(api, _SHARED_KINDS)
         self._api = api
         self._cluster = cluster
         self._ensure = ensure
@@ -94,20 +95,20 @@ class _Shared:
 
     def vcn(self) -> str:
         """The VCN, ready to be built upon."""
-        shelf, cluster = self.shelf, self._cluster
+        existing, cluster = self.existing, self._cluster
         # Where two commands have made one each, a cluster stays in the one that it began with.
-        begun = {view["vcnId"] for view in shelf.views("nsg") if _of(cluster, view)}
-        ours = {view["id"] for view in shelf.views("vcn") if tags.is_shared(tags_of(view))}
+        begun = {view["vcnId"] for view in existing.views("nsg") if _of(cluster, view)}
+        ours = {view["id"] for view in existing.views("vcn") if tags.is_shared(tags_of(view))}
         vcn_id = self._ensure(
             "vcn",
-            find=shelf.finder(
+            find=existing.finder(
                 "vcn",
                 lambda view: tags.is_shared(tags_of(view)) and (not begun & ours or view["id"] in begun),
             ),
-            create=shelf.creator("vcn", requests.vcn(cluster.owner, self._api.compartment)),
+            create=existing.creator("vcn", requests.vcn(cluster.owner, self._api.compartment)),
             shared=True,
         )
-        shelf.wait_ready("vcn", vcn_id)
+        existing.wait_ready("vcn", vcn_id)
         return vcn_id
 
     def subnet(self, vcn_id: str) -> str:
@@ -119,7 +120,7 @@ class _Shared:
             requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
             wanted=lambda view: view.get("cidrBlock") == self.cidr,
         )
-        self.shelf.wait_ready("subnet", subnet_id)
+        self.existing.wait_ready("subnet", subnet_id)
         return subnet_id
 
     def _security_list(self, vcn_id: str) -> str:
@@ -132,7 +133,7 @@ class _Shared:
         name = body["displayName"]
         used = {
             view.get("routeTableId")
-            for view in self.shelf.views("subnet")
+            for view in self.existing.views("subnet")
             if view.get("cidrBlock") == self.cidr and view["vcnId"] == vcn_id
         }
         table = self._part(
@@ -141,7 +142,7 @@ class _Shared:
             body,
             wanted=lambda view: view["id"] in used if used else view.get("displayName") == name,
         )
-        seen = self.shelf.seen(table)
+        seen = self.existing.seen(table)
         if seen is not None and (mended := mended_routes(seen.get("routeRules") or (), routes)) is not None:
             body = {"routeRules": mended}
             self._api.settled(lambda: self._api.call("network.update_route_table", table, body, again=True))
@@ -166,7 +167,7 @@ class _Shared:
 
     def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
         gateway = self._part(kind, vcn_id, body(self._cluster.owner, self._api.compartment, vcn_id))
-        self.shelf.wait_ready(kind, gateway)
+        self.existing.wait_ready(kind, gateway)
         return gateway
 
     def _part(
@@ -176,11 +177,11 @@ class _Shared:
         one = f"{self._kind} {kind}" if kind in ("subnet", "route-table") else kind
         return self._ensure(
             f"{one} of {vcn_id}",
-            find=self.shelf.finder(
+            find=self.existing.finder(
                 kind,
                 lambda view: tags.is_shared(tags_of(view)) and view["vcnId"] == vcn_id and wanted(view),
             ),
-            create=self.shelf.creator(kind, body),
+            create=self.existing.creator(kind, body),
             shared=True,
         )
 
@@ -214,30 +215,5 @@ def _subnet_view(api: Api, cluster: CloudCluster) -> Json:
     return view
 
 
-def _firewall(
-    api: Api, shelf: Shelf, cluster: CloudCluster, vcn_id: str, ssh_cidrs: Sequence[str], ensure: Ensure
-) -> str:
-    """The cluster's NSG, with its rules mended."""
-    nsg_id = ensure(
-        f"nsg of {vcn_id}",
-        find=shelf.finder("nsg", lambda view: _of(cluster, view) and view["vcnId"] == vcn_id),
-        create=shelf.creator("nsg", requests.nsg(cluster, api.compartment, vcn_id)),
-    )
-    shelf.wait_ready("nsg", nsg_id)
-    security_group.mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
-    return nsg_id
-
-
 def _of(cluster: CloudCluster, view: Json) -> bool:
     return tags_of(view).get(tags.CLUSTER_ID) == cluster.id
-
-
-def _ssh_cidrs(cluster: CloudCluster) -> list[str]:
-    """Those of IPv4: OCI's networks have no other addresses unless they are asked for."""
-    found = [cidr for cidr in cluster.ssh_cidrs if ipaddress.ip_network(cidr).version == 4]
-    if cluster.ssh_cidrs and not found:
-        raise InvalidInput(
-            f"SSH is to come from {', '.join(cluster.ssh_cidrs)}, and the network on OCI has IPv4 only. Give "
-            "the IPv4 range that you come from with --ssh-cidr."
-        )
-    return found

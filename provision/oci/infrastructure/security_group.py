@@ -1,21 +1,59 @@
-"""The rules of a network security group, brought to exactly what is asked for.
+"""The cluster's network security group, its rules brought to exactly what is asked for.
 
 Rules are added by a call that takes no token, so that after a lost reply the list decides, not a repetition.
 """
 
+import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inventories.errors import InvalidInput
+from provision.cloud import tags
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster
 from provision.errors import Gone, Unclear
-from provision.oci.api import Api
-
-Json = dict[str, Any]
+from provision.oci import requests
+from provision.oci.api import Api, Json
+from provision.oci.infrastructure.find_or_create import ExistingResources
+from provision.oci.resources.kinds import tags_of
 
 MOST_A_CALL = 25
 ROUNDS = 5
 
 _OPTIONS = ("tcpOptions", "udpOptions", "icmpOptions")
+
+
+def ensure_group(
+    api: Api,
+    existing: ExistingResources,
+    cluster: CloudCluster,
+    vcn_id: str,
+    ssh_cidrs: Sequence[str],
+    ensure: Ensure,
+) -> str:
+    """The cluster's NSG, with its rules mended."""
+    nsg_id = ensure(
+        f"nsg of {vcn_id}",
+        find=existing.finder(
+            "nsg", lambda view: tags_of(view).get(tags.CLUSTER_ID) == cluster.id and view["vcnId"] == vcn_id
+        ),
+        create=existing.creator("nsg", requests.nsg(cluster, api.compartment, vcn_id)),
+    )
+    existing.wait_ready("nsg", nsg_id)
+    mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
+    return nsg_id
+
+
+def ssh_cidrs(cluster: CloudCluster) -> list[str]:
+    """Those of IPv4: OCI's networks have no other addresses unless they are asked for."""
+    found = [cidr for cidr in cluster.ssh_cidrs if ipaddress.ip_network(cidr).version == 4]
+    if cluster.ssh_cidrs and not found:
+        raise InvalidInput(
+            f"SSH is to come from {', '.join(cluster.ssh_cidrs)}, and the network on OCI has IPv4 only. Give "
+            "the IPv4 range that you come from with --ssh-cidr."
+        )
+    return found
 
 
 def changes(wanted: Sequence[Json], found: Sequence[Mapping[str, Any]]) -> tuple[list[Json], list[str]]:

@@ -1,4 +1,4 @@
-"""What there is of ours beside machines, by tag, and deleting it.
+"""Deleting what is ours beside machines.
 
 A 404 alone is never taken for absence, as OCI answers the same to who may not look: a list that was read
 has to lack it too.
@@ -10,31 +10,11 @@ from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.resources.blockers import blockers
-from provision.oci.resources.kinds import GOING, GONE, KINDS, is_live, list_kind, tags_of
-from provision.parallel import run_all, values
+from provision.oci.resources.kinds import GOING, GONE, KINDS, is_live, list_kind
 from provision.retry import PollWaits
 
 DELETE_PATIENCE_S = 15.0
 MOST_NAMED = 5
-
-
-def all_resources(api: Api) -> tuple[Resource, ...]:
-    """Everything of ours, also what is on its way out."""
-    kinds = tuple(KINDS)
-    found = values(run_all(lambda kind: list_kind(api, kind), kinds))
-    return tuple(
-        Resource(
-            kind=kind,
-            id=view["id"],
-            name=view.get("displayName") or "",
-            tags=tags_of(view),
-            stage=KINDS[kind].stage,
-            going=view.get("lifecycleState") in GOING,
-        )
-        for kind, views in zip(kinds, found, strict=True)
-        for view in views
-        if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
-    )
 
 
 def delete(api: Api, resource: Resource) -> None:

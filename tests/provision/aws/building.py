@@ -98,12 +98,12 @@ class User:
         self.wait(self._delete_parts)
 
     def _delete_parts(self) -> bool:
-        for part in sorted(self.cloud.parts(), key=lambda part: part.stage):
+        for resource in sorted(self.cloud.resources(), key=lambda resource: resource.stage):
             try:
-                self.cloud.delete(part)
+                self.cloud.delete(resource)
             except Blocked:
                 return False
-        return not self.cloud.parts()
+        return not self.cloud.resources()
 
     def wait(self, done: Callable[[], bool], seconds: float = 10.0) -> None:
         deadline = time.monotonic() + seconds

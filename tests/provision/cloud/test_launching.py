@@ -348,7 +348,7 @@ def test_launch_over_quota_stops_after_the_first_zone(scene: Scene, late: bool) 
     scene.check_undone()
 
 
-@pytest.mark.parametrize("why", ["capacity", "quota", "no ground"])
+@pytest.mark.parametrize("why", ["capacity", "quota", "no network"])
 @pytest.mark.parametrize("billed", [True, False])
 def test_failed_launch_warns_of_a_billed_network_without_machines(
     scene: Scene, why: str, billed: bool
@@ -358,11 +358,11 @@ def test_failed_launch_warns_of_a_billed_network_without_machines(
         scene.world.capacity = dict.fromkeys(ZONES, 0)
     if why == "quota":
         scene.world.quota = 0
-    if why == "no ground":
-        scene.world.on("prepare_place", Denied("No permission."))
+    if why == "no network":
+        scene.world.on("prepare_zone", Denied("No permission."))
     with pytest.raises((NoCapacity, Denied)) as caught:
         scene.fill()
-    assert why == "no ground" or "No machine is left of" in str(caught.value)
+    assert why == "no network" or "No machine is left of" in str(caught.value)
     told = [line for line in scene.said if "is billed, about $0.05 an hour, until `gpuctl down" in line]
     assert len(told) == billed
 
@@ -461,7 +461,7 @@ def test_killed_launch_with_expired_tokens_sends_no_requests(scene: Scene) -> No
     assert len(scene.world.sent) == before, "the tags tell that all of them are there"
 
 
-@pytest.mark.parametrize("call", ["prepare", "prepare_place", "make part", "send", "instances"])
+@pytest.mark.parametrize("call", ["prepare", "prepare_zone", "make resource", "send", "instances"])
 @pytest.mark.parametrize("performed", [True, False])
 def test_launch_killed_at_any_call_is_completed_by_the_next(scene: Scene, call: str, performed: bool) -> None:
     scene.world.list_lag_s = LATE_S

@@ -46,7 +46,7 @@ def test_parts_fails_when_one_list_is_denied(builder: Builder, cloud: OciCloud, 
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     fake.fault(operation="ListNatGateways", **fault)
     with pytest.raises(Denied, match="manage virtual-network-family"):
-        cloud.parts()
+        cloud.resources()
 
 
 def test_call_with_ended_session_raises_bad_credentials(cloud: OciCloud, fake: FakeCloud) -> None:

@@ -56,7 +56,7 @@ def test_teardown_removes_a_preserved_boot_volume(builder: Builder, cloud: OciCl
     machines = cloud.with_addresses(builder.machines(2))
     end_from_outside(cloud, machines[0].id)
     until(cloud.instances, lambda found: [one.state for one in found].count("ended") == 1)
-    assert [part.kind for part in cloud.parts()].count("boot-volume") == 2
+    assert [resource.kind for resource in cloud.resources()].count("boot-volume") == 2
     removed = remove(cloud, {builder.cluster.id}, clock=SystemClock(), say=lambda _: None)
     assert removed.leftovers == ()
     left = cloud._api.listed("storage.list_boot_volumes")

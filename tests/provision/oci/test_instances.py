@@ -139,9 +139,9 @@ def test_compute_cluster_is_created_once_per_domain(cloud: OciCloud, tmp_path: P
     assert first != second
     assert builder.infrastructure().ids["compute_cluster"] == first
     assert operations(fake).count("CreateComputeCluster") == 2
-    part = next(part for part in cloud.parts() if part.id == first)
+    resource = next(resource for resource in cloud.resources() if resource.id == first)
     with pytest.raises(Blocked, match=r"compute-cluster .* is still used by instance "):
-        cloud.delete(part)
+        cloud.delete(resource)
 
 
 def test_marketplace_subscription_is_created_once(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
@@ -208,7 +208,7 @@ def test_not_found_is_denied_while_the_list_has_the_resource(
     fake.fault(operation="TerminateInstance", **hidden)
     with pytest.raises(Denied, match="manage instance-family"):
         cloud.terminate([machine.id])
-    vcn = next(part for part in cloud.parts() if part.kind == "vcn")
+    vcn = next(resource for resource in cloud.resources() if resource.kind == "vcn")
     fake.fault(operation="DeleteVcn", **hidden)
     with pytest.raises(Denied, match="manage virtual-network-family"):
         cloud.delete(vcn)

@@ -14,7 +14,7 @@ from inventories.errors import InvalidInput
 from provision import errors
 from provision.aws import requests
 from provision.aws.infrastructure import network, subnets
-from provision.aws.infrastructure.find_or_create import Maker, Read
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker
 from provision.cloud.records import CloudCluster, Infrastructure, Zone
 from provision.parallel import run_all, values
 from tests.fakes.client import FakeCloud
@@ -27,7 +27,7 @@ def kinds(fake: FakeCloud) -> Counter[str]:
     return Counter({kind: n for kind, n in found.items() if kind not in ("volume", "network-interface")})
 
 
-GROUND = Counter(
+INFRASTRUCTURE = Counter(
     {
         "vpc": 1,
         "subnet": 1,
@@ -114,14 +114,14 @@ def test_regions_lists_aws_regions(user: User) -> None:
     assert {"us-east-1", "eu-central-1"} <= set(user.cloud.regions())
 
 
-# The ground
+# The infrastructure
 
 
 def test_prepare_creates_network_resources_once(user: User, fake: FakeCloud) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     first = user.infrastructure(cluster, offer)
-    assert kinds(fake) == GROUND
+    assert kinds(fake) == INFRASTRUCTURE
     fake.forget_calls()
     assert user.infrastructure(cluster, offer) == first
     assert operations(fake) == []
@@ -138,9 +138,9 @@ def test_preview_leaves_out_existing_resources(user: User) -> None:
     cluster = a_cluster()
     offer = user.cloud.offer(cluster)
     infrastructure = user.infrastructure(cluster, offer)
-    parts = user.cloud.parts()
+    resources = user.cloud.resources()
     moved = replace(cluster, ssh_cidrs=("198.51.100.8/32",))
-    again = user.cloud.preview(moved, offer, NEW, parts, cluster.ssh_cidrs)
+    again = user.cloud.preview(moved, offer, NEW, resources, cluster.ssh_cidrs)
     assert [request.operation for request in again.requests] == [
         "AuthorizeSecurityGroupIngress",
         "RevokeSecurityGroupIngress",
@@ -152,11 +152,11 @@ def test_preview_leaves_out_existing_resources(user: User) -> None:
         infrastructure.ids["subnet"],
         [infrastructure.ids["security_group"]],
     )
-    other = user.cloud.preview(a_cluster(name="other", id="f" * 16), offer, NEW, parts)
+    other = user.cloud.preview(a_cluster(name="other", id="f" * 16), offer, NEW, resources)
     made = [resource.kind for resource in other.resources if resource.action == "create"]
     assert made == ["security-group", "key-pair", "placement-group"]
     elsewhere = replace(offer, zones=(Zone(name="us-east-1b"),))
-    there = user.cloud.preview(cluster, elsewhere, NEW, parts, cluster.ssh_cidrs)
+    there = user.cloud.preview(cluster, elsewhere, NEW, resources, cluster.ssh_cidrs)
     made = [resource.kind for resource in there.resources if resource.action == "create"]
     assert made == ["subnet", "placement-group"]
 
@@ -165,7 +165,7 @@ def test_prepare_shares_the_vpc_between_clusters(user: User, fake: FakeCloud) ->
     one, two = a_cluster(), a_cluster(name="other", id="ffffffffffffffff")
     user.infrastructure(one, user.cloud.offer(one))
     user.infrastructure(two, user.cloud.offer(two), Zone(name="us-east-1b"))
-    assert kinds(fake) == GROUND + Counter(
+    assert kinds(fake) == INFRASTRUCTURE + Counter(
         {"subnet": 1, "security-group": 1, "key-pair": 1, "placement-group": 1}
     )
 
@@ -215,7 +215,7 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
     offer = user.cloud.offer(cluster)
     group = user.infrastructure(cluster, offer).ids["security_group"]
 
-    class Late(Maker):
+    class Late(ResourceMaker):
         """The first look at the groups comes too early."""
 
         def reader(self, operation: str, key: str, *which: Any, **more: Any) -> Read:
@@ -299,7 +299,7 @@ def test_launch_with_a_lost_reply_creates_nothing_twice(
     fake.fault(operation=operation, kind=kind)
     cluster = a_cluster()
     ids = user.launch(cluster)
-    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + Counter({"instance": 2})
     assert [machine.id for machine in sorted(running(user, 2), key=lambda m: m.rank or 0)] == list(ids)
     assert fake.state()["most_instances"] == 2
 
@@ -308,7 +308,7 @@ def test_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeC
     fake.settings(list_lag_s=3)
     cluster = a_cluster()
     user.launch(cluster)
-    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + Counter({"instance": 2})
     running(user, 2)
 
 
@@ -344,11 +344,11 @@ def test_prepare_survives_lost_replies_with_lagging_lists(
 def test_launch_survives_throttling(user: User, fake: FakeCloud) -> None:
     fake.fault(nth=3, times=8, status=503, code="RequestLimitExceeded")
     user.launch(a_cluster())
-    assert kinds(fake) == GROUND + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + Counter({"instance": 2})
 
 
 def test_launch_by_two_users_at_once_works_and_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    """Nothing is shared between them but the account: both get a network that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_cluster(name=name, id=name * 5) for name in ("aaa", "bbb")]
 

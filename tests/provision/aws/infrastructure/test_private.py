@@ -13,7 +13,7 @@ from clocks import StepClock
 from provision import errors
 from provision.aws.cloud import AwsCloud
 from provision.aws.infrastructure import nat
-from provision.aws.infrastructure.find_or_create import Maker
+from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.aws.resources.kinds import KINDS
 from provision.cloud import teardown
 from provision.cloud.records import Infrastructure, Zone
@@ -22,7 +22,7 @@ from provision.parallel import run_all, values
 from provision.provider import quiet
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import NEW, User, a_cluster, operations, running
-from tests.provision.aws.infrastructure.test_network import GROUND, kinds
+from tests.provision.aws.infrastructure.test_network import INFRASTRUCTURE, kinds
 
 PRIVATE = Counter(
     {"natgateway": 1, "elastic-ip": 1, "vpc-endpoint": 1, "subnet": 1, "route-table": 1},
@@ -38,9 +38,9 @@ def state_of(fake: FakeCloud, kind: str) -> list[str]:
     return [entry["state"] for entry in fake.state()["resources"] if entry["kind"] == kind]
 
 
-def tables(ground_vpc: str) -> dict[str, Any]:
+def tables(vpc_id: str) -> dict[str, Any]:
     """The route tables of ours, by the subnets that they are of."""
-    ours: Any = [{"Name": "vpc-id", "Values": [ground_vpc]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
+    ours: Any = [{"Name": "vpc-id", "Values": [vpc_id]}, {"Name": "tag-key", "Values": ["gpuctl"]}]
     found = boto3.client("ec2").describe_route_tables(Filters=ours)["RouteTables"]
     return {
         link["SubnetId"]: table for table in found for link in table["Associations"] if "SubnetId" in link
@@ -53,7 +53,7 @@ def test_private_launch_has_no_public_ip_and_routes_through_nat(user: User, fake
     user.launch(cluster)
     machines = running(user, 2)
     assert all(machine.private_ip and machine.public_ip is None for machine in machines)
-    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE + Counter({"instance": 2})
     assert state_of(fake, "natgateway") == ["available"]
     (reservation,) = boto3.client("ec2").describe_instances(
         Filters=[{"Name": "instance-id", "Values": [machines[0].id]}]
@@ -87,7 +87,7 @@ def test_private_preview_lists_exactly_the_calls_launch_makes(user: User, fake: 
     user.launch(cluster)
     assert Counter(request.operation for request in shown) == Counter(operations(fake))
     assert any("$0.045" in note for note in offer.notes)
-    again = user.cloud.preview(cluster, offer, NEW, user.cloud.parts(), cluster.ssh_cidrs)
+    again = user.cloud.preview(cluster, offer, NEW, user.cloud.resources(), cluster.ssh_cidrs)
     assert [request.operation for request in again.requests] == ["RunInstances"]
     assert {resource.action for resource in again.resources} == {"use"}
     billed = {resource.kind: resource.hourly_usd for resource in again.resources if resource.hourly_usd}
@@ -110,19 +110,19 @@ def remove(user: User, *clusters: Any) -> teardown.Removed:
 def test_nat_gateway_is_removed_with_the_last_private_cluster(user: User, fake: FakeCloud) -> None:
     """What costs money goes with the last private cluster, whoever else is there."""
     public, private, second = a_cluster(), a_private("private"), a_private("second")
-    grounds = [
+    prepared = [
         user.infrastructure(cluster, user.cloud.offer(cluster)) for cluster in (public, private, second)
     ]
-    assert len({infrastructure.ids["vpc"] for infrastructure in grounds}) == 1
-    assert grounds[0].ids["subnet"] != grounds[1].ids["subnet"] == grounds[2].ids["subnet"]
+    assert len({infrastructure.ids["vpc"] for infrastructure in prepared}) == 1
+    assert prepared[0].ids["subnet"] != prepared[1].ids["subnet"] == prepared[2].ids["subnet"]
     removed = remove(user, private)
     assert removed == teardown.Removed(leftovers=(), network_users=("demo", "second"))
     assert kinds(fake) & PRIVATE == PRIVATE
     fake.settings(nat_gone_s=120)
     assert remove(user, second) == teardown.Removed(leftovers=(), network_users=("demo",))
-    assert kinds(fake) == GROUND
+    assert kinds(fake) == INFRASTRUCTURE
     fake.forget_calls()
-    assert user.infrastructure(public, user.cloud.offer(public)) == grounds[0]
+    assert user.infrastructure(public, user.cloud.offer(public)) == prepared[0]
     assert operations(fake) == []
     assert remove(user, public) == teardown.Removed(leftovers=())
     assert not fake.owned()
@@ -133,7 +133,7 @@ def test_public_cluster_removal_keeps_network_for_private_cluster(user: User, fa
     for cluster in (public, private):
         user.infrastructure(cluster, user.cloud.offer(cluster))
     assert remove(user, public).network_users == ("private",)
-    assert kinds(fake) == GROUND + PRIVATE
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE
     assert remove(user, private) == teardown.Removed(leftovers=())
     assert not fake.owned()
 
@@ -158,7 +158,7 @@ def test_private_launch_with_a_lost_reply_creates_nothing_twice(
     user.launch(a_private())
     # Of a request without a token that the network repeats, nobody knows; `down` finds what it made.
     stray = Counter({"elastic-ip": 1} if (operation, kind) == ("AllocateAddress", "duplicate") else {})
-    assert kinds(fake) == GROUND + PRIVATE + stray + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE + stray + Counter({"instance": 2})
     running(user, 2)
     assert teardown.remove(user.cloud, None, clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
     assert not fake.owned()
@@ -167,7 +167,7 @@ def test_private_launch_with_a_lost_reply_creates_nothing_twice(
 def test_private_launch_with_lagging_lists_creates_nothing_twice(user: User, fake: FakeCloud) -> None:
     fake.settings(list_lag_s=3, use_lag_s=2)
     user.launch(a_private())
-    assert kinds(fake) == GROUND + PRIVATE + Counter({"instance": 2})
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE + Counter({"instance": 2})
 
 
 def test_prepare_private_survives_lost_replies_with_lagging_lists(
@@ -188,7 +188,7 @@ def test_prepare_private_survives_lost_replies_with_lagging_lists(
 
 
 def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
-    """Nothing is shared between them but the account: both get ground that works, and all of it goes."""
+    """Nothing is shared between them but the account: both get a network that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]
     clusters = [a_private("aaa"), a_private("bbb")]
     fake.settings(nat_ready_s=20)
@@ -396,8 +396,8 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
     offer = user.cloud.offer(mine)
     user.infrastructure(mine, offer)
     (first,) = usable_gateways()
-    hidden = [part for part in user.cloud.parts() if part.network == first["VpcId"]]
-    assert {part.kind for part in hidden} >= {
+    hidden = [resource for resource in user.cloud.resources() if resource.network == first["VpcId"]]
+    assert {resource.kind for resource in hidden} >= {
         "vpc",
         "nat-gateway",
         "elastic-ip",
@@ -405,7 +405,7 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
         "subnet",
     }
     ec2 = boto3.client("ec2")
-    shared = [part.id for part in hidden if part.kind != "security-group"]
+    shared = [resource.id for resource in hidden if resource.kind != "security-group"]
     network: Any = [{"Key": "gpuctl", "Value": "@network"}]
     ec2.delete_tags(Resources=shared, Tags=network)
     other = User(tmp_path / "other", user.cloud)
@@ -414,7 +414,7 @@ def test_teardown_ignores_private_clusters_in_another_vpc(
     assert len(usable_gateways()) == 2
     removed = remove(user, mine)
     assert removed == teardown.Removed(leftovers=(), network_users=("bbb",))
-    assert kinds(fake) == GROUND + PRIVATE, "of mine there is nothing left, of theirs all"
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE, "of mine there is nothing left, of theirs all"
     assert [gateway["NatGatewayId"] for gateway in usable_gateways()] != [first["NatGatewayId"]]
 
 
@@ -422,9 +422,9 @@ def test_delete_of_a_nat_gateway_reports_deletion_in_progress(user: User, fake: 
     fake.settings(nat_gone_s=100)
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
-    (part,) = [part for part in user.cloud.parts() if part.kind == "nat-gateway"]
+    (resource,) = [resource for resource in user.cloud.resources() if resource.kind == "nat-gateway"]
     with pytest.raises(errors.Blocked, match="is being deleted, which can take 10 minutes"):
-        user.cloud.delete(part)
+        user.cloud.delete(resource)
 
 
 def test_prepare_reports_and_replaces_a_failed_nat_gateway(user: User, fake: FakeCloud) -> None:
@@ -463,13 +463,15 @@ def test_wait_available_times_out_after_10_minutes(user: User) -> None:
     clock = StepClock()
     pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
     with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
-        nat.wait_available(Maker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending])
+        nat.wait_available(
+            ResourceMaker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending]
+        )
     assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
 
 
 def test_wait_available_logs_progress(user: User) -> None:
     clock = StepClock()
-    maker = Maker(user.cloud._api, clock, 5.0)
+    maker = ResourceMaker(user.cloud._api, clock, 5.0)
     said: list[str] = []
 
     def read() -> list[dict[str, str]]:
@@ -510,7 +512,7 @@ def test_prepare_replaces_a_deleted_nat_gateway_and_its_route(user: User, fake: 
     routes = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["Routes"]
     (out,) = [route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
     assert (out["NatGatewayId"], out["State"]) == (new["NatGatewayId"], "active")
-    assert kinds(fake) == GROUND + PRIVATE
+    assert kinds(fake) == INFRASTRUCTURE + PRIVATE
 
 
 def test_prepare_reattaches_the_s3_endpoint_to_the_route_table(user: User, fake: FakeCloud) -> None:
@@ -557,10 +559,10 @@ def test_teardown_finds_leftover_nat_by_its_tags(user: User, fake: FakeCloud) ->
     """No file of ours, and nothing else of any cluster: as `reap` looks."""
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
-    for part in user.cloud.parts():
-        if part.kind in ("security-group", "key-pair", "placement-group", "vpc-endpoint"):
-            user.cloud.delete(part)
-    assert {part.kind for part in user.cloud.parts()} >= {"nat-gateway", "elastic-ip"}
+    for resource in user.cloud.resources():
+        if resource.kind in ("security-group", "key-pair", "placement-group", "vpc-endpoint"):
+            user.cloud.delete(resource)
+    assert {resource.kind for resource in user.cloud.resources()} >= {"nat-gateway", "elastic-ip"}
     assert teardown.remove(user.cloud, set(), clock=user.clock, say=quiet) == teardown.Removed(leftovers=())
     assert not fake.owned()
 
@@ -569,11 +571,11 @@ def test_delete_of_an_address_in_use_raises_blocked(user: User, fake: FakeCloud)
     """AWS says AuthFailure of an address that a NAT gateway has."""
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
-    parts = {part.kind: part for part in user.cloud.parts()}
+    resources = {resource.kind: resource for resource in user.cloud.resources()}
     with pytest.raises(errors.Blocked, match=r"elastic-ip eipalloc-\w+ .* used by network interface eni-"):
-        user.cloud.delete(parts["elastic-ip"])
+        user.cloud.delete(resources["elastic-ip"])
     public = boto3.client("ec2").describe_nat_gateways()["NatGateways"][0]["SubnetId"]
-    (subnet,) = [part for part in user.cloud.parts() if part.id == public]
+    (subnet,) = [resource for resource in user.cloud.resources() if resource.id == public]
     with pytest.raises(errors.Blocked, match="Interface for NAT Gateway nat-"):
         user.cloud.delete(subnet)
 
@@ -596,7 +598,7 @@ def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
         VpcId=infrastructure.ids["vpc"], ServiceName="com.amazonaws.us-east-1.dynamodb"
     )
     name = made["VpcEndpoint"]["VpcEndpointId"]
-    (vpc,) = [part for part in user.cloud.parts() if part.kind == "vpc"]
+    (vpc,) = [resource for resource in user.cloud.resources() if resource.kind == "vpc"]
     with pytest.raises(errors.Blocked, match=f"endpoint {name}"):
         user.cloud.delete(vpc)
 
@@ -604,10 +606,10 @@ def test_delete_of_vpc_names_a_foreign_endpoint(user: User) -> None:
 def test_delete_of_a_vpc_endpoint_twice_succeeds(user: User) -> None:
     cluster = a_private()
     user.infrastructure(cluster, user.cloud.offer(cluster))
-    (endpoint,) = [part for part in user.cloud.parts() if part.kind == "vpc-endpoint"]
+    (endpoint,) = [resource for resource in user.cloud.resources() if resource.kind == "vpc-endpoint"]
     user.cloud.delete(endpoint)
     user.cloud.delete(endpoint)  # InvalidVpcEndpointId.NotFound, in an answer with status 200
-    assert "vpc-endpoint" not in {part.kind for part in user.cloud.parts()}
+    assert "vpc-endpoint" not in {resource.kind for resource in user.cloud.resources()}
 
 
 def test_check_of_a_private_cluster_names_missing_nat_permissions(user: User, fake: FakeCloud) -> None:

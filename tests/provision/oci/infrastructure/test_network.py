@@ -34,7 +34,7 @@ def test_prepare_creates_the_network_once_and_shares_it(
     assert (other.ids["vcn"], other.ids["subnet"]) == (first.ids["vcn"], first.ids["subnet"])
     assert other.ids["nsg"] != first.ids["nsg"]
     assert len(operations(fake, mutating=True)) == len(made) + 2
-    assert {part.kind for part in builder.cloud.parts() if tags.is_shared(part.tags)} == {
+    assert {resource.kind for resource in builder.cloud.resources() if tags.is_shared(resource.tags)} == {
         "internet-gateway",
         "route-table",
         "security-list",
@@ -136,7 +136,7 @@ def test_prepare_with_a_lost_reply_adds_no_rules_twice(builder: Builder, fake: F
 
 def test_prepare_restores_a_missing_default_route(builder: Builder, fake: FakeCloud) -> None:
     builder.infrastructure()
-    table = next(part for part in builder.cloud.parts() if part.kind == "route-table")
+    table = next(resource for resource in builder.cloud.resources() if resource.kind == "route-table")
     builder.cloud._api.call("network.update_route_table", table.id, {"routeRules": []}, again=True)
     builder.infrastructure()
     view = builder.cloud._api.call("network.get_route_table", table.id)
@@ -201,7 +201,7 @@ def test_prepare_retries_not_found_after_create(builder: Builder, fake: FakeClou
 def test_prepare_and_delete_ignore_foreign_vcns(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     body = {"compartmentId": cloud.target.compartment, "cidrBlocks": ["10.0.0.0/16"], "displayName": "gpuctl"}
     stranger = cloud._api.call("network.create_vcn", body)
-    assert cloud.parts() == ()
+    assert cloud.resources() == ()
     assert builder.infrastructure().ids["vcn"] != stranger["id"]
     delete_all(cloud)
     assert [

@@ -1,0 +1,70 @@
+"""Shapes: what OCI says of one, and what requests need to know of it."""
+
+from typing import Any
+
+from inventories.suggest import nearest
+from provision.errors import BadCredentials, CloudError, Throttled, Unclear
+from provision.oci.api import Api, Json
+from provision.oci.catalog import SPOT_SHARE
+from provision.oci.images.lookup import Image
+from provision.pricing.catalog import SHAPES
+
+FLEXIBLE_OCPUS = 2.0
+"""Of shapes that leave it to the request, which are none with GPUs."""
+
+
+def in_domain(api: Api, zone: str, shape: str) -> Json | None:
+    """The shape as a domain lists it. None: it does not, or says that there is no such name."""
+    try:
+        listed = api.listed("compute.list_shapes", availability_domain=zone, shape=shape)
+    except (BadCredentials, Throttled, Unclear):
+        raise
+    except CloudError:
+        return None  # where it was about permissions, the list of all shapes says so
+    return next((one for one in listed if one["shape"] == shape), None)
+
+
+def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
+    """What requests need to know of shape and image."""
+    virtual = name.startswith("VM.")
+    known = SHAPES.get(name)
+    rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
+    return {
+        "compute_cluster": rdma and not virtual,
+        "encrypts_in_transit": virtual and image.encrypts_in_transit,
+        "shape_config": shape_config(shape),
+        "limits": list(shape.get("quotaNames") or ()),
+        "listing": list(image.listing) if image.listing else None,
+    }
+
+
+def shape_config(shape: Json) -> dict[str, float] | None:
+    """OCPUs and memory for a flexible shape, which has none of its own."""
+    if not shape.get("isFlexible"):
+        return None
+    ocpus, memory = shape.get("ocpuOptions") or {}, shape.get("memoryOptions") or {}
+    count = min(max(FLEXIBLE_OCPUS, float(ocpus.get("min") or 1)), float(ocpus.get("max") or FLEXIBLE_OCPUS))
+    each = float(memory.get("defaultPerOcpuInGBs") or 8)
+    return {"ocpus": count, "memoryInGBs": count * each}
+
+
+def hourly_usd(name: str, *, spot: bool) -> float | None:
+    """List price of one machine; None where it is not known."""
+    known = SHAPES.get(name)
+    price = known.usd_per_hour if known else None
+    if price is None:
+        return None
+    return price * SPOT_SHARE if spot else price
+
+
+def missing(api: Api, wanted: str) -> str:
+    """What to say of a shape that no domain lists."""
+    listed = api.listed("compute.list_shapes")
+    near = nearest(wanted, sorted({str(one["shape"]) for one in listed}))
+    region = api.credentials.region
+    hint = f" Near it: {', '.join(near)}." if near else ""
+    where = "is in OCI, but not for your account" if wanted in SHAPES else "is no shape that OCI lists"
+    return (
+        f"{wanted} {where} in {region}.{hint} `gpuctl shapes` lists the known ones; try another --region, or "
+        "ask for the shape's service limit in the console."
+    )
