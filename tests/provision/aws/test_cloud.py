@@ -9,7 +9,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision import errors
-from provision.aws import api, requests
+from provision.aws import credentials, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
 from provision.clock import SystemClock
@@ -325,7 +325,7 @@ def test_connect_times_out_on_a_hanging_credential_process(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     (tmp_path / "config").write_text("[default]\nregion = us-east-1\ncredential_process = sleep 3\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr(api, "CREDENTIALS_S", 0.3)
+    monkeypatch.setattr(credentials, "CREDENTIALS_S", 0.3)
     with pytest.raises(errors.BadCredentials, match=r"were not there within 0 s.*credential_process"):
         connect(Target(provider="aws"), clock=FastClock())
 
