@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from inventories import money
+
 _ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(\x07|\x1b\\|$)|[@-Z\\^_]?)|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -106,7 +108,7 @@ def dollars(usd: float | None) -> str:
         return UNKNOWN
     if usd == 0:
         return "free"
-    return "less than a cent" if usd < 0.01 else f"${usd:,.2f}"
+    return "less than a cent" if usd < 0.01 else money.dollars(usd)
 
 
 def spent(usd: float | None) -> str:
@@ -116,7 +118,7 @@ def spent(usd: float | None) -> str:
 
 def nothing_ends(day_usd: float | None, advice: str = " (add --ttl 4h)") -> str:
     """What to know of rented machines without a time limit. `day_usd`: what a day costs; None: not known."""
-    price = "what a day costs is not known" if day_usd is None else f"a day costs ${day_usd:,.2f}"
+    price = "what a day costs is not known" if day_usd is None else f"a day costs {money.dollars(day_usd)}"
     return f"nothing ends these machines: {price}{advice}"
 
 

@@ -15,6 +15,7 @@ from gpuctl.scaling.bottleneck import bottleneck, comparable, doubts
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
 from gpuctl.scaling.measured import Measured
 from gpuctl.tables.layout import Fitted
+from inventories import money
 
 Row = TypeVar("Row")
 
@@ -196,4 +197,4 @@ def usd(value: float | None) -> str:
     """`free`, `$0.0042`, `$1.25`: an epoch may cost less than a cent."""
     if value is None or value == 0 or value >= 1:
         return text.dollars(value)
-    return f"${value:.2g}" if value >= 0.0001 else "< $0.0001"
+    return money.dollars(value)

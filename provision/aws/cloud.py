@@ -135,7 +135,7 @@ class AwsCloud:
         return listing.resources(self._api)
 
     def delete(self, resource: Resource) -> None:
-        """One part."""
+        """One resource."""
         deletion.delete(self._api, self._clock, resource)
 
     def compartments(self) -> tuple[str, ...]:

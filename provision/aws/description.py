@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from inventories.driver import DriverPlan
+from inventories.money import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
 from provision.cloud.description import CloudDescription
 from provision.cloud.records import Offer, PlannedRequest, Target
 from provision.pricing.price_list import Answer, Say
-from provision.pricing.spending import dollars, reap_command
+from provision.pricing.spending import reap_command
 
 
 def _read_prices(region: str, say: Say) -> Answer:
@@ -26,7 +27,7 @@ def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
         return f"{ended}: nothing is billed after that."
     return (
         f"{ended}. The private network's NAT gateway and its address stay, and are billed, about "
-        f"${dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
+        f"{dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
         "cron can run."
     )
 

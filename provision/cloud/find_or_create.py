@@ -105,7 +105,7 @@ def all_gone(journal: Journal) -> None:
 
 
 def _last_entries(journal: Journal) -> dict[str, dict[str, Any]]:
-    """The last entry of each kind of part that may be there."""
+    """The last entry of each kind of resource that may be there."""
     last: dict[str, dict[str, Any]] = {}
     for entry in journal.read():
         if entry["event"] == "gone":

@@ -22,10 +22,10 @@ from provision.cloud.records import (
 
 
 class Ensure(Protocol):
-    """Makes a part where it is missing, once, whatever crashed before."""
+    """Finds a resource or creates it, once, whatever crashed before."""
 
     say: Callable[[str], None]
-    """Takes a line of progress, for parts that take minutes."""
+    """Takes a line of progress, for resources that take minutes."""
 
     def __call__(
         self,
@@ -35,7 +35,7 @@ class Ensure(Protocol):
         create: Callable[[str], str],
         shared: bool = False,
     ) -> str:
-        """The id of the part: found, or made. `kind` names one part, as in `subnet us-east-1a`.
+        """The id of the resource: found, or created. `kind` names one, as in `subnet us-east-1a`.
 
         `shared`: it belongs to the network of all clusters, not to this one.
 
@@ -79,8 +79,8 @@ class Cloud(Protocol):
     ) -> Preview:
         """The requests that would be sent for these machines at the offer's first zone, and what they are about.
 
-        `parts`: all of ours in the region; what is there already is used, and no request is made for it. `let_in`:
-        from where SSH is let in already. Pure: made by the functions that make the real ones.
+        `resources`: all of ours in the region; what is there already is used, and no request is made for it.
+        `let_in`: from where SSH is let in already. Pure: made by the functions that make the real ones.
         """
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
@@ -110,7 +110,7 @@ class Cloud(Protocol):
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
         """Send one request of `requests`; the ids of its machines. The same request never makes them twice.
 
-        Raises Capacity, Quota, TokenSpent, Denied, Gone (some of the ground is not there), …
+        Raises Capacity, Quota, TokenSpent, Denied, Gone (some of the infrastructure is not there), …
         """
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
@@ -138,7 +138,7 @@ class Cloud(Protocol):
         """Everything of ours in the region that is no instance."""
 
     def delete(self, resource: Resource) -> None:
-        """Remove a part and wait until it is gone, at most some seconds. A part that is gone is no error.
+        """Remove a resource and wait until it is gone, at most some seconds. One that is gone is no error.
 
         Raises Blocked while something uses it.
         """

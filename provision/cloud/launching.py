@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from inventories.money import dollars
 from provision.cloud.find_or_create import TOKEN_LIFE_S
 from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, RUNNING_TIMEOUT_S, LaunchAttempt, LaunchContext
 from provision.cloud.records import Infrastructure, Instance, NewMachine, Zone
@@ -98,10 +99,10 @@ class _Launching:
         except CloudError:
             return  # the error that is about to be raised says more
         if all(machine.state == "ended" for machine in machines):
+            usd = dollars(self._offer.network_hourly_usd)
             self._say(
-                "the private network stays for the next try: its NAT gateway, if it was made, is billed, about "
-                f"${self._offer.network_hourly_usd:.2g} an hour, until `gpuctl down --cluster {self._cluster.name}` "
-                "removes it"
+                f"the private network stays for the next try: its NAT gateway, if it was made, is billed, about {usd} "
+                f"an hour, until `gpuctl down --cluster {self._cluster.name}` removes it"
             )
 
     def _all_launched(self, count: int) -> tuple[Instance, ...]:

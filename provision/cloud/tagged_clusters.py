@@ -60,7 +60,7 @@ class RegionContents:
 
     clusters: tuple[FoundCluster, ...]
     network: tuple[str, ...]
-    """Kinds and ids of the shared network's parts."""
+    """Kinds and ids of the shared network's resources."""
     error: CloudError | None = None
     """Why only machines could be looked at."""
 

@@ -1,7 +1,7 @@
-"""Removing clusters from a cloud by their tags: machines, then parts in dependency order, then the network.
+"""Removing clusters from a cloud by their tags: machines, then resources in dependency order, then the network.
 
 Works from the cloud's own lists alone, so it needs no file of ours. Nothing without our tags is touched. One
-part that can't be removed hides no other: all of them are tried, and what is left is named.
+resource that can't be removed hides no other: all of them are tried, and what is left is named.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from provision.retry import PollWaits, Reminders
 ENDED_TIMEOUT_S = 1800.0
 """Bare-metal machines take long to end."""
 BLOCKED_TIMEOUT_S = 300.0
-"""How long a part may be held by what is going away, such as a network interface of an ended machine."""
+"""How long a resource may be held by what is going away, such as a network interface of an ended machine."""
 
 User = tuple[Mapping[str, str], Collection[str]]
 """Tags of something of another cluster, and the networks that the cluster is in; none: not known."""
@@ -49,7 +49,7 @@ def remove(
 ) -> Removed:
     """Remove clusters (None: every one of ours) and, where no other cluster uses it, the shared network.
 
-    `network` keeps our other commands off the shared network while parts of it go, and while `network_gone`
+    `network` keeps our other commands off the shared network while resources of it go, and while `network_gone`
     is told that all of it went. `watch_s`: how long to go on looking for machines of a launch that was
     interrupted. Idempotent. Raises LeftBehind, which lists what is live, where the cloud stops answering in
     the middle.
@@ -75,7 +75,7 @@ class _Teardown:
         self._live: dict[str, str] = {}
         """What is known to be there: id → what it is."""
         self._networks: dict[str, str] = {}
-        """The network that a part was in when it was last told: id → id."""
+        """The network that a resource was in when it was last told: id → id."""
 
     def run(
         self,
@@ -117,7 +117,7 @@ class _Teardown:
         return Removed(leftovers=leftovers, network_users=users)
 
     def _held_by(self, machines: Sequence[Leftover]) -> list[Leftover]:
-        """What stays because these machines do: parts of theirs, and of the network what they alone need."""
+        """What stays because these machines do: resources of theirs, and of the network what they alone need."""
         users = self._others()
         reason = f"Instance {next(left.id for left in machines if left.kind == 'instance')} is still there."
         return [
@@ -193,7 +193,7 @@ class _Teardown:
         return refused
 
     def _delete(self, wanted: Callable[[Resource], bool]) -> tuple[Leftover, ...]:
-        """Delete parts stage by stage. What is blocked is tried again until the deadline.
+        """Delete resources stage by stage. What is blocked is tried again until the deadline.
 
         What another cluster needs of the shared network stays, and is not left over.
         """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
+from inventories.money import dollars
 from inventories.spec import LEAST_TTL_S
 from provision.cloud.records import Offer, Target
 from provision.cloud.tags import read_time
@@ -61,7 +62,7 @@ def refuse_over_max_cost(
     """
     if max_cost_usd is None or hourly_usd == 0:
         return
-    limit = f"--max-cost {dollars(max_cost_usd)}"
+    limit = f"--max-cost {_amount(max_cost_usd)}"
     if hourly_usd is None:
         raise RefusedPlan(
             f"{limit} can't be kept: what these machines can cost is not known. Nothing was created. Ask for "
@@ -71,7 +72,7 @@ def refuse_over_max_cost(
     longest = _duration(lasts_s) if lasts_s >= LEAST_TTL_S else ""
     if ttl_s is None:
         raise RefusedPlan(
-            f"{limit} can't be kept without a time limit. Nothing was created. At ${dollars(hourly_usd)} an hour "
+            f"{limit} can't be kept without a time limit. Nothing was created. At {dollars(hourly_usd)} an hour "
             + (
                 f"the money lasts for {longest}: add --ttl {longest}."
                 if longest
@@ -81,10 +82,10 @@ def refuse_over_max_cost(
     cost_usd = hourly_usd * ttl_s / 3600
     if cost_usd > max_cost_usd * (1 + 1e-9):
         raise RefusedPlan(
-            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at ${dollars(hourly_usd)} an hour cost ${dollars(cost_usd)}, "
+            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at {dollars(hourly_usd)} an hour cost {dollars(cost_usd)}, "
             f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
             + (f", --ttl {longest}" if longest else "")
-            + f" or --max-cost {dollars(math.ceil(cost_usd * 100) / 100)}."
+            + f" or --max-cost {_amount(math.ceil(cost_usd * 100) / 100)}."
         )
 
 
@@ -116,8 +117,8 @@ def _duration(seconds: float) -> str:
     return "".join(parts)
 
 
-def dollars(usd: float) -> str:
-    """`4`, `12.50`, `0.0042`."""
+def _amount(usd: float) -> str:
+    """`4`, `12.50`, `0.0042`: as --max-cost takes it."""
     if usd == int(usd):
         return f"{usd:.0f}"
     return f"{usd:.2f}" if usd >= 0.1 else f"{usd:.2g}"

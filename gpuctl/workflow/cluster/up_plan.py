@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.text import clean, nothing_ends, plural
 from gpuctl.workflow.setup import NO_SETUP, Setup
 from inventories.driver import DriverPlan
+from inventories.money import dollars
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms
 from provision.provider import DAY_S, Plan
@@ -121,7 +122,7 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if now_usd is not None and most_usd > now_usd:
         yield (
             "",
-            f"spot machines at the price of now, which changes: at most {_dollars(most_usd)} an hour",
+            f"spot machines at the price of now, which changes: at most {dollars(most_usd)} an hour",
             "",
         )
     yield "", "list prices, without taxes, traffic and discounts", "dim"
@@ -174,8 +175,8 @@ def costs(plan: Plan) -> str:
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
     spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
     spans[ends_s] = end
-    said = [f"{most}{_dollars(known)} an hour"]
-    said += [f"{_dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
+    said = [f"{most}{dollars(known)} an hour"]
+    said += [f"{dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
     return " · ".join(said)
 
 
@@ -188,11 +189,9 @@ def price(plan: Plan) -> str:
     if hourly_usd is None:
         return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
     if plan.until_s is None:
-        return (
-            f"{most}{_dollars(hourly_usd)} an hour, {_dollars(hourly_usd * 24)} a day, and nothing ends them"
-        )
-    total = _dollars(hourly_usd * plan.until_s / 3600)
-    return f"{most}{_dollars(hourly_usd)} an hour, {total} until they end"
+        return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
+    total = dollars(hourly_usd * plan.until_s / 3600)
+    return f"{most}{dollars(hourly_usd)} an hour, {total} until they end"
 
 
 def question(plan: Plan) -> str:
@@ -260,12 +259,5 @@ def span(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
-def _dollars(usd: float) -> str:
-    return f"${usd:,.2f}"
-
-
 def _money(usd: float | None) -> str:
-    """As `_dollars`; what is less than ten cents with two figures."""
-    if usd is None:
-        return "not known"
-    return f"${usd:.2g}" if usd < 0.0995 else _dollars(usd)
+    return "not known" if usd is None else dollars(usd)

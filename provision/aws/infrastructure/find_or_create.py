@@ -1,4 +1,4 @@
-"""Finding what there is by its tags, and making what is missing: what all parts of the ground have in common."""
+"""Finding what there is by its tags, and creating what is missing: what all of the infrastructure has in common."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ResourceMaker:
-    """Makes parts through `Ensure`, and adopts those that another process made in between."""
+    """Creates resources through `Ensure`, and adopts those that another process made in between."""
 
     def __init__(self, api: Api, clock: Clock, consistency_s: float) -> None:
         self.api = api

@@ -38,7 +38,7 @@ def _associated_with(api: Api, resource: Resource) -> list[str]:
 
 
 def _interfaces(api: Api, kind: Kind, resource: Resource) -> list[str]:
-    """The network interfaces that use a part, whosever they are."""
+    """The network interfaces that use a resource, whosever they are."""
     if kind.holds is None:
         return []
     found = api.pages(

@@ -1,4 +1,4 @@
-"""The kinds of parts that there can be of ours besides instances: how each is listed, and how it is deleted."""
+"""The kinds of resources that there can be of ours besides instances: how each is listed, and how it is deleted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of part: how it is listed and deleted."""
+    """A kind of resource: how it is listed and deleted."""
 
     name: str
     stage: int
@@ -22,7 +22,7 @@ class Kind:
     which: Mapping[str, tuple[str, ...]] | None = None
     """Further filters."""
     attachable: bool = False
-    """What is attached to a machine of its cluster goes with it, and is none of our parts."""
+    """What is attached to a machine of its cluster goes with it, and is none of our resources."""
     slow: bool = False
     """It is still there for a while after AWS has said that it deletes it."""
     ends_within_s: float = 0.0

@@ -94,7 +94,7 @@ def count_of(spec: Spec, name: str, have: int) -> int:
 def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
     """Raise RefusedPlan where the spec names another region or compartment than the cluster was begun in.
 
-    Also where no machine is left: parts of it may be, and only `down` makes sure.
+    Also where no machine is left: resources of it may be, and only `down` makes sure.
     """
     moved = [
         f"--{name} {getattr(spec, name)}"
@@ -147,10 +147,10 @@ def _typed(option: str, name: str, value: object) -> str:
 def refuse_other_network(
     record: CloudCluster, wanted: CloudCluster, resources: Iterable[Resource], *, private: bool
 ) -> None:
-    """Raise RefusedPlan where parts of the cluster are tagged for another network than is asked for now.
+    """Raise RefusedPlan where resources of the cluster are tagged for another network than is asked for now.
 
-    `parts`: all of ours in the region. `private`: the cluster will need the network's private parts. Such a tag
-    tells everybody else what they may remove.
+    `resources`: all of ours in the region. `private`: the cluster will need the network's private ones. Such a
+    tag tells everybody else what they may remove.
     """
     own = [resource for resource in resources if resource.tags.get(tags.CLUSTER_ID) == record.id]
     stale = [

@@ -1,4 +1,4 @@
-"""Finding and making the parts of a network, for `Ensure`: by tag, with one look at all kinds to begin with."""
+"""Finding and creating the resources of a network, for `Ensure`: by tag, with one look at all kinds to begin with."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,7 +26,7 @@ class ExistingResources:
         return _usable(self._first[kind])
 
     def seen(self, part_id: str) -> Json | None:
-        """A part as it was seen last."""
+        """A resource as it was seen last."""
         return self._seen.get(part_id)
 
     def finder(self, kind: str, wanted: Callable[[Json], bool]) -> Callable[[], str | None]:
@@ -55,7 +55,7 @@ class ExistingResources:
         return create
 
     def wait_ready(self, kind: str, part_id: str) -> Json:
-        """The part, once it can be built upon. Raises Gone, and Blocked at the deadline."""
+        """The resource, once it can be built upon. Raises Gone, and Blocked at the deadline."""
         deadline = self._api.clock.now() + READY_TIMEOUT_S
         waits = PollWaits(first_s=0.1)
         view = self._seen.get(part_id)

@@ -114,7 +114,7 @@ class _Shared:
     def subnet(self, vcn_id: str) -> str:
         """The subnet, with its routes mended."""
         table, security = together(partial(self._route_table, vcn_id), partial(self._security_list, vcn_id))
-        subnet_id = self._part(
+        subnet_id = self._resource(
             "subnet",
             vcn_id,
             requests.subnet(self._cluster.owner, self._api.compartment, vcn_id, self._kind, table, security),
@@ -125,7 +125,7 @@ class _Shared:
 
     def _security_list(self, vcn_id: str) -> str:
         body = requests.security_list(self._cluster.owner, self._api.compartment, vcn_id)
-        return self._part("security-list", vcn_id, body)
+        return self._resource("security-list", vcn_id, body)
 
     def _route_table(self, vcn_id: str) -> str:
         routes = self._public_routes(vcn_id) if self._kind == "public" else self._private_routes(vcn_id)
@@ -136,7 +136,7 @@ class _Shared:
             for view in self.existing.views("subnet")
             if view.get("cidrBlock") == self.cidr and view["vcnId"] == vcn_id
         }
-        table = self._part(
+        table = self._resource(
             "route-table",
             vcn_id,
             body,
@@ -166,11 +166,11 @@ class _Shared:
         return requests.private_routes(nat, services, service["cidrBlock"])
 
     def _gateway(self, kind: str, body: Callable[..., Json], vcn_id: str) -> str:
-        gateway = self._part(kind, vcn_id, body(self._cluster.owner, self._api.compartment, vcn_id))
+        gateway = self._resource(kind, vcn_id, body(self._cluster.owner, self._api.compartment, vcn_id))
         self.existing.wait_ready(kind, gateway)
         return gateway
 
-    def _part(
+    def _resource(
         self, kind: str, vcn_id: str, body: Json, *, wanted: Callable[[Json], bool] = lambda _: True
     ) -> str:
         # The public and the private subnet have a table and a name each.

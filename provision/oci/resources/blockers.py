@@ -1,4 +1,4 @@
-"""What stands in the way of deleting a part, by name; OCI's own answer names one of them at most."""
+"""What stands in the way of deleting a resource, by name; OCI's own answer names one of them at most."""
 
 from provision.cloud.records import Resource
 from provision.oci.api import Api, Json

@@ -1,4 +1,4 @@
-"""The kinds of parts that a cluster or its network can have, and the names of their operations."""
+"""The kinds of resources that a cluster or its network can have, and the names of their operations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ GOING = frozenset({"TERMINATING", "DELETING"})
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of part: the names of its operations are made from `client` and `noun`."""
+    """A kind of resource: the names of its operations are made from `client` and `noun`."""
 
     client: str
     noun: str

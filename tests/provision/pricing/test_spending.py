@@ -58,10 +58,10 @@ def test_max_cost_refuses_unknown_prices_naming_refresh_prices(target, options):
 
 def test_max_cost_without_ttl_is_refused_with_a_suggested_ttl():
     assert refusal(8.0, None, 20) == (
-        "--max-cost 20 can't be kept without a time limit. Nothing was created. At $8 an hour the money "
+        "--max-cost 20 can't be kept without a time limit. Nothing was created. At $8.00 an hour the money "
         "lasts for 2h30m: add --ttl 2h30m."
     )
-    assert refusal(600.0, None, 1).endswith("At $600 an hour it does not last until they have booted.")
+    assert refusal(600.0, None, 1).endswith("At $600.00 an hour it does not last until they have booted.")
 
 
 def test_max_cost_refuses_a_dearer_plan_with_the_amounts():
@@ -70,7 +70,7 @@ def test_max_cost_refuses_a_dearer_plan_with_the_amounts():
         "Ask for fewer machines, a cheaper shape, --ttl 3h31m or --max-cost 45.38."
     )
     assert refusal(600.0, 30, 1) == (
-        "30s at $600 an hour cost $5, more than --max-cost 1. Nothing was created. "
+        "30s at $600.00 an hour cost $5.00, more than --max-cost 1. Nothing was created. "
         "Ask for fewer machines, a cheaper shape or --max-cost 5."
     )
 
