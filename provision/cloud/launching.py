@@ -101,8 +101,8 @@ class _Launching:
         if all(machine.state == "ended" for machine in machines):
             usd = dollars(self._offer.network_hourly_usd)
             self._say(
-                f"the private network stays for the next try: its NAT gateway, if it was made, is billed, about {usd} "
-                f"an hour, until `gpuctl down --cluster {self._cluster.name}` removes it"
+                "the private network stays for the next try: its NAT gateway, if it was made, is billed, about "
+                f"{usd} an hour, until `gpuctl down --cluster {self._cluster.name}` removes it"
             )
 
     def _all_launched(self, count: int) -> tuple[Instance, ...]:
