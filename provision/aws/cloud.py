@@ -1,4 +1,4 @@
-"""AWS as `provision.cloud.interface.Cloud` has it: one account in one region."""
+"""AWS as a `provision.cloud.interface.Cloud`: one account in one region."""
 
 import os
 from collections.abc import Mapping, Sequence

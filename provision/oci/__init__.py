@@ -1,1 +1,5 @@
-"""Oracle Cloud Infrastructure behind the protocol of `provision.cloud.interface`; `cloud.connect` is the way in."""
+"""Oracle Cloud Infrastructure: instances in a VCN of ours, or in a subnet that is there already.
+
+`description` is what is known without an account, `cloud` the way in. Requests are made by pure functions in
+`requests`, sent by `api`, whose errors are those of `provision.errors`.
+"""

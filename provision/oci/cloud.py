@@ -1,4 +1,4 @@
-"""Oracle Cloud Infrastructure as `provision.cloud.interface.Cloud`: one compartment in one region."""
+"""OCI as a `provision.cloud.interface.Cloud`: one compartment in one region."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from support import clean_env
 
+from tests.fakes.hosts import end_hosts
+
 ROOT = Path(__file__).parents[2]
 SSH_PORT = 22022
 PROGRAM = """
@@ -63,7 +65,10 @@ def gpuctl(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             assert status == 0, err
             return json.loads(out)
 
-        yield run
+        try:
+            yield run
+        finally:
+            end_hosts(tmp_path / "machines")
 
 
 @pytest.mark.slow
