@@ -1,4 +1,4 @@
-"""Spec → plan → machines, and back to nothing, by the providers of `provision.registry`: `local`, `hosts`, and clouds.
+"""Spec → plan → machines, and back to nothing: `local`, `hosts` and clouds, by the names of `provision.registry`.
 
 This package may use cloud SDKs; it knows nothing of SSH clients or torch.
 """
