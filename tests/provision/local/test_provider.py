@@ -177,7 +177,7 @@ class TestUp:
 from pathlib import Path
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder)
 provider.create(provider.plan(Spec(count=2), None), folder.journal)
@@ -290,7 +290,7 @@ class TestDown:
 from pathlib import Path
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "inner")!r})).cluster("default")
 provider = LocalProvider(folder)
 provider.create(provider.plan(Spec(count=1), None), folder.journal)
@@ -436,7 +436,7 @@ class TestInterrupted:
 from pathlib import Path
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)
 provider.create(provider.plan(Spec(count=3), None), folder.journal)
@@ -547,7 +547,7 @@ class TestGang:
 from pathlib import Path
 from inventories.spec import Spec
 from inventories.store import Store
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)
 try:
