@@ -31,17 +31,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.parts.floors import peaks_of, step_floor
 from bench.parts.network import network_cost
 from bench.parts.published import Published
-from train.batches import Batches, LoadedBatches, Normalize, ResidentBatches, Share
-from train.data import Images
-from train.distributed import Place
-from train.metrics import MetricsManager
-from train.models import build
-from train.optim import optimizer_for
+from train.batches.batch import Batches, Normalize
+from train.batches.data_loader import DataLoaderBatches
+from train.batches.in_memory import InMemoryBatches
+from train.batches.sampling import RankSampler
+from train.data.dataset import Images
+from train.distributed.environment import DistributedEnvironment
+from train.models.networks import build_model
+from train.optimization.optimizer import build_optimizer
 from train.options import Options
-from train.progress import Progress, StepLog
-from train.report import Report
-from train.step import Objective, Step
-from train.timing import StepTimer
+from train.reporting.metrics import MetricsManager
+from train.reporting.progress import TrainingProgress
+from train.reporting.report import Report
+from train.reporting.step_logger import StepLogger
+from train.reporting.timing import StepTimer
+from train.train_step import ModelWithLoss, TrainStep
 
 BATCH = 64
 WARM_UP = 12
@@ -69,26 +73,30 @@ class Ours:
     ) -> None:
         channels = images.images.shape[1]
         mean, std = (0.5,) * channels, (0.25,) * channels
-        which = Share(seed=0, rank=0, world_size=1, augmentation="flip" if channels == 3 else "none")
+        sampler = RankSampler(seed=0, rank=0, world_size=1, augmentation="flip" if channels == 3 else "none")
         self._made: Batches
         if resident:
-            self._made = ResidentBatches(images, Normalize(mean, std, device), which, device, kept=device)
+            self._made = InMemoryBatches(
+                images, Normalize(mean, std, device), sampler, device, storage=device
+            )
         else:
-            self._made = LoadedBatches(images, Normalize(mean, std, torch.device("cpu")), which, device)
+            self._made = DataLoaderBatches(images, Normalize(mean, std, torch.device("cpu")), sampler, device)
         self._batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(())
         self._epoch = 0
         self._device = device
         torch.manual_seed(0)
-        model = build(options, tuple(images.images.shape[1:]), classes).to(device)
+        model = build_model(options, tuple(images.images.shape[1:]), classes).to(device)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         model.to(memory_format=self._format)
         self._timer = StepTimer(device) if told else Silent(device)
-        optimizer = optimizer_for(options, model.parameters(), fused=fused)
-        self._step = Step(options, Objective(model, options), optimizer, self._timer, part=BATCH)
-        self._progress = Progress(device)
+        optimizer = build_optimizer(options, model.parameters(), fused=fused)
+        self._step = TrainStep(
+            options, ModelWithLoss(model, options), optimizer, self._timer, micro_batch_size=BATCH
+        )
+        self._progress = TrainingProgress(device)
         self._metrics = MetricsManager(options.metrics, classes, device)
-        self._report = Report(path=folder / "metrics.jsonl", place=Place(), options=options)
-        self._log = StepLog(self._report, self._timer, device, options.log_every)
+        self._report = Report(path=folder / "metrics.jsonl", env=DistributedEnvironment(), options=options)
+        self._log = StepLogger(self._report, self._timer, device, options.log_every)
         self._told = told
 
     def __call__(self, steps: int) -> float:

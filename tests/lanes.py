@@ -134,10 +134,10 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_ray.py": (
         "remote/launchers/ray",
         "remote/node/ray/",
-        "train/on_ray.py",
+        "train/on_ray/",
         "gpuctl/workflow/machines/ray.py",
     ),
-    "integration/test_ray_data.py": ("train/streamed.py", "train/on_ray.py"),
+    "integration/test_ray_data.py": ("train/batches/ray_data.py", "train/on_ray/"),
     "integration/test_ray_vms.py": ("remote/launchers/ray", "remote/node/ray/"),
     "integration/test_reap.py": (*_CLOUD, "gpuctl/workflow/cluster/reap.py"),
     "integration/test_resume.py": (
@@ -145,7 +145,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/job.py",
         "gpuctl/workflow/training/train.py",
         "remote/files/checkpoints.py",
-        "train/resume.py",
+        "train/checkpoints/",
     ),
     "integration/test_session.py": ("gpuctl/workflow/", "provision/local"),
     "integration/test_setup.py": (
@@ -153,7 +153,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/cluster/up.py",
         "inventories/setup.py",
     ),
-    "integration/test_slow_link.py": ("train/communication.py", "gpuctl/scaling/forecast.py"),
+    "integration/test_slow_link.py": ("train/strategies/", "gpuctl/scaling/forecast.py"),
     "integration/test_sync_scale.py": (
         "remote/files/sync.py",
         "remote/files/rsync.py",
@@ -171,7 +171,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/sessions/session.py",
         "remote/sessions/connect.py",
     ),
-    "integration/test_unused_gpus.py": ("remote/checks/gpu_use.py", "train/distributed.py"),
+    "integration/test_unused_gpus.py": ("remote/checks/gpu_use.py", "train/distributed/"),
     "integration/test_user_scripts.py": (
         *_RUN,
         "remote/launchers/torchrun.py",
@@ -185,14 +185,14 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "remote/sessions/test_bounds.py": ("remote/sessions/bounds.py", "remote/sessions/session.py"),
     "remote/sessions/test_session.py": ("remote/sessions/session.py",),
     "remote/files/test_pull.py": ("remote/files/pull.py",),
+    "train/data/test_download.py": ("train/data/",),
+    "train/reporting/test_metrics.py": ("train/reporting/metric",),
     "train/test_allreduce.py": ("train/allreduce.py",),
-    "train/test_data_download.py": ("train/data/",),
     "train/test_equal_math.py": ("train/",),
     "train/test_gpu_bench.py": ("bench/", "train/"),
     "train/test_job.py": ("train/",),
-    "train/test_metrics.py": ("train/metrics.py",),
     "train/test_recipes.py": ("train/",),
-    "train/test_vision.py": ("train/vision.py",),
+    "train/test_torchvision_import.py": ("train/torchvision_import.py",),
 }
 """File with deep tests → beginnings of the paths that it is about."""
 

@@ -1,4 +1,4 @@
-"""The built-in training job: data-parallel training on real images, with its timings.
+"""The built-in training job: data-parallel training on images, with its timings.
 
 One process, on the first GPU, or on the CPU where there is none:
 
@@ -28,36 +28,36 @@ from train.errors import BadOptions, PeerLost, TrainError
 from train.options import Options
 
 PEER_LOST_GRACE_S = 1.0
-"""A rank that fails takes the others with it. They end that much later, so that it is seen to have failed first."""
+"""How much later a rank ends that only lost another, so that the other is seen to have failed first."""
 
 
 def main() -> int:
-    """Run this rank; its exit status."""
+    """Run this rank. Returns its exit status."""
     options = parse()
-    # A rank that is told to stop does so at once and silently, even inside a collective operation, where Python's
-    # own handlers would wait for it to return. There is nothing to tidy up: what is on disk is whole at any time.
+    # A rank that gets a signal ends at once and silently, even inside a collective operation, where Python's own
+    # handlers would wait for it to return. There is nothing to clean up: what is on disk is whole at any time.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         import torch.distributed.elastic.multiprocessing.errors as torchrun
 
-        import train.loop  # noqa: F401  # loaded here, so that a missing package is told from an error in the job
+        import train.job  # noqa: F401  # imported here, to tell a missing package from an error in the job
     except ModuleNotFoundError as error:
         return _fail(
             f"{sys.executable} has no package {error.name}. Install what the job needs: "
             f"{sys.executable} -m pip install torch torchmetrics scikit-learn"
         )
     try:
-        return torchrun.record(_train)(options) or 0  # its own summary then shows the error, too
+        return torchrun.record(_train)(options) or 0  # its summary then shows the error, too
     except TrainError as error:
         return _fail(str(error), status=2 if isinstance(error, BadOptions) else 1)
-    except Exception:  # noqa: BLE001  # shown as Python would show it; what differs is how the process ends, below
+    except Exception:  # noqa: BLE001  # shown as Python does; only the end of the process differs, below
         traceback.print_exc()
         return 1
 
 
 def _train(options: Options) -> int:
-    from train.loop import run
+    from train.job import run
 
     try:
         run(options)
@@ -75,8 +75,8 @@ def _fail(sentence: str, status: int = 1) -> int:
 
 if __name__ == "__main__":
     status = main()
-    with contextlib.suppress(OSError):  # a full disk was told already
+    with contextlib.suppress(OSError):  # a full disk was reported already
         sys.stdout.flush()
         sys.stderr.flush()
-    # Not sys.exit: to take down a process group in order can mean to wait for ranks that wait for this one.
+    # Not sys.exit: to destroy a process group in order can mean to wait for ranks that wait for this one.
     os._exit(status)

@@ -1,7 +1,13 @@
-"""What to train and how, as a value. Imports nothing heavy; `train/command_line.py` reads it from a command line."""
+"""Every option of the job: its type, default and help. Imports nothing heavy.
 
-from dataclasses import dataclass
-from typing import Literal
+`train/command_line.py` makes a parser of them, and checks what fits together.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from train.option_values import fraction, names, number, synthetic_sizes, whole_number
 
 DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder"]
 Stem = Literal["imagenet", "cifar"]
@@ -19,77 +25,145 @@ DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
 DEFAULT_BATCH = 64
 
 
+def _option(group: str, default: Any, text: str, **arguments: Any) -> Any:  # noqa: ANN401 - of any type
+    """Declare an option. `text`: its help; `arguments`: argparse's own. A Literal's values are its choices."""
+    return field(default=default, metadata={"group": group, "help": text, **arguments})
+
+
+_what = partial(_option, "what to train")
+_how = partial(_option, "how to train")
+_speed = partial(_option, "speed")
+_where = partial(_option, "where to run")
+_output = partial(_option, "output")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What to train and how; the same on every rank."""
 
-    model: str = "cnn"
-    """`cnn`, `mlp`, `resnet18`, or any other network of torchvision by its name there."""
-    stem: Stem = "imagenet"
-    """The first layers of a residual network: 7x7 with stride 2 and pooling, or 3x3 for small images."""
-    dataset: DatasetName = "digits"
-    data_dir: str | None = None
-    """Where datasets lie on the node. None: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data."""
-    download: bool = True
-    """Whether a dataset that is not there may be downloaded."""
-    data_pipeline: DataPipeline = "memory"
-    """Where the training images are: whole in each rank's memory, or streamed to it by Ray Data."""
-    synthetic: tuple[int, int, int, int, int] = (10_000, 3, 32, 32, 10)
-    """Training images, channels, height, width, classes."""
-    image_size: int = 224
-    """Height and width that images of a folder are brought to."""
-    validation: float | None = None
-    """Fraction of the training images that is not trained on; None: what the dataset brings, else a fifth."""
-    augmentation: Augmentation = "auto"
-    """`flip`: mirrored at random; `crop`: that, and shifted by up to 4 pixels. auto: `flip` where it keeps labels."""
+    model: str = _what(
+        "cnn", "cnn, mlp, resnet18, or another network of torchvision by its name.", metavar="NAME"
+    )
+    stem: Stem = _what(
+        "imagenet",
+        "First layers of a residual network: 7x7 with stride 2 and pooling, or 3x3 for small images.",
+    )
+    dataset: DatasetName = _what(
+        "digits", "digits: 1,797 handwritten digits of scikit-learn; folder: train/CLASS/*.png in --data-dir."
+    )
+    data_dir: str | None = _what(
+        None, "Folder of the datasets on the nodes (default: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data).",
+        metavar="DIR",
+    )  # fmt: skip
+    download: bool = _what(True, "Download a missing dataset, once per node.")
+    data_pipeline: DataPipeline = _what(
+        "memory",
+        "memory: every rank reads all images before it starts; ray: Ray Data reads the training images on all nodes "
+        "during the training (with --dataset folder and gpuctl train --mode ray).",
+    )
+    synthetic: tuple[int, int, int, int, int] = _what(
+        (10_000, 3, 32, 32, 10), "Size of --dataset synthetic: N,CHANNELS,HEIGHT,WIDTH,CLASSES.",
+        type=synthetic_sizes, metavar="SIZES",
+    )  # fmt: skip
+    image_size: int = _what(
+        224, "Height and width of the images of a folder, pixels.", type=whole_number(8, 4096), metavar="N"
+    )
+    validation: float | None = _what(
+        None, "Fraction of the training images to validate with (default: the dataset's own images, else 0.2).",
+        type=fraction, metavar="F",
+    )  # fmt: skip
+    augmentation: Augmentation = _what(
+        "auto",
+        "flip: mirror at random; crop: flip, and shift by up to 4 pixels; auto: flip where it keeps the label.",
+    )
 
-    epochs: int = 10
-    batch_size: int | None = None
-    """Samples a step and rank: a step of all ranks together takes this times their number. None: `DEFAULT_BATCH`, or
-    all that a rank has where that is less."""
-    global_batch_size: int | None = None
-    """Samples a step of all ranks together, in place of `batch_size`."""
-    accumulate: int = 1
-    """Parts that a rank's batch is computed in, one after the other."""
-    optimizer: Optimizer = "adam"
-    lr: float = DEFAULT_LR["adam"]
-    weight_decay: float = 0.0
-    schedule: Schedule = "constant"
-    warmup_epochs: float = 0.0
-    """The learning rate rises linearly over the first so many epochs."""
-    lr_scaling: LrScaling = "none"
-    """How the learning rate grows with the ranks: it is for the batch of one."""
-    grow_batch: bool = False
-    """With `plateau`: the batch grows where the learning rate would fall."""
-    clip: float | None = None
-    """The largest norm of all gradients together."""
-    label_smoothing: float = 0.0
-    precision: Precision = "fp32"
-    seed: int = 0
+    epochs: int = _how(10, "Passes over the training images.", type=whole_number(1), metavar="N")
+    batch_size: int | None = _how(
+        None, f"Images per step and rank (default: {DEFAULT_BATCH}, or all that a rank has).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
+    global_batch_size: int | None = _how(
+        None,
+        "Images per step of all ranks together, instead of --batch-size.",
+        type=whole_number(1),
+        metavar="N",
+    )
+    gradient_accumulation_steps: int = _how(
+        1,
+        "Micro-batches that a rank's batch is divided into, to save memory.",
+        type=whole_number(1),
+        metavar="N",
+    )
+    optimizer: Optimizer = _how("adam", "Optimizer.")
+    lr: float = _how(
+        DEFAULT_LR["adam"],
+        f"Learning rate (default: {', '.join(f'{lr:g} for {name}' for name, lr in DEFAULT_LR.items())}).",
+        type=number(above=0, at_most=1e6), metavar="X", argument_default=None,
+    )  # fmt: skip
+    weight_decay: float = _how(0.0, "Weight decay.", type=number(at_least=0, at_most=1e6), metavar="X")
+    schedule: Schedule = _how(
+        "constant", "Learning rate schedule; plateau: it falls where the validation loss stops falling."
+    )
+    warmup_epochs: float = _how(
+        0.0, "Epochs over which the learning rate rises linearly at the start.",
+        type=number(at_least=0, at_most=1e6), metavar="X",
+    )  # fmt: skip
+    lr_scaling: LrScaling = _how("none", "How the learning rate grows with the number of ranks.")
+    grow_batch: bool = _how(
+        False,
+        "With --schedule plateau: increase the batch size, up to 16-fold, before the learning rate falls.",
+    )
+    max_grad_norm: float | None = _how(
+        None, "Clip the gradients to this norm (default: no clipping).",
+        type=number(above=0, at_most=1e6), metavar="X",
+    )  # fmt: skip
+    label_smoothing: float = _how(0.0, "Label smoothing.", type=fraction, metavar="F")
+    precision: Precision = _how("fp32", "Arithmetic precision; bf16 and fp16 use autocast.")
+    seed: int = _how(
+        0,
+        "Random seed. On CPUs, two runs with the same seed, ranks and threads have bit-identical losses.",
+        type=whole_number(0), metavar="N",
+    )  # fmt: skip
 
-    loop: Loop = "fast"
-    compile: bool = False
-    """The whole step: the network and its loss, the backward pass, clipping and the optimizer."""
-    compression: Compression = "none"
-    """Of the gradients on the network."""
-    bucket_mb: float | None = None
-    """Gradients that are averaged at once, MiB. None: as torch has it."""
+    loop: Loop = _speed(
+        "fast",
+        "fast: images on the device, channels last, fused optimizer; plain: the textbook loop, with the same losses.",
+    )
+    compile: bool = _speed(
+        False,
+        "Compile the whole step with torch.compile: network, loss, backward pass, clipping and, except with fp16, "
+        "the optimizer. The first steps take about a minute.",
+    )
+    compression: Compression = _speed("none", "Compress the gradients on the network.")
+    bucket_mb: float | None = _speed(
+        None, "Size of the gradient buckets of DistributedDataParallel, MiB (default: 1 for the first, then 25).",
+        type=number(above=0, at_most=1e6), metavar="X",
+    )  # fmt: skip
 
-    checkpoint_every: float | None = None
-    """Epochs between two checkpoints; 0: none. None: at the ends of epochs, `train.checkpoint.APART_S` apart. One is
-    written at the run's end in any case but 0."""
-    keep_checkpoints: int = 2
+    device: Device = _where("auto", "auto: the GPUs if this host has any, which then have to work.")
+    threads: int | None = _where(
+        None,
+        "CPU threads per rank (default: $OMP_NUM_THREADS, else the machine's cores divided by the ranks on it).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
+    timeout_s: float = _where(
+        120.0, "Seconds to wait for the other ranks, at the start and in each collective operation.",
+        type=number(above=0, at_most=86_400), metavar="S",
+    )  # fmt: skip
 
-    metrics: tuple[str, ...] = ("accuracy",)
-    """Of torchmetrics, for the validation and test images."""
-    tensorboard: bool = True
-    log_every: int = 10
-    """Steps between two step lines in the metrics file."""
-    save: bool = True
-    """Whether rank 0 writes the trained model."""
-
-    device: Device = "auto"
-    threads: int | None = None
-    """CPU threads of this rank; None: as many as `train.distributed.cpu_threads` finds fair."""
-    timeout_s: float = 120.0
-    """Deadline of the rendezvous and of each collective operation."""
+    checkpoint_every: float | None = _output(
+        None,
+        "Epochs between two checkpoints; one is also written at the end; 0: none at all (default: at the ends of "
+        "epochs, at least 30 seconds apart).",
+        type=number(at_least=0, at_most=1e6), metavar="X",
+    )  # fmt: skip
+    keep_checkpoints: int = _output(2, "Number of checkpoints to keep.", type=whole_number(1), metavar="N")
+    metrics: tuple[str, ...] = _output(
+        ("accuracy",), "Metrics of torchmetrics, separated by commas: accuracy, f1, top5, …",
+        type=names, metavar="NAMES",
+    )  # fmt: skip
+    tensorboard: bool = _output(True, "Write TensorBoard event files, where its package is installed.")
+    log_every: int = _output(
+        10, "Steps between two lines in the metrics file.", type=whole_number(1), metavar="N"
+    )
+    save: bool = _output(True, "Write the trained model.")

@@ -20,13 +20,13 @@ from bench.parts.gpu_plan import Sizes
 from bench.parts.network import network_cost
 from bench.parts.sections import Section, Tell, work
 from remote.node.runs import nccl_log
-from train.communication import parallel
-from train.loop import set_arithmetic
-from train.models import build
-from train.optim import optimizer_for
+from train.job import set_arithmetic
+from train.models.networks import build_model
+from train.optimization.optimizer import build_optimizer
 from train.options import Compression, Options
-from train.step import Objective, Step
-from train.timing import StepTimer
+from train.reporting.timing import StepTimer
+from train.strategies.ddp import wrap
+from train.train_step import ModelWithLoss, TrainStep
 from train.trainer import Trainer
 
 DOUBLE_BOUND = 1e-6
@@ -89,7 +89,7 @@ def waits_section(work: Work) -> None:
         "fast fp16": {"precision": "fp16"},
     }
     jobs["fast clip adamw"] = {
-        "clip": 1.0,
+        "max_grad_norm": 1.0,
         "optimizer": "adamw",
         "augmentation": "crop",
         "schedule": "cosine",
@@ -102,7 +102,7 @@ def _check_waits(work: Work, name: str, chosen: dict[str, Any]) -> None:
     watched, batch = work.sizes.watched, work.sizes.batches[0]
     options = _job(work, batch, images=(watched + 1) * batch, **chosen)
     with job.trainer_of(options, work.device, work.folder) as trainer:
-        trainer.take_epoch()
+        trainer.train_epoch()
         found = job.waits_of(trainer, job.Pace(trainer.timer, work.until), watched)
     work.tell.value("waits", name, value=found)
     _judge_waits(work, name, found)
@@ -164,13 +164,13 @@ def _losses(work: Work, device: torch.device, *, double: bool = False, **chosen:
     images = sizes.loss_steps * sizes.loss_batch
     options = _job(work, sizes.loss_batch, images=images, log_every=1, **chosen)
     torch.manual_seed(options.seed)
-    weights = build(options, SHAPE, job.CLASSES).state_dict()
+    weights = build_model(options, SHAPE, job.CLASSES).state_dict()
     torch.set_default_dtype(torch.float64 if double else torch.float32)
     try:
         with job.trainer_of(options, device, work.folder) as trainer:
             # Double precision draws others.
             trainer.model.load_state_dict(weights)
-            trainer.take_epoch()
+            trainer.train_epoch()
     finally:
         torch.set_default_dtype(torch.float32)
     return job.losses_of(work.folder)
@@ -257,7 +257,7 @@ def nccl_section(work: Work) -> None:
         dist.all_reduce(tensor)
         synchronize(work.device)
         work.tell.value("first_all_reduce_s", value=time.perf_counter() - began)
-        weights = sum(p.numel() for p in build(_job(work, 1), SHAPE, job.CLASSES).parameters())
+        weights = sum(p.numel() for p in build_model(_job(work, 1), SHAPE, job.CLASSES).parameters())
         gradients = torch.ones(weights, device=work.device)
         work.tell.value("all_reduce_ms", value=timed(lambda: dist.all_reduce(gradients), work.device) * 1e3)
         work.tell.check(
@@ -310,12 +310,12 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
     labels = torch.randint(job.CLASSES, (work.sizes.loss_batch,), generator=generator).to(work.device)
     set_arithmetic(options)
     torch.manual_seed(0)
-    model = build(options, SHAPE, job.CLASSES).to(work.device)
+    model = build_model(options, SHAPE, job.CLASSES).to(work.device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     timer = StepTimer(work.device)
-    objective: Any = Objective(model, options)
+    objective: Any = ModelWithLoss(model, options)
     if compression is not None:
-        objective = parallel(
+        objective = wrap(
             objective,
             work.device,
             compression=compression,
@@ -323,8 +323,8 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
             steps=DDP_STEPS,
             on_ready=timer.gradients_ready,
         )
-    optimizer = optimizer_for(options, model.parameters(), fused=True)
-    step = Step(options, objective, optimizer, timer, part=work.sizes.loss_batch)
+    optimizer = build_optimizer(options, model.parameters(), fused=True)
+    step = TrainStep(options, objective, optimizer, timer, micro_batch_size=work.sizes.loss_batch)
     losses = []
     for _ in range(DDP_STEPS):
         timer.start()
@@ -342,7 +342,7 @@ def profile_section(work: Work) -> None:
     for name, precision in (("fast", "fp32"), ("fast bf16", "bf16")):
         options = _job(work, batch, images=(work.sizes.watched + 1) * batch, precision=precision)
         with job.trainer_of(options, work.device, work.folder) as trainer:
-            trainer.take_epoch()
+            trainer.train_epoch()
             work.tell.value("steps", name, value=_profiled(work, trainer))
 
 
@@ -356,7 +356,7 @@ def _profiled(work: Work, trainer: Trainer) -> dict[str, Any]:
     with torch.profiler.profile(activities=activities) as profiler:
         pace.in_steps(steps, job.stop)
         with suppress(job.Stopped):
-            trainer.take_epoch()
+            trainer.train_epoch()
         synchronize(work.device)
     rows = profiler.key_averages()
     # Ranges that were named on the host are shown on the device, too, around the kernels in them.

@@ -18,14 +18,14 @@ import torch
 
 from bench.parts.device import synchronize
 from bench.parts.published import Published
-from train import data
-from train.data import Dataset
+from train.data.dataset import Dataset, Images
+from train.data.load import READERS, load_dataset
 from train.data.synthetic import read
-from train.distributed import Place
-from train.loop import set_arithmetic
+from train.distributed.environment import DistributedEnvironment
+from train.job import set_arithmetic
 from train.options import Options
-from train.report import Report
-from train.timing import StepTimer, summarize
+from train.reporting.report import Report
+from train.reporting.timing import StepTimer, summarize
 from train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -51,14 +51,14 @@ def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401
 def keep_images() -> None:
     """Have the job make the same images only once in this process."""
     made = functools.lru_cache(maxsize=2)(
-        lambda seed, shape: read(Options(seed=seed, synthetic=shape), Place())
+        lambda seed, shape: read(Options(seed=seed, synthetic=shape), DistributedEnvironment())
     )
-    data.READERS["synthetic"] = lambda options, _place: made(options.seed, options.synthetic)
+    READERS["synthetic"] = lambda options, _env: made(options.seed, options.synthetic)
 
 
 def images_of(options: Options) -> Dataset:
     """The images that the job is trained on."""
-    return data.load(options, Place())
+    return load_dataset(options, DistributedEnvironment())
 
 
 @contextmanager
@@ -68,8 +68,8 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
     set_arithmetic(options)
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    with Report(path=metrics, place=Place(), options=options) as report:
-        yield Trainer(options, Place(), device, report, folder / "checkpoints")
+    with Report(path=metrics, env=DistributedEnvironment(), options=options) as report:
+        yield Trainer(options, DistributedEnvironment(), device, report, folder / "checkpoints")
 
 
 def clear(device: torch.device) -> None:
@@ -141,9 +141,9 @@ def measure(
         }
         taken: list[float] = []
         try:
-            told["first_epoch_s"] = trainer.take_epoch().seconds
+            told["first_epoch_s"] = trainer.train_epoch().seconds
             while len(taken) < epochs and (not taken or time.monotonic() + 1.2 * taken[-1] < until):
-                taken.append(trainer.take_epoch().seconds)
+                taken.append(trainer.train_epoch().seconds)
         except Stopped:
             if not taken:
                 taken, told["extrapolated_from"] = _from_steps(pace, device, told["steps"])
@@ -172,7 +172,7 @@ def measure_published(
     torch.set_float32_matmul_precision("highest")
     assert options.batch_size is not None
     images = images_of(options).training
-    assert isinstance(images, data.Images)
+    assert isinstance(images, Images)
     loop = Published(options, images, CLASSES, device, batch_size=options.batch_size, workers=workers)
     began = time.perf_counter()
     loop(1)
@@ -305,7 +305,7 @@ def waits_of(trainer: Trainer, pace: Pace, steps: int) -> dict[str, int]:
         pace.in_steps(0, waits.on)
         pace.in_steps(steps, stop)
         try:
-            trainer.take_epoch()
+            trainer.train_epoch()
         except Stopped:
             return waits.found
     raise RuntimeError(f"an epoch has no more than {steps} steps")

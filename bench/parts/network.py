@@ -5,14 +5,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.parts.floors import Cost
-from train.models import ImageShape, build
+from train.models.networks import ImageShape, build_model
 from train.options import Options
 
 
 def network_cost(options: Options, shape: ImageShape, classes: int) -> Cost:
     """Of one image in training."""
     batch = 2
-    model = build(options, shape, classes)
+    model = build_model(options, shape, classes)
     given: list[int] = []
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):

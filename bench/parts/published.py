@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from train.data import Images
-from train.models import build
+from train.data.dataset import Images
+from train.models.networks import build_model
 from train.options import Options
-from train.vision import torchvision
+from train.torchvision_import import import_torchvision
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -34,7 +34,7 @@ class Published:
         batch_size: int,
         workers: int = 0,
     ) -> None:
-        transforms = torchvision().transforms
+        transforms = import_torchvision().transforms
         channels, height, width = images.images.shape[1:]
         steps = [transforms.ToTensor(), transforms.Normalize([0.5] * channels, [0.25] * channels)]
         if channels == 3:
@@ -49,7 +49,7 @@ class Published:
         )
         self._device = device
         torch.manual_seed(0)
-        self._model = build(options, (channels, height, width), classes).to(device)
+        self._model = build_model(options, (channels, height, width), classes).to(device)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=1e-3)
         self._criterion = nn.CrossEntropyLoss()
         self._batches: Iterator[Batch] = iter(())

@@ -10,7 +10,7 @@ from vm_support import cluster
 
 from tests.fakes.vms import Host, Net, lacking
 from tests.fakes.vms.boot import INTERFACE
-from train.communication import POWERSGD_AFTER
+from train.strategies.ddp import POWERSGD_AFTER
 
 pytestmark = [
     pytest.mark.slow,

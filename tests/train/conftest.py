@@ -90,7 +90,7 @@ def run(start, free_port) -> Callable[..., Ran]:
         run_dir: Path,
         ranks: int | None = None,
         script: Path | None = None,
-        timeout_s: float = 60,
+        timeout_s: float = 200,
         **environ: str,
     ) -> Ran:
         launcher = []
@@ -116,7 +116,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         path.write_text(
             "import os, runpy, time\n"
             "import torch\n"
-            "from train.timing import StepTimer\n"
+            "from train.reporting.timing import StepTimer\n"
             "here = os.environ.get('RANK') == '1'\n"
             f"{change}\n"
             "runpy.run_module('train', run_name='__main__', alter_sys=True)\n"

@@ -4,11 +4,12 @@ import json
 import random
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
-from train import checkpoint
+from train.checkpoints import files
 
 pytestmark = pytest.mark.slow
 
@@ -74,17 +75,29 @@ def test_bf16_losses_are_close_to_fp32(run, tmp_path):
 
 
 COMPILED = (
-    *(*SMALL, "--model", "mlp", "--batch-size", "40", "--accumulate", "3", "--clip", "0.5", "--lr", "0.01"),
+    *(
+        *SMALL,
+        "--model",
+        "mlp",
+        "--batch-size",
+        "40",
+        "--gradient-accumulation-steps",
+        "3",
+        "--max-grad-norm",
+        "0.5",
+        "--lr",
+        "0.01",
+    ),
     *("--label-smoothing", "0.1", "--schedule", "cosine"),
     *("--checkpoint-every", "0.4", "--keep-checkpoints", "9"),
 )
 """Each step has its own learning rate, and a part that is smaller than the others."""
 COUNTED = (
-    "import train.loop\nrun = train.loop.run\ndef counted(options):\n    run(options)\n"
+    "import train.job\nrun = train.job.run\ndef counted(options):\n    run(options)\n"
     "    from torch._dynamo.utils import counters\n"
     # In one piece: another rank writes to the same pipe.
     "    print(f\"graphs: {counters['stats']['unique_graphs']}\\n\", end='', flush=True)\n"
-    "train.loop.run = counted"
+    "train.job.run = counted"
 )
 
 
@@ -134,7 +147,7 @@ def test_compiled_run_resumes_from_its_checkpoint(run, tmp_path, compiled, word,
 
 
 def test_two_ranks_train_like_one_with_twice_the_batch(run, changed, tmp_path):
-    args = (*SMALL, "--clip", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
+    args = (*SMALL, "--max-grad-norm", "0.5", "--schedule", "cosine", "--warmup-epochs", "0.5")
     two = run(*args, "--batch-size", "32", ranks=2, script=changed(EXACT), run_dir=tmp_path / "two")
     one = run(*args, "--global-batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "one")
     assert (two.status, one.status) == (0, 0), two.err + one.err
@@ -148,10 +161,16 @@ def test_two_ranks_train_like_one_with_twice_the_batch(run, changed, tmp_path):
         assert ours["validation"] == pytest.approx(theirs["validation"], rel=1e-9)
 
 
-def test_accumulate_option_gives_the_same_losses(run, changed, tmp_path):
+def test_gradient_accumulation_gives_the_same_losses(run, changed, tmp_path):
     whole = run(*SMALL, "--batch-size", "64", script=changed(EXACT), run_dir=tmp_path / "whole")
     parts = run(
-        *SMALL, "--batch-size", "64", "--accumulate", "3", script=changed(EXACT), run_dir=tmp_path / "parts"
+        *SMALL,
+        "--batch-size",
+        "64",
+        "--gradient-accumulation-steps",
+        "3",
+        script=changed(EXACT),
+        run_dir=tmp_path / "parts",
     )
     assert (whole.status, parts.status) == (0, 0), whole.err + parts.err
     same(losses(parts.run_dir), losses(whole.run_dir), rel=1e-9)
@@ -221,11 +240,11 @@ def test_resumed_run_ends_bit_identical_to_an_uninterrupted_one(run, changed, tm
 
 def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path):
     """What a checkpoint has, the job that goes on from it does not tell again."""
-    end = "import train.trainer\ntrain.trainer.Trainer.keep = lambda trainer: os.kill(os.getpid(), 9)"
+    end = "import train.trainer\ntrain.trainer.Trainer.save_if_due = lambda trainer: os.kill(os.getpid(), 9)"
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(end), run_dir=tmp_path).status == -9
     assert list(epochs(tmp_path)) == [1]
-    later = "import train.trainer\nkeep = train.trainer.Trainer.keep\ndef end(trainer):\n    keep(trainer)\n"
-    later += "    os.kill(os.getpid(), 9)\ntrain.trainer.Trainer.keep = end"
+    later = "import train.trainer\nsave = train.trainer.Trainer.save_if_due\ndef end(trainer):\n    save(trainer)\n"
+    later += "    os.kill(os.getpid(), 9)\ntrain.trainer.Trainer.save_if_due = end"
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(later), run_dir=tmp_path).status == -9
     again = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert again.status == 0, again.err
@@ -234,7 +253,7 @@ def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path)
 
 
 def test_checkpoint_write_slower_than_timeout_does_not_fail_ranks(run, changed, tmp_path):
-    slow = "import train.checkpoint as c\nsave = c.save\n"
+    slow = "import train.checkpoints.files as c\nsave = c.save\n"
     slow += "def late(*a, **k):\n    time.sleep(6)\n    return save(*a, **k)\nc.save = late"
     args = (*SMALL, "--epochs", "1", "--timeout-s", "4", "--batch-size", "32")
     done = run(*args, ranks=2, script=changed(slow), run_dir=tmp_path)
@@ -288,7 +307,10 @@ def test_resume_refuses_a_checkpoint_of_another_job(run, tmp_path, args, status,
             ("--batch-size", "321"),
             "A batch of 321 images a rank is more than there are: 320 training images for 1 rank.",
         ),
-        (("--accumulate", "65"), "A batch of 64 images can't be computed in 65 parts."),
+        (
+            ("--gradient-accumulation-steps", "65"),
+            "A batch of 64 images can't be divided into 65 micro-batches (--gr",
+        ),
         (
             ("--model", "resnet18", "--batch-size", "319"),
             "resnet18 normalises over the batch, and can't be trained on a single image,",
@@ -310,7 +332,7 @@ def test_resume_refuses_a_checkpoint_with_wrong_shapes(run, tmp_path):
     path = tmp_path / "checkpoints" / "step-000005.pt"
     state = torch.load(path, weights_only=True)
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1, 2)
-    checkpoint.save(path.parent, state, step=6, keep=2)
+    files.save(path.parent, state, step=6, keep=2)
     done = run(*SMALL, run_dir=tmp_path)
     assert done.status == 1
     (line,) = [line for line in done.err.splitlines() if line.startswith("error: ")]
@@ -330,7 +352,9 @@ def test_resume_of_a_finished_run_writes_the_model_and_stops(run, tmp_path):
     again = run(*SMALL, run_dir=tmp_path)
     assert again.status == 0, again.err
     assert "resuming from step-000010.pt: the end of epoch 2, step 10" in again.out
-    assert "nothing is left to train of --epochs 2, as 2 were taken: a larger number goes on" in again.out
+    assert (
+        "nothing is left to train: 2 of --epochs 2 are done. Give a larger number to train on." in again.out
+    )
     assert all(torch.equal(before[name], tensor) for name, tensor in model(tmp_path).items())
     more = run(*SMALL, "--epochs", "3", run_dir=tmp_path)
     assert more.status == 0, more.err
@@ -343,10 +367,10 @@ def test_resume_prefers_given_options_over_the_checkpoint(run, changed, tmp_path
     first = run(*args, "--epochs", "1", "--checkpoint-every", "1", "--loop", "plain", run_dir=tmp_path)
     assert first.status == 0, first.err
     told = changed(
-        "import train.trainer as t\nbefore = t.Trainer.take_over\n"
+        "import train.trainer as t\nbefore = t.Trainer.load_state_dict\n"
         "def after(self, state):\n    before(self, state)\n    [group] = self._optimizer.param_groups\n"
         "    print('decay', group['weight_decay'], 'fused', group['fused'], flush=True)\n"
-        "t.Trainer.take_over = after"
+        "t.Trainer.load_state_dict = after"
     )
     again = run(*args, "--weight-decay", "0.25", script=told, run_dir=tmp_path)
     assert again.status == 0, again.err
@@ -358,3 +382,22 @@ def test_global_batch_size_not_divisible_by_ranks_is_refused(run, tmp_path):
     assert done.status == 1, "torchrun's own"
     sentence = "--global-batch-size 33 can't be divided among 2 ranks. Give a multiple of 2."
     assert f"error: {sentence}" in done.err
+
+
+BEFORE = Path(__file__).parent / "release_before"
+"""A checkpoint from the middle of an epoch, and how its run went on, both by the release before this one."""
+
+
+def test_checkpoint_of_the_release_before_resumes_to_the_same_losses(run, tmp_path):
+    shutil.copytree(BEFORE / "checkpoints", tmp_path / "checkpoints")
+    then = json.loads((BEFORE / "run.json").read_text())
+    done = run(*then["args"], "--no-tensorboard", ranks=then["ranks"], run_dir=tmp_path)
+    assert done.status == 0, done.err
+    assert "step-000004.pt: epoch 2, 33% of it done" in done.out
+    for rank, expected in enumerate(then["losses"]):
+        same(losses(tmp_path, rank), {int(step): loss for step, loss in expected.items()}, rel=1e-4)
+    for expected in then["epochs"]:
+        found = epochs(tmp_path)[expected["epoch"]]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+        assert found["training"] == pytest.approx(expected["training"], rel=1e-4), "with what came before"
+        assert found["validation"] == pytest.approx(expected["validation"], rel=1e-4)

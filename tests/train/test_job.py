@@ -7,14 +7,15 @@ import statistics
 import pytest
 import torch
 
-from train.batches import Normalize
-from train.data import load
-from train.distributed import Place, usable_cores
-from train.models import build
+from train.batches.batch import Normalize
+from train.data.load import load_dataset
+from train.distributed.devices import usable_cores
+from train.distributed.environment import DistributedEnvironment
+from train.models.networks import build_model
 from train.options import Options
-from train.vision import torchvision
+from train.torchvision_import import import_torchvision
 
-torchvision()  # torchmetrics imports it
+import_torchvision()  # torchmetrics imports it
 from torchmetrics.functional.classification import multiclass_accuracy  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -124,8 +125,8 @@ def test_only_rank_0_prints_progress(default_run):
 
 def test_saved_model_has_the_reported_accuracy(default_run):
     state = torch.load(default_run.run_dir / "artifacts" / "model.pt", weights_only=True)
-    digits = load(Options(), Place())
-    model = build(Options(), digits.shape, digits.classes)
+    digits = load_dataset(Options(), DistributedEnvironment())
+    model = build_model(Options(), digits.shape, digits.classes)
     model.load_state_dict(state)
     images = Normalize(digits.mean, digits.std, torch.device("cpu"))(digits.validation.images)
     with torch.inference_mode():
@@ -253,7 +254,8 @@ def test_rank_whose_peer_is_lost_exits_1_with_a_message(
 
 def test_rank_lost_during_checkpoint_is_reported_as_lost(start, free_port, changed, tmp_path):
     dies = (
-        "import train.resume\nif not here:\n    train.resume.meet = lambda *a, **k: os.kill(os.getpid(), 9)"
+        "import train.checkpoints.checkpointer as c\n"
+        "if not here:\n    c.barrier = lambda *a, **k: os.kill(os.getpid(), 9)"
     )
     by_hand = two_by_hand(free_port(), tmp_path)
     args = (str(changed(dies)), "--device", "cpu", "--model", "mlp", "--no-save", "--checkpoint-every", "1")

@@ -16,8 +16,9 @@ def test_parse_reads_every_option():
     line = (
         "--model resnet18 --stem cifar --dataset synthetic --data-dir /data --no-download --synthetic 9,3,8,8,2 "
         "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --global-batch-size 32 "
-        "--accumulate 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau --warmup-epochs 0.5 "
-        "--grow-batch --clip 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
+        "--gradient-accumulation-steps 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau "
+        "--warmup-epochs 0.5 "
+        "--grow-batch --max-grad-norm 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
         "--compile --compression half --bucket-mb 5 --device cpu --threads 4 --timeout-s 9.5 --checkpoint-every 0.5 "
         "--keep-checkpoints 3 --metrics f1,top5 --no-tensorboard --log-every 2 --no-save"
     )
@@ -33,14 +34,14 @@ def test_parse_reads_every_option():
         augmentation="crop",
         epochs=3,
         global_batch_size=32,
-        accumulate=2,
+        gradient_accumulation_steps=2,
         optimizer="sgd",
         lr=0.2,
         weight_decay=0.01,
         schedule="plateau",
         warmup_epochs=0.5,
         grow_batch=True,
-        clip=1,
+        max_grad_norm=1,
         label_smoothing=0.1,
         precision="bf16",
         seed=7,
@@ -124,7 +125,7 @@ def test_default_lr_covers_every_optimizer():
         ),
         (
             "--data-pipeline ray",
-            "--data-pipeline ray streams pictures from their files, and --dataset digits has none",
+            "--data-pipeline ray reads images from files, and --dataset digits has none",
         ),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],
@@ -179,3 +180,9 @@ def test_parse_refuses_a_network_that_is_not_there_without_torch(name, meant, ca
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"error: --model {name} is not one of torchvision's classification networks. ")
     assert meant in said
+
+
+def test_parse_reads_the_option_names_in_records_of_the_release_before():
+    told = Options(gradient_accumulation_steps=4, max_grad_norm=0.5)
+    assert parse(["--accumulate", "4", "--clip=0.5"]) == told
+    assert parse(["--gradient-accumulation-steps", "4", "--max-grad-norm", "0.5"]) == told

@@ -1,4 +1,4 @@
-"""CIFAR-10's 60,000 colour images, from its Python version as torchvision lays it out, or from its binary version."""
+"""CIFAR-10: 60,000 colour images, from its Python version as torchvision stores it, or from its binary version."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,43 +6,43 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from train.data.download import data_folder, obtain
-from train.data.images import REPLACE, Dataset, Images, divided, labelled
-from train.data.pickled import read_arrays
-from train.distributed import Place
+from train.data.dataset import REPLACE, Dataset, Images, check_labels, split_dataset
+from train.data.download import data_folder, ensure_downloaded
+from train.data.safe_pickle import read_arrays
+from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData
 from train.options import Options
-from train.vision import torchvision
+from train.torchvision_import import import_torchvision
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-"""The last one is the test."""
+"""The last one holds the test images."""
 
 
 class Version(NamedTuple):
-    """A form in which the dataset is given out."""
+    """A file format of the dataset."""
 
     folder: str
     suffix: str
 
     def paths(self, folder: Path) -> list[Path]:
-        """Its batches in a data folder."""
+        """Return the paths of its batches in a data folder."""
         return [folder / name for name in self.names]
 
     @property
     def names(self) -> list[str]:
-        """Its batches, relative to a data folder."""
+        """The paths of its batches, relative to a data folder."""
         return [f"{self.folder}/{name}{self.suffix}" for name in BATCHES]
 
 
 PYTHON, BINARY = Version("cifar-10-batches-py", ""), Version("cifar-10-batches-bin", ".bin")
 
 
-def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
-    """Its 10,000 test images validate, or are the test with `--validation`."""
+def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
+    """Read it. Its 10,000 test images are for validation, or with `--validation` for the test."""
     folder = data_folder(options)
-    obtain("cifar10", folder, missing=_missing, download=_download, allowed=options.download)
+    ensure_downloaded("cifar10", folder, missing=_missing, download=_download, allowed=options.download)
     if all(path.exists() for path in PYTHON.paths(folder)):
         *batches, own_test = map(_python_batch, PYTHON.paths(folder))
     else:
@@ -51,7 +51,7 @@ def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datas
         images=torch.cat([batch.images for batch in batches]),
         labels=torch.cat([batch.labels for batch in batches]),
     )
-    training, validation, test = divided(own_training, own_test, options.validation)
+    training, validation, test = split_dataset(own_training, own_test, options.validation)
     return Dataset(
         name="cifar10",
         training=training,
@@ -60,7 +60,7 @@ def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datas
         classes=10,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
-        flips=True,
+        flip_keeps_label=True,
     )
 
 
@@ -71,24 +71,24 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _download(folder: Path) -> None:
-    torchvision().datasets.CIFAR10(str(folder), train=False, download=True)
+    import_torchvision().datasets.CIFAR10(str(folder), train=False, download=True)
 
 
 def _python_batch(path: Path) -> Images:
-    """A pickled dict: `data`, [n, 3072] bytes, and `labels`, a list of n."""
+    """Read a pickled dict: `data`, [n, 3072] bytes, and `labels`, a list of n."""
     found = read_arrays(path)
     data, labels = found.get("data"), found.get("labels")
     if not isinstance(data, np.ndarray) or data.shape[1:] != (PIXELS,):
         raise BadData(f"{path} is not a batch of CIFAR-10: it has no rows of {PIXELS} bytes. {REPLACE}")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise BadData(f"{path} is not a batch of CIFAR-10: it has no list of labels. {REPLACE}")
-    # A pickled number can be of any size; a tensor's not.
+    # A pickled number can be of any size, a tensor's can't.
     numbers = torch.tensor([min(max(label, -(2**63)), 2**63 - 1) for label in labels], dtype=torch.int64)
-    return labelled(torch.from_numpy(data).reshape(-1, *SHAPE), numbers, classes=10, path=path)
+    return check_labels(torch.from_numpy(data).reshape(-1, *SHAPE), numbers, classes=10, path=path)
 
 
 def _binary_batch(path: Path) -> Images:
-    """Rows of a label and 3072 pixels, bytes."""
+    """Read rows of a label and 3072 pixels, bytes."""
     try:
         content = np.fromfile(path, dtype=np.uint8)
     except OSError as error:
@@ -96,4 +96,4 @@ def _binary_batch(path: Path) -> Images:
     if len(content) % (1 + PIXELS):
         raise BadData(f"{path} does not hold whole rows of {1 + PIXELS} bytes. {REPLACE}")
     rows = torch.from_numpy(content).reshape(-1, 1 + PIXELS)
-    return labelled(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], classes=10, path=path)
+    return check_labels(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], classes=10, path=path)

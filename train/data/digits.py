@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that scikit-learn carries: one channel, 8 x 8, no download."""
+"""The 1,797 handwritten digits that come with scikit-learn: one channel, 8 x 8, no download."""
 
 import gzip
 from importlib.util import find_spec
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from train.data.images import Dataset, Images, divided
-from train.distributed import Place
+from train.data.dataset import Dataset, Images, split_dataset
+from train.distributed.environment import DistributedEnvironment
 from train.errors import MissingData
 from train.options import Options
 
@@ -16,11 +16,11 @@ MEAN, STD = 4.884, 6.017
 """Of all pixels, which are 0 .. 16."""
 
 
-def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
-    """All of it; no images of its own to judge by."""
+def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
+    """Read it. It has no validation images of its own."""
     rows = torch.from_numpy(_rows())
     images = Images(images=rows[:, :64].reshape(-1, 1, 8, 8), labels=rows[:, 64].long())
-    training, validation, test = divided(images, None, options.validation)
+    training, validation, test = split_dataset(images, None, options.validation)
     return Dataset(
         name="digits",
         training=training,
@@ -29,12 +29,12 @@ def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datas
         classes=10,
         mean=(MEAN / 255,),
         std=(STD / 255,),
-        flips=False,
+        flip_keeps_label=False,
     )
 
 
 def _rows() -> np.ndarray:
-    """[1797, 65], uint8: 64 pixels, then the digit."""
+    """Return [1797, 65] bytes: 64 pixels, then the digit."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise MissingData(

@@ -1,4 +1,4 @@
-"""MNIST's 70,000 handwritten digits, from the four IDX files as torchvision lays them out, plain or .gz."""
+"""MNIST: 70,000 handwritten digits, from the four IDX files as torchvision stores them, plain or .gz."""
 
 import gzip
 import math
@@ -9,29 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from train.data.download import data_folder, obtain
-from train.data.images import REPLACE, Dataset, Images, divided, labelled
-from train.distributed import Place
+from train.data.dataset import REPLACE, Dataset, Images, check_labels, split_dataset
+from train.data.download import data_folder, ensure_downloaded
+from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData, MissingData
 from train.options import Options
-from train.vision import torchvision
+from train.torchvision_import import import_torchvision
 
 FOLDER = "MNIST/raw"
 FILES = tuple(
     f"{FOLDER}/{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 UNSIGNED_BYTE = 0x08
-"""IDX's code of it."""
+"""Its code in an IDX file."""
 
 
-def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
-    """Its 10,000 test images validate, or are the test with `--validation`."""
+def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
+    """Read it. Its 10,000 test images are for validation, or with `--validation` for the test."""
     folder = data_folder(options)
-    obtain("mnist", folder, missing=_missing, download=_download, allowed=options.download)
+    ensure_downloaded("mnist", folder, missing=_missing, download=_download, allowed=options.download)
     own_training, own_test = (_part(folder / FOLDER, part) for part in ("train", "t10k"))
     if own_training.images.shape[1:] != own_test.images.shape[1:]:
         raise BadData(f"The training and test images in {folder / FOLDER} differ in size. Replace them.")
-    training, validation, test = divided(own_training, own_test, options.validation)
+    training, validation, test = split_dataset(own_training, own_test, options.validation)
     return Dataset(
         name="mnist",
         training=training,
@@ -40,7 +40,7 @@ def read(options: Options, place: Place) -> Dataset:  # noqa: ARG001 - all datas
         classes=10,
         mean=(0.1307,),
         std=(0.3081,),
-        flips=False,
+        flip_keeps_label=False,
     )
 
 
@@ -53,17 +53,17 @@ def _either(path: Path) -> tuple[Path, Path]:
 
 
 def _download(folder: Path) -> None:
-    torchvision().datasets.MNIST(str(folder), train=False, download=True)
+    import_torchvision().datasets.MNIST(str(folder), train=False, download=True)
 
 
 def _part(folder: Path, part: str) -> Images:
     images = read_idx(folder / f"{part}-images-idx3-ubyte", dimensions=3)
     path = folder / f"{part}-labels-idx1-ubyte"
-    return labelled(images.unsqueeze(1), read_idx(path, dimensions=1), classes=10, path=path)
+    return check_labels(images.unsqueeze(1), read_idx(path, dimensions=1), classes=10, path=path)
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
-    """The unsigned bytes of an IDX file of so many dimensions, from `path` or else `path`.gz; else BadData.
+    """Read the unsigned bytes of an IDX file of so many dimensions, from `path` or else `path`.gz. Raises BadData.
 
     The format: two zero bytes, the type, the number of dimensions, the dimensions as 4 bytes each, most significant
     first, then the values.

@@ -1,0 +1,29 @@
+import pytest
+import torch
+from torch import nn
+
+from train.optimization.lr_schedule import set_lr
+from train.optimization.optimizer import build_optimizer
+from train.options import Options
+
+
+@pytest.mark.parametrize(
+    ("changed", "fused", "of_a_tensor"),
+    [
+        ({}, True, False),
+        ({"compile": True}, None, True),
+        ({"compile": True, "precision": "bf16"}, None, True),
+        ({"compile": True, "precision": "fp16"}, True, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_optimizer_has_a_tensor_learning_rate_when_compiled(kind, changed, fused, of_a_tensor):
+    """And the compiler fuses it: torch's own fused operations would be left out of the graph."""
+    optimizer = build_optimizer(Options(optimizer=kind, **changed), nn.Linear(2, 2).parameters(), fused=True)
+    [group] = optimizer.param_groups
+    assert group["fused"] is fused
+    before = group["lr"]
+    assert isinstance(before, torch.Tensor) is of_a_tensor
+    set_lr(optimizer, 0.25)
+    assert float(group["lr"]) == 0.25
+    assert (group["lr"] is before) is of_a_tensor

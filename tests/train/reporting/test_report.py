@@ -1,0 +1,130 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.distributed.environment import DistributedEnvironment
+from train.errors import NoPeers, NotWritten, PeerLost, PeerSilent
+from train.options import Options
+from train.reporting.report import Epoch, Report
+from train.reporting.timing import StepTime
+
+RANK_1 = DistributedEnvironment(rank=1, world_size=2, local_rank=1, local_world_size=2)
+STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5)
+EPOCH = Epoch(
+    number=1,
+    seconds=2.0,
+    samples=100,
+    loss=0.5,
+    lr=0.01,
+    training={"loss": 0.5, "accuracy": 0.8},
+    validation={"loss": float("nan"), "accuracy": 0.9},
+)
+START = {
+    "steps_per_epoch": 12,
+    "batch_size": 64,
+    "parameters": 53_002,
+    "gradient_bytes": None,
+}
+
+
+def test_report_lines_are_readable_while_the_job_runs(tmp_path):
+    path = tmp_path / "not" / "yet" / "metrics.jsonl"
+    with Report(path=path, env=RANK_1, options=Options()) as report:
+        report.start(torch.device("cpu"), **START)
+        report.step(10, epoch=1, loss=0.25, samples=640, step_time=STEP_TIME)
+        start, step = (json.loads(line) for line in path.read_text().splitlines())
+    assert start["event"] == "start"
+    assert step == {
+        "time": pytest.approx(start["time"], abs=5),
+        "rank": 1,
+        "step": 10,
+        "epoch": 1,
+        "loss": 0.25,
+        "samples": 640,
+        "step_ms": 3.5,
+        "data_ms": 1,
+        "compute_ms": 2,
+        "communication_ms": 0.5,
+    }
+
+
+def test_report_appends_to_an_existing_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"mine": 1}\n')
+    with Report(path=path, env=DistributedEnvironment(), options=Options()) as report:
+        report.epoch(EPOCH)
+    assert path.read_text().startswith('{"mine": 1}\n{')
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "ranks"),
+    [
+        (PeerLost("gone"), "lost_peer", []),
+        (PeerSilent("late"), "timed_out", []),
+        (NoPeers("late", [1, 3]), "timed_out", [1, 3]),
+    ],
+)
+def test_report_tells_that_other_ranks_are_gone_or_late(tmp_path, error, reason, ranks):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(type(error)), Report(path=path, env=RANK_1, options=Options()):
+        raise error
+    line = json.loads(path.read_text())
+    assert (line["event"], line["reason"], line["ranks"]) == ("failed", reason, ranks)
+
+
+def test_report_writes_no_failure_for_other_errors(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(ValueError, match="mine"), Report(path=path, env=RANK_1, options=Options()):
+        raise ValueError("mine")
+    assert path.read_text() == ""
+
+
+def test_report_on_a_full_disk_raises_what_the_job_ended_of():
+    with pytest.raises(PeerLost), Report(path=Path("/dev/full"), env=RANK_1, options=Options()):
+        raise PeerLost("gone")
+
+
+def test_report_writes_non_finite_numbers_as_null(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with Report(path=path, env=DistributedEnvironment(), options=Options()) as report:
+        report.step(1, epoch=1, loss=float("nan"), samples=1, step_time=STEP_TIME)
+    assert json.loads(path.read_text())["loss"] is None
+
+
+def test_report_writes_and_prints_epochs_only_on_rank_0(tmp_path, capsys):
+    for env in (DistributedEnvironment(world_size=2), RANK_1):
+        with Report(path=tmp_path / f"{env.rank}", env=env, options=Options()) as report:
+            report.epoch(EPOCH)
+    told = json.loads((tmp_path / "0").read_text())
+    assert (told["samples_per_s"], told["accuracy"]) == (50, 0.9)
+    assert told["validation"] == {"loss": None, "accuracy": 0.9}
+    assert EPOCH.scalars()["training/accuracy"] == 0.8
+    assert (tmp_path / "1").read_text() == ""
+    assert capsys.readouterr().out == "epoch 1/10  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
+
+
+def test_report_without_a_file_prints_to_the_console(capsys):
+    with Report(path=None, env=DistributedEnvironment(), options=Options()) as report:
+        report.start(torch.device("cpu"), **START)
+    assert capsys.readouterr().out.startswith("cnn (53,002 weights) on digits  world size 1 (single, cpu)")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_report_raises_not_written_on_a_full_disk():
+    full = Report(path=Path("/dev/full"), env=DistributedEnvironment(), options=Options())
+    with (
+        full as report,
+        pytest.raises(NotWritten, match="/dev/full can't be written: No space left on device"),
+    ):
+        report.epoch(EPOCH)
+
+
+def test_report_raises_not_written_if_the_file_cannot_be_opened(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritten, match=r"metrics\.jsonl can't be written"):
+        Report(
+            path=tmp_path / "file" / "metrics.jsonl", env=DistributedEnvironment(), options=Options()
+        ).__enter__()

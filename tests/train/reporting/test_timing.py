@@ -1,0 +1,87 @@
+import time
+
+import pytest
+import torch
+
+from train.reporting.timing import WARM_UP_STEPS, StepTime, StepTimer, summarize
+
+
+def take_step(timer, *, data_s=0.0, compute_s=0.0, communication_s=None):
+    timer.start()
+    time.sleep(data_s)
+    timer.data_ready()
+    time.sleep(compute_s)
+    if communication_s is not None:
+        timer.gradients_ready()
+        time.sleep(communication_s)
+    timer.backward_done()
+    timer.end()
+
+
+def test_step_timer_splits_a_step_into_parts_that_add_up():
+    timer = StepTimer(torch.device("cpu"))
+    began = time.perf_counter()
+    take_step(timer, data_s=0.01, compute_s=0.02, communication_s=0.03)
+    elapsed_ms = (time.perf_counter() - began) * 1000
+    (step,) = timer.steps
+    assert step.data_ms >= 10
+    assert step.compute_ms >= 20
+    assert step.communication_ms >= 30
+    assert step.step_ms == pytest.approx(step.data_ms + step.compute_ms + step.communication_ms)
+    assert step.step_ms <= elapsed_ms
+
+
+def test_step_timer_without_exchange_has_no_communication():
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer, compute_s=0.001)
+    take_step(timer, communication_s=0.001)
+    take_step(timer, compute_s=0.001)
+    first, second, third = timer.steps
+    assert first.communication_ms == third.communication_ms == 0
+    assert second.communication_ms >= 1
+
+
+def test_step_timer_steps_are_readable_while_running():
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer)
+    first = timer.steps[0]
+    take_step(timer)
+    assert len(timer.steps) == 2
+    assert timer.steps[0] == first
+
+
+def step(ms, *, data=0.1, communication=0.3):
+    return StepTime(
+        data_ms=data * ms, compute_ms=(1 - data - communication) * ms, communication_ms=communication * ms
+    )
+
+
+def test_summarize_leaves_out_the_warm_up():
+    warm_up = [step(1000, communication=0.9)] * WARM_UP_STEPS
+    timing = summarize([*warm_up, *(step(ms) for ms in range(10, 111))])
+    assert (timing.p50_ms, timing.p95_ms) == pytest.approx((60, 105))
+    assert timing.data_share == pytest.approx(0.1)
+    assert timing.communication_share == pytest.approx(0.3)
+    assert timing.data_share + timing.compute_share + timing.communication_share == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("steps", "counted"), [(1, 1), (2, 1), (3, 2), (9, 5), (10, 5), (100, 95)])
+def test_summarize_works_for_a_short_run(steps, counted):
+    slow, quick = 1000, 10
+    timing = summarize([step(slow)] * (steps - counted) + [step(quick)] * counted)
+    assert timing.p95_ms == pytest.approx(quick)
+
+
+def test_step_timer_leaves_out_an_excluded_step():
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer, compute_s=0.001)
+    timer.start()
+    timer.exclude()
+    timer.data_ready()
+    time.sleep(0.05)
+    timer.backward_done()
+    timer.end()
+    take_step(timer, compute_s=0.001)
+    assert timer.finished() == 3
+    assert timer.step_time(1).compute_ms >= 50
+    assert timer.steps == [timer.step_time(0), timer.step_time(2)]

@@ -1,0 +1,1 @@
+"""Batches of training and evaluation images, and which rank takes which."""

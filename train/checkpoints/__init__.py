@@ -1,0 +1,1 @@
+"""Checkpoints, and the file of the trained model."""

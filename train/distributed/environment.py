@@ -1,0 +1,45 @@
+"""Which of the ranks this process is, as its launcher's variables say."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from train.errors import BadEnvironment
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedEnvironment:
+    """The rank of this process, and how many there are."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    """Rank among the processes of this host."""
+    local_world_size: int = 1
+    """Processes on this host."""
+
+
+def read_environment(environ: Mapping[str, str] = os.environ) -> DistributedEnvironment:
+    """Read the launcher's variables; with none of them set, this is the only process. Raises BadEnvironment."""
+    given = [name for name in LAUNCHER_VARIABLES if name in environ]
+    if not {"RANK", "WORLD_SIZE"} & set(given):
+        return DistributedEnvironment()
+    missing = [name for name in LAUNCHER_VARIABLES if name not in given]
+    if missing:
+        raise BadEnvironment(
+            f"{', '.join(given)} set but {', '.join(missing)} not. Start the job with torchrun, which sets all of "
+            "them, or unset them to train in one process."
+        )
+    try:
+        rank, world_size, local_rank, local_world_size = (
+            int(environ[name]) for name in LAUNCHER_VARIABLES[:4]
+        )
+    except ValueError as error:
+        raise BadEnvironment(
+            f"{', '.join(LAUNCHER_VARIABLES[:4])} have to be whole numbers ({error}). Start the job with torchrun."
+        ) from None
+    return DistributedEnvironment(
+        rank=rank, world_size=world_size, local_rank=local_rank, local_world_size=local_world_size
+    )

@@ -1,0 +1,72 @@
+"""The training run of one rank, from its start to the model on disk."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from train.checkpoints.model_file import save_model
+from train.constants import ARTIFACTS, CHECKPOINTS, METRICS_VARIABLE, RUN_DIR_VARIABLE
+from train.distributed import unused_gpus
+from train.distributed.devices import choose_device, cpu_threads, ranks_on_this_machine, usable_cores
+from train.distributed.environment import read_environment
+from train.distributed.process_group import process_group
+from train.options import Options
+from train.reporting.report import Epoch, Report
+from train.reporting.tensorboard import open_writer
+from train.reporting.timing import summarize
+from train.trainer import Trainer
+
+
+def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) -> None:
+    """Train, evaluate, report, save. Every rank calls it with the same options.
+
+    `on_epoch` is called on every rank after each epoch and its evaluation.
+    """
+    env = read_environment()
+    device = choose_device(options.device, env)
+    note = unused_gpus.check(options.device, device)
+    metrics, run_dir = os.environ.get(METRICS_VARIABLE), Path(os.environ.get(RUN_DIR_VARIABLE) or ".")
+    curves = run_dir / ARTIFACTS / "tensorboard"
+    with (
+        Report(path=Path(metrics) if metrics else None, env=env, options=options) as report,
+        process_group(env, device, timeout_s=options.timeout_s),
+        open_writer(curves, env, wanted=options.tensorboard, say=report.say) as writer,
+    ):
+        if note:
+            report.say(note)
+        fair = cpu_threads(env, cores=usable_cores(), ranks=ranks_on_this_machine(env))
+        torch.set_num_threads(options.threads or fair)
+        set_arithmetic(options)
+        trainer = Trainer(options, env, device, report, run_dir / CHECKPOINTS)
+        trainer.start()
+        epochs = []
+        while trainer.progress.epoch <= options.epochs:
+            epochs.append(trainer.train_epoch())
+            report.epoch(epochs[-1])
+            on_epoch(epochs[-1])
+            for tag, value in epochs[-1].scalars().items():
+                writer.scalar(tag, value, epochs[-1].number)
+            trainer.save_if_due()
+        if epochs:
+            report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
+        else:
+            test = trainer.test()
+            epochs_before = trainer.progress.epoch - 1
+            report.nothing_to_train(
+                test or trainer.validate(), epochs_before=epochs_before, on_test=test is not None
+            )
+        if options.save and env.rank == 0:
+            path = run_dir / ARTIFACTS / "model.pt"
+            save_model(trainer.model, path)
+            report.say(f"model written to {path}")
+
+
+def set_arithmetic(options: Options) -> None:
+    """Choose how torch computes products and convolutions in this process, from now on."""
+    # torch's own default is tf32 for convolutions alone.
+    torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
+    # Batches have two shapes, with the last one of an epoch: it is worth trying which convolution is the fastest.
+    torch.backends.cudnn.benchmark = options.loop == "fast"
+    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")

@@ -1,0 +1,35 @@
+"""The names that `--model` takes. Imports nothing heavy: a mistyped name fails before anything starts."""
+
+import difflib
+from collections.abc import Collection
+
+OUR_MODELS = ("cnn", "mlp", "resnet18")
+_TORCHVISION = """
+alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169
+densenet201 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5
+efficientnet_b6 efficientnet_b7 efficientnet_v2_l efficientnet_v2_m efficientnet_v2_s googlenet inception_v3
+maxvit_t mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
+regnet_x_16gf regnet_x_1_6gf regnet_x_32gf regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf
+regnet_y_128gf regnet_y_16gf regnet_y_1_6gf regnet_y_32gf regnet_y_3_2gf regnet_y_400mf regnet_y_800mf
+regnet_y_8gf resnet101 resnet152 resnet18 resnet34 resnet50 resnext101_32x8d resnext101_64x4d
+resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0 squeezenet1_0
+squeezenet1_1 swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16
+vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32 vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
+"""
+TORCHVISION_MODELS = tuple(_TORCHVISION.split())
+"""torchvision's classification networks. A test compares the list with torchvision's own."""
+EXAMPLES = "resnet50, mobilenet_v3_small, efficientnet_b0, convnext_tiny, vit_b_16"
+"""Examples for an error message."""
+
+
+def unknown_network(name: str, known: Collection[str] = TORCHVISION_MODELS) -> str | None:
+    """Return the error for a name that no network has, else None. `known`: those of torchvision."""
+    if name in OUR_MODELS or name in known:
+        return None
+    near = difflib.get_close_matches(name.lower(), sorted({*OUR_MODELS, *known}), n=3)
+    meant = (
+        f"Did you mean {' or '.join(near)}?"
+        if near
+        else f"Give {', '.join(OUR_MODELS)}, or another of these, such as {EXAMPLES}."
+    )
+    return f"{name} is not one of torchvision's classification networks. {meant}"

@@ -1,0 +1,1 @@
+"""The job in Ray's workers."""

@@ -1,0 +1,170 @@
+"""The mean loss of an epoch's samples over all ranks, and metrics of torchmetrics by their names.
+
+Importing this module does not import torchmetrics, which loads its metrics of sound, text and pictures as well and
+takes seconds. A manager imports it once it has a metric to compute, so that the first step does not wait for it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from train.reporting.metric_factory import CHECKED_FROM, Metric, build_metric, missing_package
+
+BUFFERED_NUMBERS = 2**24
+"""Numbers in logits that are kept before torchmetrics gets them: 64 MiB."""
+
+State = Mapping[str, Tensor | list[Tensor]]
+"""The state of a torchmetrics metric, by torchmetrics' own names."""
+
+
+class MetricsState(TypedDict):
+    """The sums of some samples, as plain data."""
+
+    loss_sum: float
+    samples: int
+    states: dict[str, State]
+    """By the metric's name."""
+
+
+class MetricsManager:
+    """The loss and the metrics of one kind of samples: training, validation or test.
+
+    Every rank has one, adds each of its samples once, and computes when the others do. The numbers do not depend on
+    how many samples a rank has, even none, and how they are divided into batches.
+    """
+
+    def __init__(self, names: Sequence[str], classes: int, device: torch.device, *, samples: int = 0) -> None:
+        """`names`: of torchmetrics' `multiclass_` metrics without that prefix, and of `metric_factory.SETTINGS`.
+
+        `loss` may be named; it is always there. `samples`: about how many this rank adds before it computes. Raises
+        BadOptions for a name that is unknown or not a single number, and BadEnvironment where torchmetrics is not
+        installed.
+        """
+        self._device = device
+        self._classes = classes
+        self._names = [name for name in names if name != "loss"]
+        if self._names and find_spec("torchmetrics") is None:
+            raise missing_package("torchmetrics")
+        checked = all(classes >= CHECKED_FROM.get(name, math.inf) for name in self._names)
+        # What is needed between two steps is imported before the first one.
+        if not checked or samples * classes >= BUFFERED_NUMBERS:
+            self._metrics  # noqa: B018 - builds them
+        self._loss_sum: Tensor
+        self._samples: int
+        self._logits: list[Tensor]
+        self._labels: list[Tensor]
+        self._buffered: int
+        self._earlier: list[MetricsState]
+        self._reset()
+
+    @cached_property
+    def _metrics(self) -> list[Metric]:
+        """The metrics. Raises as `__init__` does."""
+        with torch.inference_mode(mode=False):
+            return [build_metric(name, self._classes, self._device) for name in self._names]
+
+    @torch.inference_mode()
+    def update(self, logits: Tensor, labels: Tensor, loss_sum: Tensor) -> None:
+        """Add a batch: logits [b, classes], labels [b], and the sum (not the mean) of the samples' losses.
+
+        All are copied, so that the caller may reuse them. Nothing is sent to other ranks. Does not wait for the
+        device, except after every `BUFFERED_NUMBERS`.
+        """
+        self._loss_sum = self._loss_sum + loss_sum
+        self._samples += len(labels)
+        if not self._names:
+            return
+        # Half precision would tie probabilities that differ.
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        self._logits.append(logits.to(wide, copy=True))
+        self._labels.append(labels.clone())
+        self._buffered += logits.numel()
+        if self._buffered >= BUFFERED_NUMBERS:
+            self._update_metrics()
+
+    @torch.inference_mode()
+    def compute(self) -> dict[str, float]:
+        """Return `loss`, the mean over the samples of all ranks, and each metric by its name; then reset.
+
+        Every rank has to call it, and gets the same numbers to the last bit. Waits for the device, and for the other
+        ranks in one exchange. Without any sample, every number is NaN.
+        """
+        parts = _of_all_ranks(self.state_dict())
+        samples = sum(part["samples"] for part in parts)
+        numbers = {"loss": sum(part["loss_sum"] for part in parts) / samples if samples else math.nan}
+        for one in self._metrics:
+            known = bool(parts) and all(one.name in part["states"] for part in parts)
+            states = (_copied(part["states"][one.name], self._device) for part in parts)
+            numbers[one.name] = _number(one.metric, states) if known else math.nan
+            one.metric.reset()
+        self._reset()
+        return numbers
+
+    @torch.inference_mode()
+    def state_dict(self) -> list[MetricsState]:
+        """Return the sums since the last `compute`, on the CPU, for `load_state_dict`. Waits for the device."""
+        if not self._samples:
+            return list(self._earlier)
+        self._update_metrics()
+        cpu = torch.device("cpu")
+        own = MetricsState(
+            loss_sum=float(self._loss_sum),
+            samples=self._samples,
+            states={one.name: _copied(one.metric.metric_state, cpu) for one in self._metrics},
+        )
+        return [*self._earlier, own]
+
+    def load_state_dict(self, states: Sequence[MetricsState]) -> None:
+        """Add the sums of other managers, of any ranks. Only one rank may load them.
+
+        A metric that one of them did not have is unknown, and will be NaN.
+        """
+        self._earlier = list(states)
+
+    def _reset(self) -> None:
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._samples = 0
+        self._logits, self._labels, self._buffered = [], [], 0
+        self._earlier = []
+
+    def _update_metrics(self) -> None:
+        """Give torchmetrics what is buffered. It waits for the device, so it does not get each batch."""
+        if not self._buffered:
+            return
+        logits, labels = torch.cat(self._logits), torch.cat(self._labels)
+        probabilities = logits.softmax(1) if any(one.of_probabilities for one in self._metrics) else logits
+        for one in self._metrics:
+            one.metric.update(probabilities if one.of_probabilities else logits, labels)
+        self._logits, self._labels, self._buffered = [], [], 0
+
+
+def _of_all_ranks(own: list[MetricsState]) -> list[MetricsState]:
+    """Return the sums of all ranks, in the order of the ranks."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return own
+    parts = [own] * dist.get_world_size()
+    dist.all_gather_object(parts, own)
+    return [part for of_rank in parts for part in of_rank]
+
+
+def _copied(state: State, device: torch.device) -> State:
+    """Copy the state to a device, with new lists, which stay when the metric is reset."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else [one.to(device) for one in value]
+        for name, value in state.items()
+    }
+
+
+def _number(metric: Any, states: Iterable[State]) -> float:  # noqa: ANN401 - torchmetrics has no types
+    """Compute the metric from those states, which replace its own."""
+    metric.reset()
+    for state in states:
+        metric.merge_state(state)
+    # The instance's own `compute` would warn that it has seen no sample itself.
+    return float(type(metric).compute(metric))

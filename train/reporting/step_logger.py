@@ -1,0 +1,65 @@
+"""The lines about single steps."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from train.reporting.progress import TrainingProgress
+from train.reporting.report import Report
+from train.reporting.timing import StepTimer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """A step whose line is not written yet."""
+
+    index: int
+    """Among the timer's steps, from 0."""
+    step: int
+    epoch: int
+    samples: int
+    loss: Tensor
+
+
+class StepLogger:
+    """Reports every so many steps, once the device has finished them: nothing waits for it."""
+
+    def __init__(self, report: Report, timer: StepTimer, device: torch.device, every: int) -> None:
+        self._report = report
+        self._timer = timer
+        self._every = every
+        self._synchronous = device.type == "cpu"
+        self._pending: deque[_Pending] = deque()
+
+    def add(self, progress: TrainingProgress, loss: Tensor) -> None:
+        """Take note of a step that was begun on the device, and report those that are finished."""
+        if progress.steps % self._every:
+            return
+        pending = _Pending(
+            index=self._timer.count - 1,
+            step=progress.steps,
+            epoch=progress.epoch,
+            samples=progress.samples,
+            loss=loss.to("cpu", non_blocking=True),
+        )
+        self._pending.append(pending)
+        # A loss is being copied to the CPU until the step after it is finished, too.
+        self._report_before(self._timer.finished() - (0 if self._synchronous else 1))
+
+    def finish(self) -> None:
+        """Wait for the device and report all steps."""
+        self._timer.wait()
+        self._report_before(self._timer.finished())
+
+    def _report_before(self, index: int) -> None:
+        while self._pending and self._pending[0].index < index:
+            pending = self._pending.popleft()
+            self._report.step(
+                pending.step,
+                epoch=pending.epoch,
+                loss=float(pending.loss),
+                samples=pending.samples,
+                step_time=self._timer.step_time(pending.index),
+            )

@@ -1,0 +1,1 @@
+"""How a model is distributed over the ranks, one module for each strategy."""

@@ -1,0 +1,168 @@
+"""One training step: forward and backward pass, averaged gradients, update of the weights.
+
+With `--compile` it is three compiled parts: the network with its loss, their backward pass, and what is done with the
+gradients. Between them are the averaging over the ranks, which DistributedDataParallel starts while the backward pass
+is under way, and the timer's marks.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from train.errors import BadOptions
+from train.optimization.optimizer import update_is_compiled
+from train.options import Options, Precision
+from train.reporting.timing import StepTimer
+from train.strategies.ddp import no_sync
+
+AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ModelWithLoss(nn.Module):
+    """The network and its loss as one module: compiled, they are one graph, in DistributedDataParallel as well."""
+
+    def __init__(self, network: nn.Module, options: Options) -> None:
+        super().__init__()
+        self.network = network
+        self._label_smoothing = options.label_smoothing
+        if options.compile:
+            # A graph for each shape. Otherwise the last batch of an epoch makes torch compile one graph for any size,
+            # which is slower, and use it for all other batches as well.
+            self.compile(dynamic=False)
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and the logits [b, classes]."""
+        logits = self.network(images)
+        return cross_entropy(logits, labels, label_smoothing=self._label_smoothing), logits
+
+
+class TrainStep:
+    """Updates the weights by one batch.
+
+    Nothing in it waits for the device, except with fp16 and without the fused optimizer: there the CPU asks whether a
+    gradient has overflowed.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        timer: StepTimer,
+        *,
+        micro_batch_size: int,
+    ) -> None:
+        """`model`: a ModelWithLoss, wrapped by the strategy where there are several ranks.
+
+        `micro_batch_size`: images that are computed at once, at most.
+        """
+        self._options = options
+        self._micro_batch_size = micro_batch_size
+        self._model = model
+        self._optimizer = optimizer
+        self._timer = timer
+        self._weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self._device = self._weights[0].device
+        self._seen_sizes: set[int] = set()
+        # Gradients in half precision lose small values: the loss is scaled up, and the gradients are scaled back.
+        self.scaler = torch.amp.GradScaler(self._device.type, enabled=options.precision == "fp16")
+        self._update: Callable[[], None] = (
+            self._scaled_update if self.scaler.is_enabled() else self._plain_update
+        )
+        if update_is_compiled(options):
+            self._update = torch.compile(self._plain_update, dynamic=False)
+
+    def compiles(self, batch_size: int) -> bool:
+        """Return whether a batch of that size is the first one, for which torch compiles then."""
+        new = self._options.compile and batch_size not in self._seen_sizes
+        self._seen_sizes.add(batch_size)
+        return new
+
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient."""
+        self._optimizer.zero_grad()
+        micro_batches = list(
+            zip(
+                torch.split(images, self._micro_batch_size),
+                torch.split(labels, self._micro_batch_size),
+                strict=True,
+            )
+        )
+        losses, logits = [], []
+        for number, (inputs, targets) in enumerate(micro_batches, 1):
+            # The gradients are averaged over the ranks once, with the last micro-batch.
+            with no_sync(self._model) if number < len(micro_batches) else nullcontext():
+                with self.autocast(), _explain_single_image(self._options.model):
+                    loss, outputs = self._model(inputs, targets)
+                    loss = loss * (len(targets) / len(labels)) if len(micro_batches) > 1 else loss
+                self.scaler.scale(loss).backward()
+            losses.append(loss.detach())
+            logits.append(outputs.detach())
+        self._timer.backward_done()
+        self._update()
+        if len(micro_batches) == 1:
+            return losses[0], logits[0]
+        return torch.stack(losses).sum(), torch.cat(logits)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context that computes in the chosen precision."""
+        return autocast(self._options.precision, self._device)
+
+    def _plain_update(self) -> None:
+        """Clip the gradients, and update the weights."""
+        if self._options.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self._weights, self._options.max_grad_norm)
+        self._optimizer.step()
+
+    def _scaled_update(self) -> None:
+        """Update by gradients that are scaled up. Where one has overflowed, the weights stay as they are."""
+        if self._options.max_grad_norm is not None:
+            self.scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._weights, self._options.max_grad_norm)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+
+
+def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:
+    """Return how many images are computed at once. A batch that has grown has more micro-batches of that size."""
+    return math.ceil(batch_size / gradient_accumulation_steps)
+
+
+def smallest_micro_batch(samples: int, batch_size: int, size: int) -> int:
+    """Return the size of the smallest micro-batch, where `samples` are taken in batches, and these in `size`s."""
+    return min(
+        batch % size or size for batch in (min(batch_size, samples), samples % batch_size or batch_size)
+    )
+
+
+def check_single_image(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    """Raise BadOptions for a model that can't be trained on one image. The model stays as it is."""
+    trial = copy.deepcopy(model).train()
+    weight = next(trial.parameters())
+    devices = [weight.device] if weight.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices), _explain_single_image(name):
+        trial(torch.zeros(1, *shape, device=weight.device, dtype=weight.dtype))
+
+
+@contextmanager
+def _explain_single_image(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise BadOptions(
+            f"{name} normalises over the batch, and can't be trained on a single image, which is what is left for "
+            "the last batch or micro-batch of an epoch. Give another --batch-size, or larger images."
+        ) from error
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """Return the context that computes in that precision on the device."""
+    half = AUTOCAST.get(precision)
+    return torch.autocast(device.type, half) if half else nullcontext()
