@@ -65,5 +65,5 @@ def _declare_operators() -> None:
 
 @functools.cache
 def _library() -> torch.library.Library:
-    """The library of the declarations, which last as long as it does."""
+    """Return the library of the declarations, which last as long as it does."""
     return torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -36,7 +36,7 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
     torch.save(dict(state), content)
     data = content.getbuffer()
     path = folder / f"step-{step:06d}.pt"
-    told = {
+    manifest = {
         "file": path.name,
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -48,7 +48,7 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
         folder.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)  # it would be of an earlier file of that name
         write_atomically(path, data)
-        write_atomically(path.with_suffix(".json"), json.dumps(told).encode())
+        write_atomically(path.with_suffix(".json"), json.dumps(manifest).encode())
         _prune(folder, keep, step)
     except OSError as error:
         raise NotWritten(
@@ -60,12 +60,12 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
 
 def newest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint."""
-    for told in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
-        path = told.with_suffix(".pt")
+    for manifest in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
+        path = manifest.with_suffix(".pt")
         try:
-            about = json.loads(told.read_bytes())
+            content = json.loads(manifest.read_bytes())
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            whole = isinstance(about, dict) and about.get("sha256") == digest
+            whole = isinstance(content, dict) and content.get("sha256") == digest
         except (OSError, ValueError):
             whole = False
         if whole:
@@ -75,8 +75,8 @@ def newest(folder: Path) -> Path | None:
 
 def skipped(folder: Path, path: Path | None) -> list[str]:
     """Return the names of checkpoints newer than the newest whole one: they are incomplete or damaged."""
-    told = sorted(folder.glob("step-*.json"), key=_step)
-    return [one.with_suffix(".pt").name for one in told if path is None or _step(one) > _step(path)]
+    manifests = sorted(folder.glob("step-*.json"), key=_step)
+    return [one.with_suffix(".pt").name for one in manifests if path is None or _step(one) > _step(path)]
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def _prune(folder: Path, keep: int, step: int) -> None:
     What a killed process has left of one that it was writing or removing is removed, too.
     """
     found = sorted(folder.glob("step-*.json"), key=_step, reverse=True)
-    kept = {told.stem for told in [told for told in found if _step(told) <= step][:keep]}
-    for told in found:
-        if told.stem not in kept:
-            told.unlink(missing_ok=True)
+    kept = {manifest.stem for manifest in [one for one in found if _step(one) <= step][:keep]}
+    for manifest in found:
+        if manifest.stem not in kept:
+            manifest.unlink(missing_ok=True)
     for left in [*folder.glob("step-*.pt"), *folder.glob("step-*.part")]:
         if left.suffix == ".part" or left.stem not in kept:
             left.unlink(missing_ok=True)
