@@ -141,7 +141,7 @@ def test_two_torchrun_launchers_have_bit_identical_losses(default_run, start, fr
     job = ("-m", "train", "--log-every", "1", "--epochs", "2", "--device", "cpu")
     first, second = (("-m", "torch.distributed.run", *rendezvous, "--node-rank", rank, *job) for rank in "01")
     with start(*first, run_dir=tmp_path / "0") as node_0, start(*second, run_dir=tmp_path / "1") as node_1:
-        (out, err_0), (silence, err_1) = (node.communicate(timeout=60) for node in (node_0, node_1))
+        (out, err_0), (silence, err_1) = (node.communicate(timeout=200) for node in (node_0, node_1))
     assert (node_0.returncode, node_1.returncode) == (0, 0), err_0 + err_1
     for rank in (0, 1):
         assert losses(tmp_path / str(rank), rank) == losses(default_run.run_dir, rank)[:24]
@@ -263,7 +263,7 @@ def test_rank_lost_during_checkpoint_is_reported_as_lost(start, free_port, chang
         start(*args, RANK="0", LOCAL_RANK="0", **by_hand),
         start(*args, RANK="1", LOCAL_RANK="1", **by_hand) as survivor,
     ):
-        _, err = survivor.communicate(timeout=60)
+        _, err = survivor.communicate(timeout=200)
     assert survivor.returncode == 1
     assert "error: Rank 1 lost another rank" in err
     assert "waited" not in err
