@@ -138,8 +138,9 @@ def test_page_shows_commands_that_work(page: Path, begun: Session) -> None:
             begun.run(command, block.status)
 
 
-def test_page_of_a_notebook_server_is_reached_over_plain_ssh(cluster: Gpuctl) -> None:
-    (cluster.cwd / "config").write_text(cluster.ok("ssh-config").out)
+def test_page_of_server_on_a_node_is_reached_over_plain_ssh(cluster: Gpuctl) -> None:
+    # As in ~/.ssh/config, for editors: the file that is kept for the cluster is included.
+    (cluster.cwd / "config").write_text(f"Include {cluster.ok('ssh-config', '--json').json['path']}\n")
     free = []
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as listener:
