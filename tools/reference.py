@@ -28,6 +28,7 @@ SPEC_INTRODUCTION = """# Spec file
 {note}
 `gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option of
 `gpuctl up` overrides the key of the same name. A mistake in the file is reported with its line and what is allowed.
+`inventories/samples/` in the project's folder has samples with comments.
 
 ```yaml title="cluster.yaml"
 cluster: a10
@@ -41,7 +42,7 @@ network:
 ```
 """
 COMMANDS_INTRODUCTION = """Every command takes these options, before or after its name. Words after a script belong
-to the script.
+to the script. `GPUCTL_JSON=1` in the environment is `--json` for every command.
 """
 
 

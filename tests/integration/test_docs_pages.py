@@ -123,13 +123,7 @@ def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
     assert not processes_with(str(tmp_path)), "processes were left behind"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.whole] if page.stem == "README" else [])
-        for page in RUN
-    ],
-)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_page_shows_commands_that_work(page: Path, begun: Session) -> None:
     for block in blocks_of(page):
         if block.title is not None:

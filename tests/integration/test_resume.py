@@ -253,7 +253,7 @@ def test_resume_gives_first_nodes_checkpoint_to_every_rank(two_hosts: Gpuctl) ->
     failed = two_hosts("train", "--resume", "--json", "--", "--bad", "nothing,0,0")
     assert (failed.json["resumed_from"], failed.json["exit_code"]) == (run, 3), failed.err
     done = two_hosts.ok("train", "--resume", "--json", "--", "--expect", "nothing,0,0")
-    assert f"run {failed.json['run']} is passed over: it wrote no checkpoint of its own" in done.err
+    assert f"run {failed.json['run']} is skipped: it wrote no checkpoint" in done.err
     assert done.json["resumed_from"] == run
 
 

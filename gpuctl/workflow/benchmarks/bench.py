@@ -169,7 +169,7 @@ def _outlooks(
 ) -> list[Outlook]:
     """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
     if request.forecast and disturbed(measured):
-        ready.app.output.say("nothing is foretold from these figures, which something else has held up")
+        ready.app.output.say("no forecast is made: something else has slowed down these runs")
         return []
     buckets = buckets_of(measured[0].job, bucket_mb(request.words))
     rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)

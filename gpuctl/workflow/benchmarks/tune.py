@@ -106,7 +106,7 @@ def check(request: TrainRequest, asked: TuneRequest) -> str:
     if request.on_cpu and asked.gpus:
         raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
     if not asked.params:
-        raise Usage("There is nothing to search. Name what to draw: --param 'lr=loguniform(1e-4,1e-1)'")
+        raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
     if not request.built_in:
         if asked.metric is None:
             raise Usage(

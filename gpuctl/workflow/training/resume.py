@@ -68,7 +68,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
         raise Failed(older(source, *missed))
     for run in candidates.runs[: candidates.runs.index(source)]:
         if run not in asked.runs:
-            app.output.say(f"run {run.run} is passed over: it wrote no checkpoint of its own")
+            app.output.say(f"run {run.run} is skipped: it wrote no checkpoint")
     return ResumePoint(run=source, source=source, found=found, locations=locations)
 
 
@@ -234,7 +234,7 @@ def _newest_first(app: App) -> list[Run]:
             if not run.searched:
                 runs.append(run)
         except InventoryError as error:
-            app.output.say(f"run {folder.id} is passed over: {error}")
+            app.output.say(f"run {folder.id} is skipped: {error}")
     if not runs:
         raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
     return runs
