@@ -18,7 +18,7 @@ from support import BIN, Gpuctl, processes_with, wait_for
 
 from inventories.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a page is many commands
 
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 ON_A_TERMINAL = ("--yes", "--accept-terms", "--no-wait", "--ssh-cidr", "127.0.0.1/32")
