@@ -36,7 +36,7 @@ def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], 
                 return folder.name
         return None
 
-    return process, wait_for(at_work, what="both ranks at work", deadline_s=40)
+    return process, wait_for(at_work, what="both ranks at work", deadline_s=200)
 
 
 def test_train_stops_all_ranks_and_shows_first_failed_rank(two_hosts: Gpuctl) -> None:

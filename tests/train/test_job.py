@@ -244,7 +244,7 @@ def test_rank_whose_peer_is_lost_exits_1_with_a_message(
         start(*args, RANK="0", LOCAL_RANK="0", GPUCTL_METRICS=str(metrics), **by_hand) as survivor,
         start(*args, RANK="1", LOCAL_RANK="1", **by_hand),
     ):
-        _, err = survivor.communicate(timeout=30)
+        _, err = survivor.communicate(timeout=150)
     assert survivor.returncode == 1
     assert err.startswith(said)
     last = json.loads(metrics.read_text().splitlines()[-1])
@@ -286,6 +286,6 @@ def test_signal_ends_the_job_silently(start, tmp_path):
         for job, sent in ((one, signal.SIGTERM), (other, signal.SIGINT)):
             assert any(line.startswith("epoch 2/") for line in job.stdout)
             job.send_signal(sent)
-            _, err = job.communicate(timeout=30)
+            _, err = job.communicate(timeout=150)
             assert job.returncode == -sent
             assert err == ""
