@@ -112,8 +112,8 @@ class Ours:
                 if self._told:
                     loss_sum = loss.double() * len(labels)
                     self._metrics.update(logits, labels, loss_sum)
-                    self._progress.took(len(labels), loss_sum, consumed=0)
-                    self._log.took(self._progress, loss)
+                    self._progress.add_step(len(labels), loss_sum, consumed=0)
+                    self._log.add(self._progress, loss)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             return time.perf_counter() - began
