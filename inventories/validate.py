@@ -136,7 +136,8 @@ def check_option(field: str, value: object) -> Any:  # noqa: ANN401 - a field's 
 def spec_keys() -> dict[str, str]:
     """Every key of a spec file, as `network.subnet_id` where it is nested → the field of Spec that it sets."""
     top = {key: field for key, (field, _) in _SPEC_KEYS.items()}
-    return top | {f"{_NETWORK}.{key}": field for key, (field, _) in _NETWORK_KEYS.items()}
+    nested = {f"{_NETWORK}.{key}": field for key, (field, _) in _NETWORK_KEYS.items()}
+    return top | {_SETUP: _SETUP} | nested
 
 
 def read_spec(path: Path) -> Spec:

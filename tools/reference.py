@@ -126,6 +126,7 @@ _KINDS = {
     "float": "number",
     "bool": "true or false",
     "Path": "path, from the file's folder",
+    "tuple[SetupStep, ...]": "list of shell lines, and of `fab: TASK`",
 }
 """Annotation of a field → what a person writes."""
 
