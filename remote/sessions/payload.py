@@ -52,7 +52,7 @@ def packed() -> tuple[str, bytes]:
     It is compressed as a whole, as its modules are much alike: a quarter less than each by itself.
     """
     root = Path(remote.__file__).parent
-    sources = [root / "__init__.py", *sorted(path for part in SENT for path in (root / part).glob("*.py"))]
+    sources = [root / "__init__.py", *sorted(path for part in SENT for path in (root / part).rglob("*.py"))]
     files = {f"remote/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sources}
     files["__main__.py"] = ENTRY.encode()
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]

@@ -1,23 +1,34 @@
 """What nodes, client and the built-in job agree on."""
 
 import ast
+import io
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
 from inventories.store import RunFolder
+from remote.sessions import payload
 from remote.sessions.payload import SENT
 from remote.shared import constants
 from train import constants as job
 
 REMOTE = Path(__file__).parents[2] / "remote"
-SOURCES = [path for part in SENT for path in sorted((REMOTE / part).glob("*.py"))]
+SOURCES = [path for part in SENT for path in sorted((REMOTE / part).rglob("*.py"))]
 
 
 def test_names_of_the_job_equal_those_of_the_nodes_part() -> None:
     names = {name: value for name, value in vars(job).items() if name.isupper()}
     assert {name: getattr(constants, name, None) for name in names} == names
+
+
+def test_what_is_sent_is_every_module_of_the_nodes_part() -> None:
+    data = zlib.decompress(payload.packed()[1])
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        sent = set(archive.namelist()) - {"__main__.py", "remote/__init__.py"}
+    assert sent == {path.relative_to(REMOTE.parent).as_posix() for path in SOURCES}
 
 
 def test_folders_of_a_run_have_the_same_names_here_and_on_nodes(tmp_path: Path) -> None:
@@ -29,9 +40,9 @@ def test_folders_of_a_run_have_the_same_names_here_and_on_nodes(tmp_path: Path) 
     assert [template.partition("/")[0] for template in ranks] == names[:3]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(REMOTE)))
 def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path) -> None:
-    own = {f"remote.{part}" for part in SENT}
+    own = tuple(f"remote.{part}" for part in SENT)
     for node in ast.walk(ast.parse(source.read_text(), feature_version=(3, 8))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -40,6 +51,5 @@ def test_what_is_sent_imports_only_the_standard_library_and_itself(source: Path)
             assert (
                 outside
                 or name.partition(".")[0] in sys.stdlib_module_names
-                or name.rpartition(".")[0] in own
-                or name in own
+                or f"{name}.".startswith(tuple(f"{part}." for part in own))
             )
