@@ -1,7 +1,74 @@
-"""The command line, the workflow behind it, and what people see of a run.
+"""Rent GPU machines, train on them, bring the results back, leave nothing running: the library and its command line.
 
-Importing this package costs nothing: everything heavy is imported by the command that needs it.
+    with gpuctl.up(provider="local", count=2) as cluster:
+        run = cluster.train("my.py", args=["--lr", "0.1"])
+
+Importing this package costs nothing: everything is imported when it is first used.
 """
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuctl.documents import ClusterStatus as ClusterStatus
+    from gpuctl.documents import ClusterSummary as ClusterSummary
+    from gpuctl.documents import CommandResult as CommandResult
+    from gpuctl.documents import DownResult as DownResult
+    from gpuctl.documents import LogLine as LogLine
+    from gpuctl.documents import Pulled as Pulled
+    from gpuctl.documents import Pushed as Pushed
+    from gpuctl.documents import RunInfo as RunInfo
+    from gpuctl.documents import UpPlan as UpPlan
+    from gpuctl.errors import Attention as Attention
+    from gpuctl.errors import Declined as Declined
+    from gpuctl.errors import Failed as Failed
+    from gpuctl.errors import GpuctlError as GpuctlError
+    from gpuctl.errors import Interrupted as Interrupted
+    from gpuctl.errors import Usage as Usage
+    from gpuctl.library.cluster import Cluster as Cluster
+    from gpuctl.library.functions import cluster as cluster
+    from gpuctl.library.functions import clusters as clusters
+    from gpuctl.library.functions import plan as plan
+    from gpuctl.library.functions import results as results
+    from gpuctl.library.functions import runs as runs
+    from gpuctl.library.functions import up as up
+    from gpuctl.workflow.benchmarks.bench import BenchResult as BenchResult
+    from inventories.errors import InvalidInput as InvalidInput
+    from inventories.errors import InventoryError as InventoryError
+    from inventories.errors import Locked as Locked
+    from inventories.errors import NotFound as NotFound
+    from inventories.machine import MachineInfo as MachineInfo
+    from inventories.run import Result as Result
+    from provision.errors import BadCredentials as BadCredentials
+    from provision.errors import LeftBehind as LeftBehind
+    from provision.errors import NoCapacity as NoCapacity
+    from provision.errors import ProvisionError as ProvisionError
+    from provision.errors import Quota as Quota
+    from provision.provider import Leftover as Leftover
+    from remote.errors import PreflightFailed as PreflightFailed
+    from remote.errors import RemoteError as RemoteError
+    from remote.errors import Unreachable as Unreachable
+
+LIBRARY = {
+    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs"),
+    "gpuctl.library.cluster": ("Cluster",),
+    "gpuctl.documents": (
+        "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed", "RunInfo",
+        "UpPlan",
+    ),
+    "inventories.machine": ("MachineInfo",),
+    "gpuctl.workflow.benchmarks.bench": ("BenchResult",),
+    "inventories.run": ("Result",),
+    "provision.provider": ("Leftover",),
+    "gpuctl.errors": ("Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "Usage"),
+    "inventories.errors": ("InvalidInput", "InventoryError", "Locked", "NotFound"),
+    "provision.errors": ("BadCredentials", "LeftBehind", "NoCapacity", "ProvisionError", "Quota"),
+    "remote.errors": ("PreflightFailed", "RemoteError", "Unreachable"),
+}  # fmt: skip
+"""Where the public names are, beside `version`."""
+_HOME = {name: module for module, names in LIBRARY.items() for name in names}
+__all__ = ["version", *_HOME]
 
 
 def version() -> str:
@@ -12,3 +79,41 @@ def version() -> str:
         return metadata.version("gpuctl-train")
     except metadata.PackageNotFoundError:
         return "unknown (a checkout that is not installed)"
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first used."""
+        if name not in _HOME:
+            raise AttributeError(f"module 'gpuctl' has no attribute {name!r}")
+        from importlib import import_module
+
+        _import_own_packages()
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names also before they were used, for those who complete them."""
+        return sorted({*globals(), *_HOME})
+
+
+def _import_own_packages() -> None:
+    """Import our other packages from beside this one, whatever the program's own folder holds.
+
+    Raises ImportError where a module of the program's has the name of one of them.
+    """
+    from importlib import import_module
+
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120 - pathlib is slow to import
+    sys.path.insert(0, ours)
+    try:
+        for name in ("inventories", "provision", "remote"):
+            file = getattr(import_module(name), "__file__", None)
+            if file is None or not os.path.realpath(file).startswith(os.path.join(ours, name, "")):  # noqa: PTH118
+                found = file or "a folder without __init__.py"
+                raise ImportError(
+                    f"gpuctl has a package {name}, and so has this program: {found}. Rename the program's."
+                )
+    finally:
+        sys.path.remove(ours)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gpuctl import root_help
-from gpuctl.errors import Attention, Declined
+from gpuctl.errors import Attention, Declined, GpuctlError
 from gpuctl.options import App, Options, global_options, no_such_option
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
@@ -123,17 +123,10 @@ def main(arguments: Sequence[str]) -> int:
         return _report(app, type(error).__name__, *_sentence(error), error)
 
 
-def status_of(error: BaseException) -> int | None:
-    """The exit status of one of our errors; None for everybody else's."""
-    status = getattr(error, "exit_status", None)
-    return status if isinstance(status, int) else None
-
-
 def _sentence(error: Exception) -> tuple[str, int]:
     """What to tell of an error, and its exit status."""
-    status = status_of(error)
-    if status is not None:
-        return str(error), status
+    if isinstance(error, GpuctlError):
+        return str(error), error.exit_status
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}.", 1
@@ -202,6 +195,16 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
     else:
         output.error(message)
     if app.options.json and not output.printed_document:
-        beside = error.document if isinstance(error, Attention) else {}
-        output.json({**beside, "error": {"type": kind, "message": message, "exit_status": status}})
+        told = {"type": kind, "message": message, "exit_status": status}
+        output.json({**_partly_done(error), "error": told})
     return status
+
+
+def _partly_done(error: BaseException) -> dict[str, Any]:
+    """What --json shows beside an error: what was done before it."""
+    result = error.result if isinstance(error, Attention) else None
+    if result is None:
+        return {}
+    from inventories.codec import to_json  # only those who have an error pay for it
+
+    return to_json(result)

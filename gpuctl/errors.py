@@ -1,4 +1,4 @@
-"""The errors of this package.
+"""The errors of this package; `GpuctlError` is the root of those of all packages (`inventories.errors`).
 
 GpuctlError
 ├── Usage               what was typed can't be done like that; exit status 2
@@ -6,16 +6,16 @@ GpuctlError
 │   └── JobStopped      a person stopped the job between two of its runs
 ├── Declined            a person answered a question with no; exit status 1, and told as no error
 └── Attention           partly done, and something needs a person; exit status 4
+
+KeyboardInterrupt
+└── Interrupted         a person pressed Ctrl-C, and what was going on has been ended; exit status 130
 """
 
-from collections.abc import Mapping
+from typing import ClassVar
 
+from inventories.errors import GpuctlError
 
-class GpuctlError(Exception):
-    """Base of the family. The message is one or more whole sentences that say what to do next."""
-
-    exit_status = 1
-    """What gpuctl ends with where this ends it."""
+__all__ = ["Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "JobStopped", "Usage"]
 
 
 class Usage(GpuctlError):
@@ -41,7 +41,18 @@ class Attention(GpuctlError):
 
     exit_status = 4
 
-    def __init__(self, message: str, document: Mapping[str, object] | None = None) -> None:
-        """`document`: what --json shows beside the error."""
+    def __init__(self, message: str, *, result: object = None) -> None:
+        """`result`: what would have been returned, and is the document of --json; None: it is not known."""
         super().__init__(message)
-        self.document = document or {}
+        self.result = result
+
+
+class Interrupted(KeyboardInterrupt):
+    """A person pressed Ctrl-C, and what was going on has been ended."""
+
+    exit_status: ClassVar[int] = 130
+
+    def __init__(self, message: str, *, result: object) -> None:
+        """`result`: what the function would have returned."""
+        super().__init__(message)
+        self.result = result

@@ -92,8 +92,11 @@ class Options:
 class App:
     """What a command works with: its options, its output and the store."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: Options | None = None, output: "Output | None" = None) -> None:
+        """`output`: where its output goes; None: to stdout and stderr."""
         self.options = options or Options()
+        if output is not None:
+            self.output = output
         self.cluster_named = False
         """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
 

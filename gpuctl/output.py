@@ -103,10 +103,10 @@ class Output:
         """True: `confirm` asks a person, as there is a terminal and no --yes."""
         return not self.options.yes and self.stdin.isatty() and self.stderr.isatty()
 
-    def confirm(self, question: str) -> bool:
+    def confirm(self, question: str, *, paid: bool = False) -> bool:  # noqa: ARG002 - a person is asked either way
         """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
 
-        --yes answers it. Raises Usage where there is no terminal to ask on.
+        `paid`: a yes costs money. --yes answers it. Raises Usage where there is no terminal to ask on.
         """
         if self.options.yes:
             return True

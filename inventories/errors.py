@@ -1,20 +1,27 @@
-"""The errors of this package.
+"""The root of all errors of gpuctl, and the errors of this package.
 
-InventoryError
-├── InvalidInput        what a person wrote can't be used: file, line, key, what was found, what is allowed
-├── NotFound            no such cluster or run
-├── CorruptFile         a file of ours is torn, or was changed by hand in a way we can't read
-├── NewerFormat         a file of ours was written by a newer gpuctl
-├── NoAccess            a file or folder can't be read or written: permissions, a full disk
-└── Locked              another live process works on the cluster
+GpuctlError                 siblings: gpuctl.errors, provision.errors, remote.errors
+└── InventoryError
+    ├── InvalidInput        what a person wrote can't be used: file, line, key, what was found, what is allowed
+    ├── NotFound            no such cluster or run
+    ├── CorruptFile         a file of ours is torn, or was changed by hand in a way we can't read
+    ├── NewerFormat         a file of ours was written by a newer gpuctl
+    ├── NoAccess            a file or folder can't be read or written: permissions, a full disk
+    └── Locked              another live process works on the cluster
 """
 
+from typing import ClassVar
 
-class InventoryError(Exception):
-    """Base of the family. The message is one or more whole sentences that say what to do next."""
 
-    exit_status = 1
-    """What gpuctl ends with where this ends it."""
+class GpuctlError(Exception):
+    """Root of every error of gpuctl. The message is one or more whole sentences that say what to do next."""
+
+    exit_status: ClassVar[int] = 1
+    """The command line's: 1 failed, 2 wrong usage or input, 3 no capacity or quota, 4 needs attention."""
+
+
+class InventoryError(GpuctlError):
+    """Base of the family."""
 
 
 class InvalidInput(InventoryError):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 MachineState = Literal["pending", "running", "stopped", "gone", "unknown"]
 """`gone`: it existed and does not any more. `unknown`: the provider could not be asked."""
@@ -40,19 +40,39 @@ class Machine:
     launched_at: str | None = None
     """Since when it may be billed, ISO 8601, where the provider tells it."""
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> "MachineInfo":
         """The machine as `up --json` and `status --json` show it."""
-        return {
-            "name": self.name,
-            "rank": self.rank,
-            "state": self.state,
-            "host": self.host,
-            "port": self.port,
-            "user": self.user,
-            "private_ip": self.private_ip,
-            "gpus": self.gpus,
-            "id": self.id,
-        }
+        return MachineInfo(
+            name=self.name,
+            rank=self.rank,
+            state=self.state,
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            private_ip=self.private_ip,
+            gpus=self.gpus,
+            id=self.id,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineInfo:
+    """What is shown of a machine."""
+
+    name: str
+    rank: int
+    """Node rank, 0 .. N-1."""
+    state: MachineState
+    host: str
+    """Address that this computer connects to."""
+    port: int
+    user: str
+    private_ip: str
+    """Address that the machine's peers connect to."""
+    gpus: int | None
+    """None: not known before the machine was asked."""
+    id: str
+    """The provider's own id."""
 
 
 @dataclass(frozen=True, kw_only=True)

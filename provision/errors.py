@@ -29,12 +29,11 @@ causes:
 
 from collections.abc import Sequence
 
+from inventories.errors import GpuctlError
 
-class ProvisionError(Exception):
-    """Base of the family. The message is one or more whole sentences that say what to do next."""
 
-    exit_status = 1
-    """What gpuctl ends with where this ends it."""
+class ProvisionError(GpuctlError):
+    """Base of the family."""
 
 
 class UnknownProvider(ProvisionError):

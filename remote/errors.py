@@ -27,12 +27,11 @@ RemoteError
 
 from collections.abc import Collection
 
+from inventories.errors import GpuctlError
 
-class RemoteError(Exception):
-    """Base of the family. The message is one or more whole sentences that say what to do next."""
 
-    exit_status = 1
-    """What gpuctl ends with where this ends it."""
+class RemoteError(GpuctlError):
+    """Base of the family."""
 
 
 class Unreachable(RemoteError):

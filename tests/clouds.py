@@ -11,6 +11,7 @@ from forks import Forked, Forks
 from support import Gpuctl
 
 import gpuctl.commands
+import gpuctl.library
 import gpuctl.workflow
 import inventories
 import provision
@@ -65,7 +66,7 @@ IMPORTS = (
     *(
         module.name
         for package in (
-            *(gpuctl.commands, gpuctl.workflow, gpuctl, inventories, remote),
+            *(gpuctl.commands, gpuctl.library, gpuctl.workflow, gpuctl, inventories, remote),
             *(provision, provision.cloud, provision.cloud.planning, provision.pricing, provision.local),
         )
         for module in iter_modules(package.__path__, f"{package.__name__}.")

@@ -8,6 +8,8 @@ special about it:
     <!-- not run: REASON -->    nothing of it is run
     <!-- output: REASON -->     it only shows what was said
     <!-- exit: 1 -->            the commands end with that status
+
+A page of the session `program` is one Python program: a test of its own runs its blocks of the language `python`.
 """
 
 import re
@@ -18,8 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-SESSIONS = ("empty", "cluster", "ray", "hosts", "oci")
-"""Nothing; two local hosts that other pages use, too; the same with Ray; two machines in an inventory; an account."""
+SESSIONS = ("empty", "cluster", "ray", "hosts", "oci", "program")
+"""Nothing; two local hosts that other pages use, too; the same with Ray; two machines in an inventory; an account; a
+program of the library's, which `integration/test_library.py` runs."""
 
 _FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?$')
 _NOTE = re.compile(r"^<!-- (?P<name>not run|output|exit|session): (?P<value>.+) -->$")
@@ -55,6 +58,8 @@ class Block:
     title: str | None
     notes: Mapping[str, str]
     text: str
+    program: bool
+    """It is a part of the page's program."""
 
     @property
     def runs(self) -> bool:
@@ -86,6 +91,7 @@ def session_of(page: Path) -> str:
 def blocks_of(page: Path) -> Iterator[Block]:
     """The page's blocks in their order."""
     notes: dict[str, str] = {}
+    program = session_of(page) == "program"
     lines = iter(enumerate(page.read_text().splitlines(), 1))
     for number, line in lines:
         if note := _NOTE.match(line):
@@ -102,6 +108,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
                 title=fence["title"],
                 notes=notes,
                 text="\n".join(text) + "\n",
+                program=program and fence["language"] == "python",
             )
             notes = {}
         elif line.strip():

@@ -134,7 +134,8 @@ def test_block_is_run_or_says_why_not(block: Block) -> None:
         assert commands, "a block without a command is text"
     elif commands:
         assert "output" in block.notes, "commands that are not run say so"
-    assert block.language in ("console", "text") or block.title or "not run" in block.notes
+    run = block.title or block.program
+    assert block.language in ("console", "text") or run or "not run" in block.notes
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -75,30 +75,29 @@ def command(
 
     After Ctrl-C, what was measured so far is shown.
     """
+    from gpuctl.library.options import bench_request
     from gpuctl.run_results.figures import check_picture
-    from gpuctl.scaling.measured import parse_layouts
     from gpuctl.variables import variable
     from gpuctl.workflow.benchmarks.bench import bench
-    from gpuctl.workflow.benchmarks.request import BenchRequest
     from gpuctl.workflow.training.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
     if plot is not None:
         check_picture(plot)
-    done = bench(
-        app,
-        BenchRequest(
-            layouts=parse_layouts(layouts, "--layouts") if layouts is not None else (),
-            repeats=repeats,
-            forecast=parse_layouts(forecast, "--forecast") if forecast is not None else (),
-            bandwidth_gb_s=bandwidth_gb_s,
-            device=device,
-            env=dict(variable(word) for word in env),
-            python=python,
-            words=words,
-        ),
+    request = bench_request(
+        words,
+        {
+            "layouts": () if layouts is None else layouts.split(","),
+            "repeats": repeats,
+            "forecast": () if forecast is None else forecast.split(","),
+            "bandwidth_gb_s": bandwidth_gb_s,
+            "device": device,
+            "env": dict(variable(word) for word in env),
+            "python": python,
+        },
     )
+    done = bench(app, request)
     if app.options.json:
         app.output.json(done.document())
     else:

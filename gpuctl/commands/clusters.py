@@ -22,11 +22,11 @@ def command(app: App) -> int:
     from gpuctl.tables.clusters import clusters_table
     from gpuctl.workflow.cluster.clusters import every_cluster, totals
 
-    documents = every_cluster(app)
+    found = every_cluster(app)
     if app.options.json:
-        app.output.json({"clusters": documents})
-    elif not documents:
+        app.output.json({"clusters": found})
+    elif not found:
         app.output.say("There is no cluster. Create one: gpuctl up --provider local --count 2")
     else:
-        app.output.table(clusters_table(documents, totals(documents)))
-    return 4 if any(document["problem"] for document in documents) else 0
+        app.output.table(clusters_table(found, totals(found)))
+    return 4 if any(cluster.problem for cluster in found) else 0

@@ -21,7 +21,7 @@ def command(app: App, forget: bool) -> int:
     """
     from gpuctl.workflow.cluster.down import down
 
-    document = down(app, forget=forget)
+    done = down(app, forget=forget)
     if app.options.json:
-        app.output.json(document)
-    return 4 if document["leftovers"] else 0
+        app.output.json(done)
+    return 4 if done.leftovers else 0

@@ -1,9 +1,18 @@
 """`gpuctl exec`: a command on every node, or on one."""
 
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from gpuctl import completions
 from gpuctl.options import TAIL, App, common_options, json_note
+from gpuctl.text import clean
+
+if TYPE_CHECKING:
+    from gpuctl.documents import CommandResult
+    from gpuctl.output import Output
 
 
 @click.command(context_settings=TAIL)
@@ -21,11 +30,52 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
 
     The exit status is 0 if it was 0 on every node, else 1.
     """
-    from gpuctl.workflow.machines.access import execute
+    from gpuctl.workflow.machines.access import chosen, execute
 
     if note := json_note(app, "exec -- ", "command", words):
         app.output.say(note)
-    outcomes = execute(app, words, rank)
+    several = len(chosen(app, rank)) > 1
+    show = None if app.options.json else _Lines(app.output, several=several)
+    results = execute(app, words, rank, show)
+    for result in results:
+        if result.error is not None:
+            app.output.error(result.error)
     if app.options.json:
-        app.output.json({"nodes": outcomes})
-    return 0 if all(outcome["exit_code"] == 0 for outcome in outcomes) else 1
+        app.output.json({"nodes": [_document(result) for result in results]})
+    return 0 if all(result.exit_code == 0 for result in results) else 1
+
+
+def _document(result: "CommandResult") -> dict[str, Any]:
+    """A node of `exec --json`; it has an `error` where it could not be asked."""
+    from inventories.codec import to_json
+
+    document = to_json(result)
+    if result.error is None:
+        del document["error"]
+    return document
+
+
+class _Lines:
+    """Prints each node's lines as they come, behind its name where there are several."""
+
+    def __init__(self, output: "Output", *, several: bool) -> None:
+        self._output = output
+        self._several = several
+        self._lock = Lock()
+
+    def line(self, node: str, stream: str, line: bytes) -> None:
+        """Print a line."""
+        text = line.decode(errors="replace").rstrip("\r")
+        # What goes into a file or another program is a result, and kept as it is.
+        if stream == "stderr" or self._output.stdout.isatty():
+            text = clean(text, sys.maxsize)
+        with self._lock:
+            (self._output.text if stream == "stdout" else self._output.say)(self._prefix(node) + text)
+
+    def ended(self, result: "CommandResult") -> None:
+        """Print the exit status where it is not 0."""
+        if result.exit_code != 0:
+            self._output.say(f"{self._prefix(result.node)}exit status {result.exit_code}")
+
+    def _prefix(self, node: str) -> str:
+        return f"{node}: " if self._several else ""

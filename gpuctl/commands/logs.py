@@ -1,9 +1,16 @@
 """`gpuctl logs`: a run's logs, or follow them."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gpuctl import completions
 from gpuctl.options import App, common_options
+from gpuctl.text import clean
+
+if TYPE_CHECKING:
+    from gpuctl.documents import LogLine
+    from inventories.run import Result
 
 
 @click.command()
@@ -20,6 +27,37 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
 
     With -f the exit status is the run's: 0 if it succeeded, 1 if not.
     """
-    from gpuctl.workflow.training.logs import logs
+    from gpuctl.workflow.training.logs import ranks_of, read_logs, text_of
+    from gpuctl.workflow.training.runs import latest
 
-    return logs(app, run, follow=follow, rank=rank)
+    folder = latest(app, run)
+    ranks = ranks_of(folder.load_run(), rank)
+
+    def show(line: "LogLine") -> None:
+        text = clean(line.text, limit=len(line.text) + 1)
+        app.output.text(f"[rank {line.rank}] {text}" if len(ranks) > 1 else text)
+
+    try:
+        read = (lambda _: None) if app.options.json else show
+        result = read_logs(app, folder, read, follow=follow, ranks=ranks)
+    except KeyboardInterrupt:
+        if app.options.json:
+            raise
+        app.output.say(f"run {folder.id} continues; gpuctl stop {folder.id} stops it")
+        return 130
+    if app.options.json:
+        texts = [{"rank": number, "log": text_of(folder, number)} for number in ranks]
+        app.output.json({"run": folder.id, "status": result.status, "ranks": texts})
+    elif follow:
+        _tell_the_end(app, result)
+    return 1 if follow and result.status != "succeeded" else 0
+
+
+def _tell_the_end(app: App, result: "Result") -> None:
+    """How the run that was followed ended, and what failed first."""
+    error = result.first_error
+    if error is not None:
+        from gpuctl.run_results.failures import failed_first
+
+        app.output.say(f"{failed_first(error)}: {clean(error.message)}")
+    app.output.say(f"run {result.run}  {result.status}")

@@ -24,8 +24,8 @@ def command(app: App, rank: str | None, source: str, destination: Path) -> None:
     A relative SOURCE is one in the node's home.
     Only plain files are copied; links, pipes and devices are left out and named. Existing files are replaced.
     """
-    from gpuctl.workflow.machines.access import pull
+    from gpuctl.library.cluster import Cluster
 
-    nodes = pull(app, source, destination, rank)
+    nodes = Cluster(app).pull(source, destination, rank=rank)
     if app.options.json:
         app.output.json({"nodes": nodes})

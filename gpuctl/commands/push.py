@@ -24,8 +24,8 @@ def command(app: App, rank: str | None, source: Path, destination: str) -> None:
     A relative DESTINATION is one in the node's home. All of a folder is copied, also what git ignores, but no
     credentials (.ssh, .aws, …). Only changed files are copied; nothing is removed on the node.
     """
-    from gpuctl.workflow.machines.access import push
+    from gpuctl.library.cluster import Cluster
 
-    nodes = push(app, source, destination, rank)
+    nodes = Cluster(app).push(source, destination, rank=rank)
     if app.options.json:
         app.output.json({"nodes": nodes})

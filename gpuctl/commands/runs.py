@@ -13,10 +13,10 @@ def command(app: App, every: bool) -> None:
     from gpuctl.tables.lists import runs_table
     from gpuctl.workflow.training.runs import overview
 
-    rows = overview(app, None if every and not app.cluster_named else app.options.cluster)
+    runs = overview(app, None if every and not app.cluster_named else app.options.cluster)
     if app.options.json:
-        app.output.json({"runs": rows})
-    elif not rows:
+        app.output.json({"runs": runs})
+    elif not runs:
         app.output.say("There are no runs yet. Start one: gpuctl train")
     else:
-        app.output.table(runs_table(rows))
+        app.output.table(runs_table(runs))

@@ -15,22 +15,25 @@ def command(app: App, every: bool) -> int:
     replaces it. For rented machines without a time limit it shows the cost of a day. `gpuctl clusters` has one
     line for each cluster.
     """
+    from gpuctl.documents import ClusterStatus, ClusterSummary
     from gpuctl.tables.lists import machines_table
 
+    found: list[ClusterStatus] | list[ClusterSummary]
     if every:
         from gpuctl.workflow.cluster.clusters import every_cluster
 
-        documents = every_cluster(app)
+        found = summaries = every_cluster(app)
+        problem = any(cluster.problem for cluster in summaries)
     else:
-        from gpuctl.workflow.cluster.status import status_of
+        from gpuctl.library.cluster import Cluster
 
-        documents = [status_of(app, app.store.cluster(app.options.cluster))]
+        found, problem = [Cluster(app).status()], False
     if app.options.json:
-        app.output.json({"clusters": documents} if every else documents[0])
-    elif not documents:
+        app.output.json({"clusters": found} if every else found[0])
+    elif not found:
         app.output.say("There is no cluster. Create one: gpuctl up --provider local --count 2")
     else:
-        for document in documents:
-            if document["machines"] is not None:
-                app.output.table(machines_table(document))
-    return 4 if any(document.get("problem") for document in documents) else 0
+        for cluster in found:
+            if cluster.machines is not None:
+                app.output.table(machines_table(cluster))
+    return 4 if problem else 0

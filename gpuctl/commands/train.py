@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuctl import completions
-from gpuctl.errors import Usage
+from gpuctl.errors import Interrupted
 from gpuctl.options import (
     TAIL,
     App,
@@ -23,7 +23,6 @@ from gpuctl.variables import variable
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.job import Job
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -148,31 +147,33 @@ def command(
 
     Ctrl-C stops the run on every node. A second Ctrl-C does not wait for its end.
     """
-    from gpuctl.workflow.training.request import TrainRequest, built_in_help, check_device
+    from gpuctl.library.options import train_request
+    from gpuctl.library.training import train
+    from gpuctl.workflow.training.request import built_in_help
+    from inventories.run import Result
 
-    min_nodes, max_nodes = _nnodes(nnodes)
-    request = TrainRequest(
-        launcher=mode,
-        nnodes=max_nodes,
-        min_nodes=min_nodes,
-        nproc_per_node=_nproc(nproc_per_node),
-        detach=detach,
-        device=device,
-        env=dict(variable(word) for word in env),
-        python=python,
-        pip=pip,
-        requirements=requirements,
-        wheels=wheels,
-        skip_preflight=skip_preflight,
-        module=module,
-        words=words,
-        resume=resume,
-        resume_from=resume_from,
-        max_restarts=max_restarts,
+    request = train_request(
+        words,
+        {
+            "mode": mode,
+            "nnodes": nnodes,
+            "nproc_per_node": nproc_per_node,  # type: ignore[typeddict-item] # it is checked there
+            "detach": detach,
+            "device": device,
+            "env": dict(variable(word) for word in env),
+            "python": python,
+            "pip": pip,
+            "requirements": requirements,
+            "wheels": wheels,
+            "skip_preflight": skip_preflight,
+            "module": module,
+            "resume": resume,
+            "resume_from": resume_from,
+            "max_restarts": max_restarts,
+        },
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    check_device(request)
     taken = OURS & set(words if module else words[1:])
     before = "train " if module is None else f"train -m {module} "
     if dry_run is None and not request.built_in:
@@ -194,16 +195,19 @@ def command(
         if app.options.json:
             app.output.json(document)
         return 0
-    from gpuctl.workflow.training.train import train
+    interrupted = False
+    try:
+        result = train(app, request)
+    except Interrupted as error:
+        assert isinstance(error.result, Result)
+        result, interrupted = error.result, True
+    return _report(app, result, interrupted=interrupted)
 
-    return _report(app, train(app, request))
 
-
-def _report(app: App, job: "Job") -> int:
+def _report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show what came of a job, and return the command's exit status."""
     from gpuctl.workflow.job import WRONG_OPTIONS
 
-    result, interrupted = job.result, job.interrupted
     if app.options.json:
         app.output.json(result)
     elif result.status == "running":
@@ -239,25 +243,3 @@ def left_behind(run: str, *, interrupted: bool) -> str:
             f"still runs, `gpuctl stop {run}` ends it"
         )
     return f"run {run} continues; gpuctl logs -f {run} follows it"
-
-
-def _nnodes(text: str | None) -> tuple[int | None, int | None]:
-    """Of `--nnodes`: the fewest, None where it is not elastic, and the most."""
-    if text is None:
-        return None, None
-    least, colon, most = text.rpartition(":")
-    if not most.isdecimal() or (colon and not least.isdecimal()):
-        raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
-    if int(most) < 1:
-        raise Usage(f"--nnodes {text} is not possible: it must be at least 1.")
-    if colon and not 1 <= int(least) <= int(most):
-        raise Usage(f"--nnodes {text} is not possible: MIN must be at least 1, and MAX at least MIN.")
-    return int(least) if colon else None, int(most)
-
-
-def _nproc(text: str | None) -> int | Literal["auto"] | None:
-    if text is None or text == "auto":
-        return None if text is None else "auto"
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
-        raise Usage(f"--nproc-per-node {text} is not possible: give auto, or a number from 1 to 1024.")
-    return int(text)

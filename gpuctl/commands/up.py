@@ -1,12 +1,15 @@
 """`gpuctl up`: create the cluster's machines and prepare them."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuctl import completions
 from gpuctl.options import App, common_options
+
+if TYPE_CHECKING:
+    from gpuctl.library.options import UpRequest
 
 
 @click.command()
@@ -113,40 +116,50 @@ def command(
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
     Options marked (clouds) work with oci and aws only.
     """
-    from gpuctl.errors import Usage
-    from gpuctl.workflow.cluster import up
-    from inventories.spec import Spec
-    from inventories.validate import (
-        check_max_cost_usd,
-        check_option,
-        check_ttl_s,
-        parse_duration_s,
-        read_spec,
-    )
-    from remote.transport.host_keys import USER_FILES
+    from gpuctl.library import functions
+    from gpuctl.library.options import up_request
 
-    spec = read_spec(file) if file is not None else Spec()
-    given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
-    if ttl is not None:
-        given["ttl_s"] = check_ttl_s(ttl)
-    if max_cost is not None:
-        given["max_cost_usd"] = check_max_cost_usd(max_cost)
-    if file is None or _names_a_cluster(click.get_current_context()):
-        given["cluster"] = app.options.cluster
-    if spot:
-        given["spot"] = True
-    if accept_terms:
-        given["accept_terms"] = True
-    if no_public_ip:
-        given["public_ip"] = False
-    spec = replace(spec, **given)
-    keys = up.HostKeys(files=(known_hosts,) if known_hosts else USER_FILES, accept_new=accept_new_host_keys)
-    if no_wait and boot_timeout is not None:
-        raise Usage("--no-wait does not wait for machines to boot: leave out --boot-timeout, or --no-wait.")
-    boot_timeout_s = None if boot_timeout is None else parse_duration_s(boot_timeout)
-    document = up.up(app, spec, keys, dry_run=dry_run, wait=not no_wait, boot_timeout_s=boot_timeout_s)
+    named = file is None or _names_a_cluster(click.get_current_context())
+    request = up_request(
+        app.options.cluster if named else None,
+        {
+            **asked,  # type: ignore[typeddict-item] # click's options have the names of UpOptions
+            "file": file,
+            "ttl": ttl,
+            "max_cost": max_cost,
+            "known_hosts": known_hosts,
+            "accept_new_host_keys": accept_new_host_keys,
+            "boot_timeout": boot_timeout,
+            "wait": not no_wait,
+            "spot": spot,
+            "accept_terms": accept_terms,
+            "public_ip": not no_public_ip,
+        },
+    )
+    if dry_run:
+        _show_plan(app, request)
+        return
+    document = functions.create(app, request)
     if app.options.json:
         app.output.json(document)
+
+
+def _show_plan(app: App, request: "UpRequest") -> None:
+    """Show exactly what would be done."""
+    from gpuctl.workflow.cluster import up_plan
+    from gpuctl.workflow.cluster.up import plan
+
+    planned, setup, unasked = plan(app, request.spec, boot_timeout_s=request.boot_timeout_s)
+    if unasked:
+        app.output.say(f"{unasked} So this is what would be made where nothing of gpuctl is yet.")
+    if app.options.json:
+        for note in planned.notes:
+            app.output.say(f"note: {note}")
+        app.output.json(up_plan.document(planned, setup, asked=not unasked))
+        return
+    app.output.table(up_plan.drawn(planned, setup))
+    if app.options.verbose:
+        app.output.text(up_plan.requests_text(planned))
 
 
 def _names_a_cluster(context: click.Context | None) -> bool:

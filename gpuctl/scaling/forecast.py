@@ -20,7 +20,6 @@ A cost is only told for nodes like the measured ones, and so not for more proces
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuctl.scaling.buckets import buckets_of
 from gpuctl.scaling.links import Bandwidth, Network, rounds
@@ -205,30 +204,60 @@ class Outlook:
         speed = self.forecast.samples_per_s
         return Range(fast=speed.fast / unit, slow=speed.slow / unit)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> "BenchForecast":
         """The element of the document of `bench --json`."""
         found, link = self.forecast, self.forecast.bandwidth if self.forecast else None
-        return {
-            "layout": self.layout.name,
-            "nnodes": self.layout.nodes,
-            "nproc_per_node": self.layout.nproc,
-            "world_size": self.layout.world_size,
-            "from": self.base.layout.name,
-            "steps": found.steps if found else None,
-            "bandwidth_gb_s": link.gb_s if link else None,
-            "bandwidth_source": link.source if link else None,
-            "buckets": found.buckets if found else None,
-            "latency_ms": found.latency_ms if found else None,
-            "communication_ms": found.communication_ms if found else None,
-            "step_ms": self.step_ms,
-            "epoch_s": self.epoch_s,
-            "samples_per_s": self.samples_per_s,
-            "speed_up": self.speed_up,
-            "efficiency": self.efficiency,
-            "epoch_usd": self.epoch_usd,
-            "measured_epoch_s": self.measured.epoch_s if self.measured else None,
-            "why": self.why,
-        }
+        return BenchForecast(
+            layout=self.layout.name,
+            nnodes=self.layout.nodes,
+            nproc_per_node=self.layout.nproc,
+            world_size=self.layout.world_size,
+            from_=self.base.layout.name,
+            steps=found.steps if found else None,
+            bandwidth_gb_s=link.gb_s if link else None,
+            bandwidth_source=link.source if link else None,
+            buckets=found.buckets if found else None,
+            latency_ms=found.latency_ms if found else None,
+            communication_ms=found.communication_ms if found else None,
+            step_ms=self.step_ms,
+            epoch_s=self.epoch_s,
+            samples_per_s=self.samples_per_s,
+            speed_up=self.speed_up,
+            efficiency=self.efficiency,
+            epoch_usd=self.epoch_usd,
+            measured_epoch_s=self.measured.epoch_s if self.measured else None,
+            why=self.why,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchForecast:
+    """What is forecast of a layout."""
+
+    layout: str
+    nnodes: int
+    nproc_per_node: int
+    world_size: int
+    from_: str
+    """The measured layout that it starts from; `from` in JSON."""
+    steps: int | None
+    """Of an epoch."""
+    bandwidth_gb_s: float | None
+    bandwidth_source: str | None
+    buckets: int | None
+    latency_ms: float | None
+    communication_ms: Range | None
+    step_ms: Range | None
+    epoch_s: Range | None
+    samples_per_s: Range | None
+    speed_up: Range | None
+    """Over the first measured layout."""
+    efficiency: Range | None
+    epoch_usd: Range | None
+    measured_epoch_s: float | None
+    """Where the layout was measured, too."""
+    why: str | None
+    """Why there is no forecast, or no price."""
 
 
 def outlook(

@@ -8,7 +8,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from gpuctl.errors import Usage
 from gpuctl.run_results import metrics as told
@@ -236,28 +236,56 @@ class Measured:
         """The speed-up, a rank."""
         return self.speed_up(base) * base.layout.world_size / self.layout.world_size
 
-    def document(self, base: "Measured", *, compared: bool = True) -> dict[str, Any]:
+    def document(self, base: "Measured", *, compared: bool = True) -> "BenchLayout":
         """The layout's element of the document of `bench --json`; `base`: the first layout.
 
         `compared`: whether the two can be compared: else the figures of it are null.
         """
-        return {
-            "layout": self.layout.name,
-            "nnodes": self.layout.nodes,
-            "nproc_per_node": self.layout.nproc,
-            "world_size": self.layout.world_size,
-            "batch_size": self.job.batch_size,
-            "runs": [one.run for one in self.repetitions],
-            "epoch_s": self.epochs_s,
-            "epoch_s_median": self.epoch_s,
-            "samples_per_s": self.samples_per_s,
-            "speed_up": self.speed_up(base) if compared else None,
-            "efficiency": self.efficiency(base) if compared else None,
-            "step_ms": self.step_ms,
-            "share": self.share,
-            "hourly_usd": self.hourly_usd,
-            "epoch_usd": self.epoch_usd,
-        }
+        return BenchLayout(
+            layout=self.layout.name,
+            nnodes=self.layout.nodes,
+            nproc_per_node=self.layout.nproc,
+            world_size=self.layout.world_size,
+            batch_size=self.job.batch_size,
+            runs=tuple(one.run for one in self.repetitions),
+            epoch_s=self.epochs_s,
+            epoch_s_median=self.epoch_s,
+            samples_per_s=self.samples_per_s,
+            speed_up=self.speed_up(base) if compared else None,
+            efficiency=self.efficiency(base) if compared else None,
+            step_ms=self.step_ms,
+            share=self.share,
+            hourly_usd=self.hourly_usd,
+            epoch_usd=self.epoch_usd,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLayout:
+    """What was measured on a layout."""
+
+    layout: str
+    """`2x4`: two nodes with four processes each."""
+    nnodes: int
+    nproc_per_node: int
+    world_size: int
+    batch_size: int | None
+    """Of a rank."""
+    runs: tuple[str, ...]
+    epoch_s: tuple[float, ...]
+    """Of each repetition."""
+    epoch_s_median: float
+    samples_per_s: float
+    """Of all ranks together, the median."""
+    speed_up: float | None
+    """Over the first layout. None: the two can't be compared."""
+    efficiency: float | None
+    """The speed-up, a rank."""
+    step_ms: StepMs
+    share: Share
+    hourly_usd: float | None
+    """Of the machines that took part."""
+    epoch_usd: float | None
 
 
 def same_batch(measured: Iterable[Measured]) -> bool:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
+from gpuctl.documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.run_results.result import args_of, job_of
 from gpuctl.run_results.run_facts import (
     METRIC_NAME_WIDTH,
@@ -23,6 +24,7 @@ from gpuctl.run_results.run_facts import (
 )
 from gpuctl.tables.layout import Fitted, table_of
 from gpuctl.tables.run import STATUS_STYLES, run_table
+from inventories.machine import MachineInfo
 from inventories.run import Result
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
@@ -143,24 +145,21 @@ COMPARED: tuple[Row, ...] = (
 """The rows of every table side by side."""
 
 
-def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
-    """The list of runs: the elements of the document of `runs --json`. Columns that say nothing are left out.
-
-    An element may have the script's `args`.
-    """
-    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
-        "run": lambda row: row["run"],
-        "status": lambda row: Text(row["status"], STATUS_STYLES.get(row["status"], "yellow")),
-        "ranks": lambda row: str(row["world_size"] or text.UNKNOWN),
-        "began": lambda row: text.age(row["started_at"] or "", now),
-        "took": lambda row: text.duration(row["seconds"]),
+def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> RenderableType:
+    """The list of runs. Columns that say nothing are left out."""
+    columns: dict[str, Callable[[RunInfo], str | Text]] = {
+        "run": lambda row: row.run,
+        "status": lambda row: Text(row.status, STATUS_STYLES.get(row.status, "yellow")),
+        "ranks": lambda row: str(row.world_size or text.UNKNOWN),
+        "began": lambda row: text.age(row.started_at or "", now),
+        "took": lambda row: text.duration(row.seconds),
     }
-    if any(row["accuracy"] is not None for row in rows):
-        columns["accuracy"] = lambda row: text.percent(row["accuracy"])
-    if any(row["cost_usd"] for row in rows):
-        columns["cost"] = lambda row: text.dollars(row["cost_usd"])
+    if any(row.accuracy is not None for row in rows):
+        columns["accuracy"] = lambda row: text.percent(row.accuracy)
+    if any(row.cost_usd for row in rows):
+        columns["cost"] = lambda row: text.dollars(row.cost_usd)
     columns["script"] = lambda row: text.shorten(
-        text.command(row["script"] or text.UNKNOWN, row.get("args") or ()), ARGS_SHOWN
+        text.command(row.script or text.UNKNOWN, row.args), ARGS_SHOWN
     )
     return Fitted(
         columns,
@@ -171,17 +170,17 @@ def runs_table(rows: Sequence[Mapping[str, Any]], now: datetime | None = None) -
     )
 
 
-def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
-    """A cluster, the document of `up --json` or `status --json`: price and age, machines, unfinished runs.
+def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
+    """A cluster: price and age, machines, unfinished runs.
 
     The private addresses are left out where they are the public ones.
     """
-    machines = cluster["machines"]
-    price = text.dollars(cluster["hourly_usd"])
-    ended = bool(machines) and all(machine["state"] == "gone" for machine in machines)
+    machines = cluster.machines or ()
+    price = text.dollars(cluster.hourly_usd)
+    ended = bool(machines) and all(machine.state == "gone" for machine in machines)
     about = [
-        cluster["provider"],
-        cluster["region"] or "",
+        cluster.provider,
+        cluster.region or "",
         text.plural(len(machines), "machine"),
         ""
         if ended
@@ -190,21 +189,21 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         else price
         if price == "free"
         else f"{price} an hour",
-        f"{text.spent(cluster['cost_usd'])} so far" if cluster.get("cost_usd") else "",
-        f"up {text.duration(cluster['age_s'])}" if "age_s" in cluster else "",
-        f"ends at {cluster['expires_at']}" if cluster.get("expires_at") else "",
+        f"{text.spent(cluster.cost_usd)} so far" if cluster.cost_usd else "",
+        f"up {text.duration(cluster.age_s)}" if cluster.age_s is not None else "",
+        f"ends at {cluster.expires_at}" if cluster.expires_at else "",
     ]
-    head = Text.assemble((cluster["cluster"], "bold"), "  ", " · ".join(part for part in about if part))
-    columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
-        "rank": lambda machine: str(machine["rank"]),
-        "name": lambda machine: machine["name"],
-        "state": lambda machine: Text(machine["state"], STATE_STYLES[machine["state"]]),
-        "address": lambda machine: f"{machine['user']}@{machine['host']}:{machine['port']}",
-        "private": lambda machine: machine["private_ip"],
-        "gpus": lambda machine: text.UNKNOWN if machine["gpus"] is None else str(machine["gpus"]),
-        "id": lambda machine: machine["id"],
+    head = Text.assemble((cluster.cluster, "bold"), "  ", " · ".join(part for part in about if part))
+    columns: dict[str, Callable[[MachineInfo], str | Text]] = {
+        "rank": lambda machine: str(machine.rank),
+        "name": lambda machine: machine.name,
+        "state": lambda machine: Text(machine.state, STATE_STYLES[machine.state]),
+        "address": lambda machine: f"{machine.user}@{machine.host}:{machine.port}",
+        "private": lambda machine: machine.private_ip,
+        "gpus": lambda machine: text.UNKNOWN if machine.gpus is None else str(machine.gpus),
+        "id": lambda machine: machine.id,
     }
-    if all(machine["private_ip"] == machine["host"] for machine in machines):
+    if all(machine.private_ip == machine.host for machine in machines):
         del columns["private"]
     table = Fitted(
         columns,
@@ -213,22 +212,21 @@ def machines_table(cluster: Mapping[str, Any]) -> RenderableType:
         folded=("id",),
         least=("private", "id", "gpus", "address"),
     )
-    unheard = cluster.get("unheard") or {}
     notes = [Text(_endless_note(cluster), "yellow")] * _is_endless(cluster)
-    notes += [unfinished_note(run, unheard.get(run) or ()) for run in cluster.get("runs") or ()]
+    notes += [unfinished_note(run, cluster.unheard.get(run) or ()) for run in cluster.runs]
     return Group(head, "", table, *notes)
 
 
-def _is_endless(cluster: Mapping[str, Any]) -> bool:
+def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
     """Whether machines of it are billed and nothing ends them; False where that is not known."""
-    if cluster.get("problem"):
+    if isinstance(cluster, ClusterSummary) and cluster.problem:
         return False
-    billed = cluster["hourly_usd"] != 0 and any(m["state"] != "gone" for m in cluster["machines"])
-    return billed and "expires_at" in cluster and cluster["expires_at"] is None
+    billed = cluster.hourly_usd != 0 and any(machine.state != "gone" for machine in cluster.machines or ())
+    return billed and cluster.expires_at is None
 
 
-def _endless_note(cluster: Mapping[str, Any]) -> str:
-    hourly_usd = cluster["hourly_usd"]
+def _endless_note(cluster: ClusterStatus | ClusterSummary) -> str:
+    hourly_usd = cluster.hourly_usd
     return text.nothing_ends(None if hourly_usd is None else hourly_usd * 24, " (gpuctl down ends them)")
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Literal
 
 from inventories.ended import Ended, Reason
@@ -112,6 +112,7 @@ class Watch:
         self.interrupts = 0
         """How often a person pressed Ctrl-C, also after the run had ended."""
         self._interrupts_handled = 0
+        self._closed = False
 
     def go(
         self,
@@ -119,23 +120,27 @@ class Watch:
         launches: Mapping[str, dict[str, Any]] | None = None,
         wait: bool = True,
         on_started: Callable[[], None] | None = None,
+        left: Event | None = None,
     ) -> None:
         """Follow all nodes until the run is over (`wait`), or bring what there is now.
 
-        With `launches`, each node's launcher is started first. Raises what broke in a follower's thread.
+        With `launches`, each node's launcher is started first. Once `left` is set, nobody waits any more. Raises what
+        broke in a follower's thread.
         """
         for name in self._parts:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
         try:
-            self._wait(on_started)
+            self._wait(on_started, left or Event())
         finally:
             for mirror in self._mirrors.values():
                 mirror.close()
         self.ended_s = self.ended_s or time.monotonic()
 
-    def _wait(self, on_started: Callable[[], None] | None) -> None:
+    def _wait(self, on_started: Callable[[], None] | None, left: Event) -> None:
         while self._open or self._stopping.busy:
+            if left.is_set():
+                return
             try:
                 event = self._events.get(timeout=0.2)
             except Empty:
@@ -146,7 +151,8 @@ class Watch:
                 on_started()
 
     def close(self) -> None:
-        """Close the connections that were opened here."""
+        """Close the connections that were opened here, and follow no longer what is still being followed."""
+        self._closed = True
         for name in set(self._nodes) - self._given:
             self._nodes[name].close()
 
@@ -260,6 +266,8 @@ class Watch:
                     self._follow_once(name, launch if name not in self.started_s else None, wait)
                     return
                 except ConnectionLost as error:
+                    if self._closed:
+                        return
                     self._give_up_if_silent(name, error)
                     self._observer.node(name, "connection lost, reconnecting")
                     self._reconnect(name, error)

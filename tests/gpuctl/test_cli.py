@@ -15,8 +15,10 @@ import pytest
 
 from gpuctl import cli, errors, root_help
 from gpuctl.commands.train import left_behind
+from gpuctl.documents import UpResult
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
 from gpuctl.workflow.training.request import check_built_in
+from inventories.codec import plain
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
 from remote.errors import PreflightFailed, ScriptNotFound, ScriptNotSynced
@@ -264,16 +266,16 @@ def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
 
 
 @pytest.mark.parametrize("package", ["gpuctl", "provision", "remote", "inventories"])
-def test_every_error_of_a_package_has_one_root_and_an_exit_status(package: str) -> None:
+def test_every_error_of_a_package_has_the_one_root_and_an_exit_status(package: str) -> None:
     module = importlib.import_module(f"{package}.errors")
     family = [
         kind
         for kind in vars(module).values()
-        if isinstance(kind, type) and kind.__module__ == module.__name__
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and kind is not errors.Interrupted
     ]
-    (root,) = [kind for kind in family if kind.__bases__ == (Exception,)]
-    assert all(issubclass(kind, root) for kind in family)
+    assert all(issubclass(kind, errors.GpuctlError) for kind in family)
     assert {kind("why").exit_status for kind in family} <= {1, 2, 3, 4}
+    assert errors.Interrupted.exit_status == cli.INTERRUPTED
 
 
 def test_unexpected_exception_is_reported_as_bug(
@@ -448,6 +450,18 @@ def test_error_after_json_document_adds_no_second_document(
     out, err = capsys.readouterr()
     assert json.loads(out) == {"leftovers": 1}
     assert err == "error: Something is left.\n"
+
+
+def test_result_of_what_is_partly_done_is_the_document_beside_the_error(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = UpResult(cluster="c", provider="local", region=None, machines=(), hourly_usd=0.0, seconds=1.0)
+    register(raising(errors.Attention("Something is left.", result=done)))
+    assert cli.main(["probe", "--json"]) == 4
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("error") == {"type": "Attention", "message": "Something is left.", "exit_status": 4}
+    assert document == plain(done)
+    assert "setup" not in document, "it has none"
 
 
 def test_help_of_every_command_lists_global_options(

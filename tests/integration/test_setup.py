@@ -90,6 +90,7 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
 def test_setup_that_fails_is_told_with_its_output_and_tried_again(gpuctl: Gpuctl) -> None:
     failed = gpuctl(*ask(gpuctl, f"'{LINE}'", f"'{FAILS}'", "echo never >> ran.txt"), "--json")
     assert failed.status == 4
+    assert (failed.json["cluster"], len(failed.json["machines"])) == ("default", 2)
     fine, bad = failed.json["setup"]
     assert (fine["node"], fine["status"]) == ("default-0", "done")
     assert (bad["node"], bad["status"], bad["line"]) == ("default-1", "failed", FAILS)

@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pytest
@@ -207,3 +207,20 @@ def test_codec_reads_and_checks_paths_and_booleans():
         codec.from_json(Kinds, codec.to_json(kinds) | {"flag": 1}, "f")
     with pytest.raises(CorruptFile, match="'path' should be a path, but is null"):
         codec.from_json(Kinds, codec.to_json(kinds) | {"path": None}, "f")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """Fields whose keys are not just their names."""
+
+    from_: int = 1
+    other: int = field(default=2, metadata=codec.key("second"))
+    absent: int | None = field(default=None, metadata=codec.OMITTED)
+    empty: int | None = None
+
+
+def test_keys_of_fields_may_have_other_names_and_may_be_omitted():
+    assert codec.to_json(Named()) == {"from": 1, "second": 2, "empty": None}
+    assert codec.to_json(Named(absent=3)) == {"from": 1, "second": 2, "absent": 3, "empty": None}
+    for one in (Named(), Named(absent=3)):
+        assert codec.from_json(Named, codec.to_json(one), "file") == one

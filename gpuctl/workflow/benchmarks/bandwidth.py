@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.training.collect import conclude
-from gpuctl.workflow.training.launch import interrupts_go_to, plan_run
+from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import send_code
 from gpuctl.workflow.training.request import VISIBLE, TrainRequest
 from inventories.machine import Inventory
@@ -112,7 +113,7 @@ def _run(
     limit.start()
     folder.save_run(run)
     try:
-        with interrupts_go_to(watch):
+        with on_interrupt(watch.interrupt):
             watch.go(launches=launches)
     finally:
         limit.cancel()

@@ -4,14 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.scaling.bottleneck import bottleneck, comparable, disturbed, doubts
 from gpuctl.scaling.buckets import buckets_of
-from gpuctl.scaling.forecast import Outlook, outlook
+from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
 from gpuctl.scaling.links import Line, network_of, nominal_gb_s
-from gpuctl.scaling.measured import Measured, default_layouts, same_batch
+from gpuctl.scaling.measured import BenchLayout, Measured, default_layouts, same_batch
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks import bandwidth
@@ -54,29 +54,63 @@ class Bench:
     """Of all machines that took part."""
     total_s: float
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> "BenchResult":
         """The document of `bench --json`."""
         first, found = self.measured[0], bottleneck(self.measured)
         sound = comparable(self.measured)
-        return {
-            "cluster": self.cluster,
-            "script": "built-in",
-            "args": self.words,
-            "status": self.status,
-            "failure": self.failure,
-            "model": first.job.model,
-            "dataset": first.job.dataset,
-            "batch_size": first.job.batch_size if same_batch(self.measured) else None,
-            "gradient_bytes": first.job.gradient_bytes,
-            "layouts": [one.document(first, compared=one in sound) for one in self.measured],
-            "forecast": [one.document() for one in self.outlooks],
-            "bottleneck": found.kind if found else None,
-            "advice": f"{found.sentence} {found.advice}" if found else None,
-            "doubts": doubts(self.measured),
-            "allreduce": self.allreduce,
-            "seconds": {"total": round(self.total_s, 3)},
-            "cost_usd": None if self.hourly_usd is None else self.hourly_usd * self.total_s / 3600,
-        }
+        return BenchResult(
+            cluster=self.cluster,
+            script="built-in",
+            args=self.words,
+            status=self.status,
+            failure=self.failure,
+            model=first.job.model,
+            dataset=first.job.dataset,
+            batch_size=first.job.batch_size if same_batch(self.measured) else None,
+            gradient_bytes=first.job.gradient_bytes,
+            layouts=tuple(one.document(first, compared=one in sound) for one in self.measured),
+            forecast=tuple(one.document() for one in self.outlooks),
+            bottleneck=found.kind if found else None,
+            advice=f"{found.sentence} {found.advice}" if found else None,
+            doubts=tuple(doubts(self.measured)),
+            allreduce=self.allreduce,
+            seconds=BenchSeconds(total=round(self.total_s, 3)),
+            cost_usd=None if self.hourly_usd is None else self.hourly_usd * self.total_s / 3600,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSeconds:
+    """Wall-clock seconds of a benchmark."""
+
+    total: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """What came of a benchmark."""
+
+    cluster: str
+    script: str
+    args: tuple[str, ...]
+    status: RunStatus
+    """`stopped`: a person ended it; `failed`: a run did. The layouts before that are here."""
+    failure: str | None
+    model: str | None
+    dataset: str | None
+    batch_size: int | None
+    """Of a rank. None: not the same on all layouts."""
+    gradient_bytes: int | None
+    layouts: tuple[BenchLayout, ...]
+    forecast: tuple[BenchForecast, ...]
+    bottleneck: str | None
+    advice: str | None
+    doubts: tuple[str, ...]
+    """Why the figures may say little."""
+    allreduce: Sequence[Line] | None
+    """The measurement of the bandwidth. None: there was none."""
+    seconds: BenchSeconds
+    cost_usd: float | None
 
 
 def bench(app: App, request: BenchRequest) -> Bench:

@@ -14,6 +14,8 @@ BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-te
 """Before the words of the person, which win: what is written is not measured, and need not come back."""
 WARM_UP_WORDS = ("--epochs", "1")
 """Behind the words of the person: data is downloaded, files and caches are warm."""
+LEAST_REPEATS, MOST_REPEATS = 3, 100
+"""Timed runs of a layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,7 @@ class BenchRequest:
 
     layouts: tuple[Layout, ...] = ()
     """Empty: those that follow from the cluster."""
-    repeats: int = 3
+    repeats: int = LEAST_REPEATS
     """Timed runs of each layout."""
     forecast: tuple[Layout, ...] = ()
     bandwidth_gb_s: float | None = None

@@ -19,7 +19,6 @@ from gpuctl.workflow.job import what_failed
 from gpuctl.workflow.training.launch import Launch, plan_run, see_through
 from gpuctl.workflow.training.prepare import Prepared
 from gpuctl.workflow.training.request import TrainRequest
-from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
 from inventories.store import ClusterFolder
@@ -64,7 +63,6 @@ def measure(
 
     Raises KeyboardInterrupt, or the failure, where nothing was.
     """
-    from remote.errors import RemoteError
 
     measured: list[Measured] = []
     status: RunStatus = "succeeded"
@@ -76,7 +74,7 @@ def measure(
         if not measured:
             raise
         status = "stopped"
-    except (GpuctlError, RemoteError, InventoryError) as error:
+    except GpuctlError as error:
         if not measured:
             raise
         status, failure = "failed", str(error)

@@ -4,24 +4,22 @@ All providers are asked at once. One that can't be asked, or does not answer, ke
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
 
+from gpuctl.documents import ClusterState, ClusterSummary
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.asking import Asking
+from gpuctl.workflow.cluster import status
 from gpuctl.workflow.cluster.chosen import provider_name
-from gpuctl.workflow.cluster.status import document_of, ending_of, inventory_now
+from gpuctl.workflow.cluster.status import ending_of, inventory_now
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.open_runs import OpenRun, open_runs
 from inventories.errors import InventoryError
-from inventories.machine import Inventory, Machine, MachineState
+from inventories.machine import Inventory, Machine
 from inventories.store import ClusterFolder
 from provision.registry import CLOUDS
-
-ClusterState = MachineState | Literal["partial", "unfinished"]
-"""`partial`: its machines are not all in one state. `unfinished`: its first `up` did not come to its end."""
 
 AT_ONCE = 8
 ANSWER_DEADLINE_S = 60.0
@@ -38,8 +36,8 @@ class Seen:
     """Why its state is not known; empty where it is."""
 
 
-def every_cluster(app: App) -> list[dict[str, Any]]:
-    """The documents of `clusters --json`, the most expensive first. Those not known have a `problem`.
+def every_cluster(app: App) -> list[ClusterSummary]:
+    """All clusters, the most expensive first. Those whose state is not known have a `problem`.
 
     Only the one that was named, where one was. Raises NotFound where there is none of that name.
     """
@@ -52,18 +50,18 @@ def every_cluster(app: App) -> list[dict[str, Any]]:
     asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
     runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
     now = datetime.now(UTC)
-    documents = []
+    found = []
     silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
     answers = asked.answers()
     for folder in folders:
         seen = answers.get(folder.name, silent)
         for note in seen.notes:
             app.output.say(f"note: {note}")
-        document = describe(folder, seen, runs.get(folder.name, ()), now)
-        if document["problem"]:
-            app.output.say(f"note: {folder.name}: {document['problem']}")
-        documents.append(document)
-    return sorted(documents, key=_order)
+        summary = describe(folder, seen, runs.get(folder.name, ()), now)
+        if summary.problem:
+            app.output.say(f"note: {folder.name}: {summary.problem}")
+        found.append(summary)
+    return sorted(found, key=_order)
 
 
 def look_at(folder: ClusterFolder) -> Seen:
@@ -76,47 +74,50 @@ def look_at(folder: ClusterFolder) -> Seen:
     return Seen(inventory=inventory, notes=tuple(notes))
 
 
-def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: datetime) -> dict[str, Any]:
-    """One cluster: the document of `status --json`, with its `state`, `shape`, `billed` and `problem`."""
-    if seen.inventory is not None:
-        inventory = seen.inventory
-        try:
-            known = document_of(folder, inventory, runs, now)
-        except InventoryError as error:
-            return describe(folder, Seen(problem=str(error)), runs, now)
-        state: ClusterState = state_of(inventory.machines) if folder.exists() else "unfinished"
-        about = {"state": state, "shape": inventory.shape, "billed": inventory.provider in CLOUDS}
-        return known | about | {"problem": None}
-    name, inventory_here = _known_here(folder)
-    known = {
-        "cluster": folder.name,
-        "provider": name,
-        "region": None,
-        "machines": None,
-        "hourly_usd": None,
-        "created_at": None,
-        "age_s": None,
-        "expires_at": _ending_here(folder, name),
-        "cost_usd": None,
-        "runs": [run.id for run in runs],
-        "unheard": {run.id: run.unheard for run in runs if run.unheard},
-    }
-    if inventory_here is not None:
-        unknown = [machine.public() | {"state": "unknown"} for machine in inventory_here.machines]
-        age_s = (now - datetime.fromisoformat(inventory_here.created_at)).total_seconds()
-        known |= {
-            "region": inventory_here.region,
-            "machines": unknown,
-            "hourly_usd": inventory_here.hourly_usd,
-            "created_at": inventory_here.created_at,
-            "age_s": round(age_s),
-        }
-    return known | {
-        "state": "unknown",
-        "shape": inventory_here.shape if inventory_here else None,
-        "billed": None if name is None else name in CLOUDS,
-        "problem": seen.problem,
-    }
+def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: datetime) -> ClusterSummary:
+    """One cluster, as its provider tells of it; where it does not, as far as the files here do."""
+    if seen.inventory is None:
+        return _as_known_here(folder, seen.problem, runs, now)
+    inventory = seen.inventory
+    try:
+        known = status.describe(folder, inventory, runs, now)
+    except InventoryError as error:
+        return _as_known_here(folder, str(error), runs, now)
+    return ClusterSummary(
+        **vars(known),
+        state=state_of(inventory.machines) if folder.exists() else "unfinished",
+        shape=inventory.shape,
+        billed=inventory.provider in CLOUDS,
+        problem=None,
+    )
+
+
+def _as_known_here(
+    folder: ClusterFolder, problem: str, runs: Sequence[OpenRun], now: datetime
+) -> ClusterSummary:
+    """A cluster whose provider could not be asked."""
+    provider, inventory = _known_here(folder)
+    machines = age_s = None
+    if inventory is not None:
+        machines = tuple(replace(machine.public(), state="unknown") for machine in inventory.machines)
+        age_s = round((now - datetime.fromisoformat(inventory.created_at)).total_seconds())
+    return ClusterSummary(
+        cluster=folder.name,
+        provider=provider,
+        region=inventory.region if inventory else None,
+        machines=machines,
+        hourly_usd=inventory.hourly_usd if inventory else None,
+        created_at=inventory.created_at if inventory else None,
+        age_s=age_s,
+        expires_at=_ending_here(folder, provider),
+        cost_usd=None,
+        runs=tuple(run.id for run in runs),
+        unheard={run.id: run.unheard for run in runs if run.unheard},
+        state="unknown",
+        shape=inventory.shape if inventory else None,
+        billed=None if provider is None else provider in CLOUDS,
+        problem=problem,
+    )
 
 
 def state_of(machines: Sequence[Machine]) -> ClusterState:
@@ -155,28 +156,27 @@ def runs_by_cluster(app: App, cluster: str | None) -> dict[str, list[OpenRun]]:
     return found
 
 
-def _order(document: dict[str, Any]) -> tuple[bool, float, str]:
+def _order(cluster: ClusterSummary) -> tuple[bool, float, str]:
     """What costs most comes first; what is billed at an unknown price before all."""
-    billed = document["billed"] is not False
-    hourly_usd = document["hourly_usd"]
+    billed, hourly_usd = cluster.billed is not False, cluster.hourly_usd
     return (
         not billed,
         -(float("inf") if hourly_usd is None else hourly_usd) if billed else 0,
-        document["cluster"],
+        cluster.cluster,
     )
 
 
-def totals(documents: Sequence[dict[str, Any]]) -> str:
+def totals(clusters: Sequence[ClusterSummary]) -> str:
     """`3 clusters, 6 machines, $24.30 an hour, $55.20 so far`, of what is known and not gone."""
     from gpuctl.text import dollars
 
     parts = [
-        plural(len(documents), "cluster"),
-        plural(sum(m["state"] != "gone" for one in documents for m in one["machines"] or ()), "machine"),
+        plural(len(clusters), "cluster"),
+        plural(sum(m.state != "gone" for one in clusters for m in one.machines or ()), "machine"),
     ]
-    billed = [document for document in documents if document["billed"]]
-    hourly = [document["hourly_usd"] for document in billed]
-    cost = [document["cost_usd"] for document in billed]
+    billed = [cluster for cluster in clusters if cluster.billed]
+    hourly = [cluster.hourly_usd for cluster in billed]
+    cost = [cluster.cost_usd for cluster in billed]
     for values, what in ((hourly, "an hour"), (cost, "so far")):
         known = [value for value in values if value is not None]
         if known:

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from gpuctl.documents import DownResult, LeftOnNode
 from gpuctl.errors import Declined
 from gpuctl.options import App
 from gpuctl.text import plural, spent
@@ -20,8 +20,8 @@ from inventories.store import ClusterFolder
 from provision.provider import Leftover
 
 
-def down(app: App, *, forget: bool = False) -> dict[str, Any]:
-    """Stop what runs, remove the machines, forget the cluster; returns the document of `down --json`."""
+def down(app: App, *, forget: bool = False) -> DownResult:
+    """Stop what runs, remove the machines, forget the cluster."""
     began = time.monotonic()
     folder = app.store.cluster(app.options.cluster)
     name = provider_name(folder)
@@ -79,33 +79,34 @@ def down(app: App, *, forget: bool = False) -> dict[str, Any]:
         if provider.billed and cost is not None:
             what += f"; its machines cost {'about ' if cost >= 0.01 else ''}{spent(cost)}"
         app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
-    return {
-        "cluster": folder.name,
-        "removed": [machine.name for machine in machines],
-        "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
-        "left_on_nodes": left,
-        "cost_usd": cost,
-        "seconds": seconds,
-    }
+    return DownResult(
+        cluster=folder.name,
+        removed=tuple(machine.name for machine in machines),
+        leftovers=tuple(leftovers),
+        left_on_nodes=tuple(left),
+        cost_usd=cost,
+        seconds=seconds,
+    )
 
 
-def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
+def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     # It connects: where machines go, nobody needs what that imports.
     from gpuctl.workflow.cluster.left_behind import tell_what_stays
 
     return tell_what_stays(app, folder, machines)
 
 
-def _nothing_there(app: App, folder: ClusterFolder) -> dict[str, Any]:
-    """Say that no cluster of that name is known here; the document of `down --json`."""
+def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
+    """Say that no cluster of that name is known here."""
     app.output.say(
         f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
         "`gpuctl reap --dry-run` looks in your cloud accounts."
     )
     if others := ", ".join(cluster.name for cluster in app.store.clusters()):
         app.output.say(f"note: these clusters are there: {others}")
-    nothing: dict[str, Any] = {"removed": [], "leftovers": [], "left_on_nodes": [], "cost_usd": None}
-    return {"cluster": folder.name, **nothing, "seconds": 0.0}
+    return DownResult(
+        cluster=folder.name, removed=(), leftovers=(), left_on_nodes=(), cost_usd=None, seconds=0.0
+    )
 
 
 def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:

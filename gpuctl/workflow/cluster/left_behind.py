@@ -5,8 +5,8 @@ Whatever a machine does, or does not, `down` goes on: it waits some seconds, and
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from gpuctl.documents import LeftOnNode
 from gpuctl.options import App
 from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.upkeep.clean import Host, Seen, choose, remove, tell_what_was_freed
@@ -28,19 +28,19 @@ CONNECT_S = 3.0
 MEASURE_S = 2.0
 
 
-def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
+def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     """Say what gpuctl has left on the machines, and remove it where a person at a terminal says so.
 
-    Returns what was found, an element a machine: `node` and `bytes` by kind; None: it did not answer in time.
+    Returns what was found, an element a machine.
     """
     try:
         return _tell(app, folder, machines)
     except (InventoryError, RemoteError, OSError) as error:
         app.output.say(f"note: what gpuctl leaves on the machines is not known: {error}")
-        return [{"node": machine.name, "bytes": None} for machine in machines]
+        return [LeftOnNode(node=machine.name, bytes=None) for machine in machines]
 
 
-def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[dict[str, Any]]:
+def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     runs = runs_here(app)
     inventory = folder.load()
     hosts = {one.name: Host(cluster=folder, machine=one, inventory=inventory) for one in machines}
@@ -72,7 +72,7 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
         app.output.say(sentence(choices))
         _offer(app, doomed, seen)
     return [
-        {"node": name, "bytes": None if left is None else by_kind(choices, name)}
+        LeftOnNode(node=name, bytes=None if left is None else by_kind(choices, name))
         for name, left in found.items()
     ]
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
+from gpuctl.documents import ClusterStatus
 from gpuctl.options import App
 from gpuctl.workflow.cluster.chosen import provider_name
 from gpuctl.workflow.cluster.unprepared import goes_on
-from gpuctl.workflow.cluster.up import describe
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.open_runs import OpenRun, open_runs
 from inventories.errors import InventoryError
@@ -65,13 +64,10 @@ def hourly_of(inventory: Inventory) -> float | None:
     return round(inventory.hourly_usd * there / len(inventory.machines), 6)
 
 
-def status_of(app: App, folder: ClusterFolder) -> dict[str, Any]:
-    """The document of `status --json`: `up --json`'s, with age, cost so far and unfinished runs.
-
-    `unheard` has the nodes that never said how a run ended on them, where no other says that it goes on.
-    """
+def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
+    """The cluster as its provider tells of it now, with age, cost so far and unfinished runs."""
     inventory = inventory_now(folder, app.output.say)
-    return document_of(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
+    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
 
 
 def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory:
@@ -120,21 +116,25 @@ def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
     return price.usd_per_hour if price else None
 
 
-def document_of(
+def describe(
     folder: ClusterFolder, inventory: Inventory, runs: Sequence[OpenRun], now: datetime
-) -> dict[str, Any]:
+) -> ClusterStatus:
     """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
     expires_at = ending_of(folder, inventory.provider)
-    return describe(inventory) | {
-        "hourly_usd": hourly_of(inventory),
-        "created_at": inventory.created_at,
-        "age_s": round(age_s),
-        "expires_at": expires_at,
-        "cost_usd": cost_of(inventory, expires_at, now),
-        "runs": [run.id for run in runs],
-        "unheard": {run.id: run.unheard for run in runs if run.unheard},
-    }
+    return ClusterStatus(
+        cluster=inventory.cluster,
+        provider=inventory.provider,
+        region=inventory.region,
+        machines=tuple(machine.public() for machine in inventory.machines),
+        hourly_usd=hourly_of(inventory),
+        created_at=inventory.created_at,
+        age_s=round(age_s),
+        expires_at=expires_at,
+        cost_usd=cost_of(inventory, expires_at, now),
+        runs=tuple(run.id for run in runs),
+        unheard={run.id: run.unheard for run in runs if run.unheard},
+    )
 
 
 def with_found(

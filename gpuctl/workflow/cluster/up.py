@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from gpuctl.documents import UpResult
 from gpuctl.errors import Attention, Declined
 from gpuctl.options import App
 from gpuctl.text import plural
@@ -43,32 +43,19 @@ def up(
     spec: Spec,
     host_keys: HostKeys,
     *,
-    dry_run: bool,
     wait: bool = True,
     boot_timeout_s: float | None = None,
-) -> dict[str, Any]:
-    """Bring the cluster to what is asked for; returns the document of `up --json`.
+) -> UpResult:
+    """Bring the cluster to what is asked for.
 
     `wait`: also connect to the machines; without it, that is left to the first command that needs them.
-    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S.
+    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S. Raises Attention where machines
+    are there that can't be used yet.
     """
     began = time.monotonic()
     spec = taken(spec)
     folder = app.store.cluster(spec.cluster)
-    if dry_run:
-        folder = folder_to_plan(app, folder, spec)
-        spec = replace(spec, cluster=folder.name)
-    provider = choose_provider(folder, spec)
-    if boot_timeout_s is not None and not provider.billed:
-        raise InvalidInput(
-            f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
-            "another provider."
-        )
-    # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
-    spec = replace(spec, ask_terms=app.output.asks)
-    if dry_run:
-        plan, unasked = _plan_or_outline(provider, spec, _inventory(folder))
-        return _show(app, plan, unasked, _setup_of(app, folder, plan))
+    provider, spec = _provider(app, folder, spec, boot_timeout_s)
     with folder.lock("up", on_wait=app.output.say):
         fresh = not folder.exists() and not folder.journal.path.exists()
         try:
@@ -96,22 +83,47 @@ def up(
                     _say(app, goes_on(folder, left.machines if left is not None else ()))
             raise
     seconds = round(time.monotonic() - began, 3)
-    inventory, done = made
+    inventory, done, trouble = made
+    result = UpResult(
+        cluster=inventory.cluster,
+        provider=inventory.provider,
+        region=inventory.region,
+        machines=tuple(machine.public() for machine in inventory.machines),
+        hourly_usd=inventory.hourly_usd,
+        setup=tuple(done) if setup.steps else None,
+        seconds=seconds,
+    )
+    if trouble:
+        raise Attention(trouble, result=result)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, goes_on(folder, inventory.machines))
-    ran = {"setup": done} if setup.steps else {}
-    return describe(inventory) | ran | {"seconds": seconds}
+    return result
 
 
-def describe(inventory: Inventory) -> dict[str, Any]:
-    """A cluster as `up --json` and `status --json` show it."""
-    return {
-        "cluster": inventory.cluster,
-        "provider": inventory.provider,
-        "region": inventory.region,
-        "machines": [machine.public() for machine in inventory.machines],
-        "hourly_usd": inventory.hourly_usd,
-    }
+def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:
+    """What `up` would do, and what the machines would run once.
+
+    Third: why the account was not asked, where it could not be, else an empty text.
+    """
+    spec = taken(spec)
+    folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
+    provider, spec = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
+    planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
+    return planned, _setup_of(app, folder, planned), unasked
+
+
+def _provider(
+    app: App, folder: ClusterFolder, spec: Spec, boot_timeout_s: float | None
+) -> tuple[Provider, Spec]:
+    """The provider that the spec means, and the spec as it is given to it."""
+    provider = choose_provider(folder, spec)
+    if boot_timeout_s is not None and not provider.billed:
+        raise InvalidInput(
+            f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
+            "another provider."
+        )
+    # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
+    return provider, replace(spec, ask_terms=app.output.asks)
 
 
 def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
@@ -156,23 +168,9 @@ def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
         app.output.table(up_plan.drawn(plan, setup), aside=True)
     if plan.requests:
         app.output.detail(up_plan.requests_text(plan))
-    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan)):
+    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan), paid=True):
         raise Declined("Cancelled: nothing was created.")
     return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
-
-
-def _show(app: App, plan: Plan, unasked: str, setup: Setup) -> dict[str, Any]:
-    """Print exactly what would be done; returns it as a document. `unasked`: why the account was not asked."""
-    if unasked:
-        app.output.say(f"{unasked} So this is what would be made where nothing of gpuctl is yet.")
-    if app.options.json:
-        for note in plan.notes:
-            app.output.say(f"note: {note}")
-    else:
-        app.output.table(up_plan.drawn(plan, setup))
-        if app.options.verbose:
-            app.output.text(up_plan.requests_text(plan))
-    return up_plan.document(plan, setup, asked=not unasked)
 
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
@@ -224,11 +222,12 @@ def _create(
     setup: Setup,
     *,
     boot_timeout_s: float | None,
-) -> tuple[Inventory, list[SetUp]]:
+) -> tuple[Inventory, list[SetUp], str]:
     """Carry the plan out. Machines that were made are in the inventory before they are reached; others
     come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
 
-    Returns the cluster, and what came of the setup on machines that had yet to run it.
+    Returns the cluster, what came of the setup on machines that had yet to run it, and what is wrong with those that
+    can't be used yet: an empty text where all can.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if setup.steps != setup_steps(folder):
@@ -256,7 +255,7 @@ def _create(
         _trust(folder, inventory.machines)
     if boot_timeout_s is None:
         _tell_what_waits(app, plan, setup)
-        return _keep(app, folder, before, inventory, ended=provider.billed), []
+        return _keep(app, folder, before, inventory, ended=provider.billed), [], ""
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
@@ -277,7 +276,7 @@ def _create(
             _trust(folder, before.machines)
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.billed)
-    return kept, _set_up(app, folder, kept, reached, setup, billed=provider.billed)
+    return kept, *_set_up(app, folder, kept, reached, setup, billed=provider.billed)
 
 
 def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
@@ -290,8 +289,8 @@ def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
 
 def _set_up(
     app: App, folder: ClusterFolder, inventory: Inventory, reached: Reached, setup: Setup, *, billed: bool
-) -> list[SetUp]:
-    """Run the setup where it has not run, and call the machines ready. Raises Attention where some are not."""
+) -> tuple[list[SetUp], str]:
+    """Run the setup where it has not run, and call the machines ready; what came of it, and why some are not."""
     usable = [machine for machine in inventory.machines if machine.name not in reached.problems]
     done = set_up(app, folder, usable, setup)
     failed = [one for one in done if one.status != "done"]
@@ -300,9 +299,7 @@ def _set_up(
     parts = [without_gpus(inventory, reached, billed=billed)] if reached.problems else []
     if failed:
         parts += [*(one.told() for one in failed), how_to_go_on(inventory, failed, billed=billed)]
-    if parts:
-        raise Attention("\n".join(parts), {"setup": done})
-    return done
+    return done, "\n".join(parts)
 
 
 def _keep(

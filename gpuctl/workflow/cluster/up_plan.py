@@ -6,8 +6,9 @@ together. What is not known is shown as such, and null in JSON.
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuctl.documents import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends, plural
 from gpuctl.workflow.setup import NO_SETUP, Setup
 from inventories.driver import DriverPlan
@@ -214,39 +215,32 @@ def requests_text(plan: Plan) -> str:
     return "\n".join(["", plural(len(lines), "request"), *lines])
 
 
-def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> dict[str, Any]:
+def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> UpPlan:
     """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
-    return {
-        "cluster": plan.spec.cluster,
-        "provider": plan.provider,
-        "region": plan.region,
-        "account_asked": asked,
-        "create": [
-            {"name": m.name, "rank": m.rank, "shape": m.shape, "replaces": m.replaces} for m in plan.create
-        ],
-        "keep": [machine.public() for machine in plan.keep],
-        "end": list(plan.end),
-        "resources": list(plan.resources),
-        "image": plan.image,
-        "image_why": plan.image_why,
-        "driver": plan.driver,
-        "terms": plan.terms,
-        "ssh": _ssh(plan),
-        "hourly_usd": plan.hourly_usd,
-        "price": plan.price,
-        "until_s": plan.until_s,
-        "ending": plan.ending,
-        "total_usd": plan.total_usd,
-        "setup": {"steps": setup.steps, "machines": setup.machines},
-        "notes": list(plan.notes),
-        "requests": list(plan.requests),
-    }
-
-
-def _ssh(plan: Plan) -> dict[str, Any] | None:
-    if not plan.ssh_cidrs:
-        return None
-    return {"cidrs": list(plan.ssh_cidrs), "port": plan.ssh_port, "unknown": plan.ssh_unknown or None}
+    ssh = SshAccess(cidrs=plan.ssh_cidrs, port=plan.ssh_port, unknown=plan.ssh_unknown or None)
+    return UpPlan(
+        cluster=plan.spec.cluster,
+        provider=plan.provider,
+        region=plan.region,
+        account_asked=asked,
+        create=plan.create,
+        keep=tuple(machine.public() for machine in plan.keep),
+        end=plan.end,
+        resources=plan.resources,
+        image=plan.image,
+        image_why=plan.image_why,
+        driver=plan.driver,
+        terms=plan.terms,
+        ssh=ssh if plan.ssh_cidrs else None,
+        hourly_usd=plan.hourly_usd,
+        price=plan.price,
+        until_s=plan.until_s,
+        ending=plan.ending,
+        total_usd=plan.total_usd,
+        setup=SetupPlan(steps=setup.steps, machines=setup.machines),
+        notes=plan.notes,
+        requests=plan.requests,
+    )
 
 
 def span(seconds: float) -> str:

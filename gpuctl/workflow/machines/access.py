@@ -1,12 +1,13 @@
 """`exec`, `ssh`, `push` and `pull`: the machines themselves."""
 
 import os
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from gpuctl.documents import CommandResult, Pulled, Pushed
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.text import clean, plural
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 MAX_PULL_BYTES = 100 * 1000**3
 
 
+class Listener(Protocol):
+    """Who hears what a command writes while it runs. Called from several threads."""
+
+    def line(self, node: str, stream: str, line: bytes) -> None:
+        """A line on a node's `stdout` or `stderr`, without its end."""
+
+    def ended(self, result: CommandResult) -> None:
+        """The command has ended on a node."""
+
+
 def machine_of(inventory: Inventory, node: str) -> Machine:
     """The machine with a node rank, or of a name. Raises NotFound with those there are."""
     for machine in (*(m for m in inventory.machines if str(m.rank) == node), *inventory.machines):
@@ -32,9 +43,20 @@ def machine_of(inventory: Inventory, node: str) -> Machine:
     )
 
 
-def _chosen(app: App, node: str | None) -> tuple[Machine, ...]:
+def chosen(app: App, node: str | None) -> tuple[Machine, ...]:
+    """The machine with a node rank, or of a name; with None all of the cluster."""
     inventory = load_inventory(app.store.cluster(app.options.cluster))
     return inventory.machines if node is None else (machine_of(inventory, node),)
+
+
+def with_ssh(machines: Sequence[Machine]) -> Sequence[Machine]:
+    """These machines. Raises Usage for one to which Fabric has no way."""
+    for machine in machines:
+        if machine.transport != "ssh":
+            raise Usage(
+                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: use `gpuctl exec`."
+            )
+    return machines
 
 
 def path_there(path: str) -> str:
@@ -43,51 +65,48 @@ def path_there(path: str) -> str:
     return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
 
 
-def execute(app: App, words: tuple[str, ...], rank: str | None) -> list[dict[str, Any]]:
-    """Run a command on the nodes, printing each node's lines as they come. One document a node."""
+def execute(
+    app: App, words: Sequence[str], rank: str | None, listener: Listener | None = None
+) -> list[CommandResult]:
+    """Run a command on the nodes at once; what came of it on each. `listener` hears the lines as they come."""
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
     from remote.sessions.session import shell_command
 
     folder = app.store.cluster(app.options.cluster)
-    machines = _chosen(app, rank)
-    command = shell_command(words)
-    printing = Lock()
+    machines = chosen(app, rank)
+    command = shell_command(tuple(words))
 
-    def one(machine: Machine) -> dict[str, Any]:
-        prefix = f"{machine.name}: " if len(machines) > 1 else ""
-
-        def show(stream: str, line: bytes) -> None:
-            text = line.decode(errors="replace").rstrip("\r")
-            # What goes into a file or another program is a result, and kept as it is.
-            if stream == "stderr" or app.output.stdout.isatty():
-                text = clean(text, sys.maxsize)
-            with printing:
-                (app.output.text if stream == "stdout" else app.output.say)(prefix + text)
-
+    def one(machine: Machine) -> CommandResult:
         node = connect(machine, folder)
         try:
-            done = node.run(command, None if app.options.json else show)
+            done = node.run(command, None if listener is None else partial(listener.line, machine.name))
         finally:
             node.close()
-        if done.exit_code != 0 and not app.options.json:
-            app.output.say(f"{prefix}exit status {done.exit_code}")
-        return {
-            "node": machine.name,
-            "rank": machine.rank,
-            "exit_code": done.exit_code,
-            "stdout": done.stdout.decode(errors="replace"),
-            "stderr": done.stderr.decode(errors="replace"),
-        }
+        result = CommandResult(
+            node=machine.name,
+            rank=machine.rank,
+            exit_code=done.exit_code,
+            stdout=done.stdout.decode(errors="replace"),
+            stderr=done.stderr.decode(errors="replace"),
+        )
+        if listener is not None:
+            listener.ended(result)
+        return result
 
     outcomes = fan_out(one, {machine.name: machine for machine in machines})
-    documents = []
-    for machine, outcome in zip(machines, outcomes, strict=True):
-        if outcome.error is not None:
-            app.output.error(str(outcome.error))
-        lost = {"node": machine.name, "rank": machine.rank, "exit_code": None, "stdout": "", "stderr": ""}
-        documents.append(outcome.value or lost | {"error": str(outcome.error)})
-    return documents
+    return [
+        outcome.value
+        or CommandResult(
+            node=machine.name,
+            rank=machine.rank,
+            exit_code=None,
+            stdout="",
+            stderr="",
+            error=str(outcome.error),
+        )
+        for machine, outcome in zip(machines, outcomes, strict=True)
+    ]
 
 
 def ssh_config(app: App) -> tuple[str, Path]:
@@ -110,14 +129,14 @@ def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
     command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
     words = words[1:] if words[:1] == ("--",) else words
     if words:
-        command.append(shell_command(words))
+        command.append(shell_command(tuple(words)))
     try:
         os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
     except FileNotFoundError as error:
         raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
 
 
-def push(app: App, source: Path, destination: str, rank: str | None) -> list[dict[str, Any]]:
+def push(app: App, source: Path, destination: str, rank: str | None) -> list[Pushed]:
     """Copy a file or folder, all of it, into `destination` on the nodes."""
     from remote.files.sync import sync
     from remote.files.tree import human_bytes, read_everything
@@ -136,7 +155,7 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[dic
         tree = replace(tree, root=source.parent, entries=entries)
     destination = path_there(destination)
     folder = app.store.cluster(app.options.cluster)
-    with connected(folder, _chosen(app, rank)) as nodes:
+    with connected(folder, chosen(app, rank)) as nodes:
 
         def one(node: "Node") -> "Synced":
             return sync(
@@ -153,12 +172,12 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[dic
         same = f"up to date, {plural(len(tree.entries), 'file')}, in {synced.root}"
         app.output.say(f"{name}: {sent if synced.files else same}")
     return [
-        {"node": name, "files": synced.files, "bytes": synced.sent_bytes, "path": synced.root}
+        Pushed(node=name, files=synced.files, bytes=synced.sent_bytes, path=synced.root)
         for name, synced in done.items()
     ]
 
 
-def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dict[str, Any]]:
+def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pulled]:
     """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
     from remote.files.pull import receive
     from remote.files.receive import Intake
@@ -173,7 +192,7 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dic
             f"Nothing can be brought to '{destination}': {error.strerror}. Name a folder that can be made."
         ) from error
 
-    machines = _chosen(app, rank)
+    machines = chosen(app, rank)
     intakes = {
         machine.name: Intake(
             destination if rank is not None else destination / machine.name, max_bytes=MAX_PULL_BYTES
@@ -198,12 +217,12 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[dic
         for line in skipped:
             app.output.say(f"{name}: left out {clean(line)}")
     return [
-        {
-            "node": name,
-            "files": intake.files,
-            "bytes": intake.bytes,
-            "path": str(intake.root),
-            "skipped": skipped,
-        }
+        Pulled(
+            node=name,
+            files=intake.files,
+            bytes=intake.bytes,
+            path=str(intake.root),
+            skipped=tuple(skipped),
+        )
         for name, (intake, skipped) in done.items()
     ]

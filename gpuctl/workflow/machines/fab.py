@@ -12,11 +12,9 @@ from pathlib import Path
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import clean, plural
-from gpuctl.workflow.connect import load_inventory
-from gpuctl.workflow.machines.access import machine_of
+from gpuctl.workflow.machines.access import chosen, with_ssh
 
 if TYPE_CHECKING:
     from inventories.machine import Machine
@@ -52,13 +50,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
     if helped is not None:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
     folder = app.store.cluster(app.options.cluster)
-    inventory = load_inventory(folder)
-    machines = inventory.machines if rank is None else (machine_of(inventory, rank),)
-    for machine in machines:
-        if machine.transport != "ssh":
-            raise Usage(
-                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: use `gpuctl exec`."
-            )
+    machines = with_ssh(chosen(app, rank))
     from remote.transport.group import PinnedGroup
 
     for step in steps:

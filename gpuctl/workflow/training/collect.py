@@ -14,6 +14,8 @@ from inventories.run import Checkpoints, NodeRecord, Result, Run, Seconds
 from inventories.store import RunFolder, Store
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from remote.runs.monitor import Watch
     from remote.runs.observer import Observer
 
@@ -119,10 +121,13 @@ def _is_over(folder: RunFolder) -> bool:
     return len(read_node_records(folder, run.nodes)) == len(run.nodes)
 
 
-def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool) -> Result:
+def attach(
+    store: Store, folder: RunFolder, observer: "Observer", *, wait: bool, left: "Event | None" = None
+) -> Result:
     """The result of a run, however far it is: from disk where it is over, else brought from its nodes.
 
-    With `wait`, follows it to its end. Nothing is ever stopped, and an interrupt leaves the run alone.
+    With `wait`, follows it to its end, or until `left` is set. Nothing is ever stopped, and an interrupt leaves
+    the run alone.
     """
     from remote.runs.monitor import Watch
     from remote.runs.run_files import read_node_records, save_node_record
@@ -141,7 +146,7 @@ def attach(store: Store, folder: RunFolder, observer: "Observer", *, wait: bool)
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
     watch = Watch(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
     try:
-        watch.go(wait=wait)
+        watch.go(wait=wait, left=left)
     finally:
         watch.close()
     return conclude(run, folder, watch)

@@ -1,14 +1,13 @@
 """A run on nodes that are ready: planned, started, and seen to its end."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
+from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
 from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.request import TrainRequest
@@ -143,7 +142,8 @@ def see_through(
         if not detach:
             view.phase("train", f"{run.script}: {ranks} at work")
 
-    with interrupts_go_to(watch):
+    with on_interrupt(watch.interrupt):
+        # From here on nothing is broken off half-way.
         folder.save_run(run)
         view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
         mark = time.monotonic()
@@ -164,13 +164,3 @@ def see_through(
         finally:
             watch.close()
     return result, watch.interrupts > 0
-
-
-@contextmanager
-def interrupts_go_to(watch: "Watch") -> Iterator[None]:
-    """From here on Ctrl-C is a message to the watch: nothing is broken off half-way."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: watch.interrupt())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,62 +1,56 @@
-"""`logs`: what the ranks wrote, brought up to date from the nodes and shown."""
+"""`logs`: what the ranks wrote, brought up to date from the nodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Event, Lock
+from typing import Any, TypeAlias
 
+from gpuctl.documents import LogLine
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.run_results.failures import failed_first
-from gpuctl.text import clean
+from gpuctl.output import Output
 from gpuctl.workflow.training.collect import attach, final_result
-from gpuctl.workflow.training.runs import latest
 from inventories.run import Result, Run
 from inventories.store import RunFolder
 from remote.shared.constants import RANK_LOG
 
+Emit: TypeAlias = Callable[[LogLine], None]
+"""Gets a line. Called from several threads, never from two at once."""
 
-def logs(app: App, named: str | None, *, follow: bool, rank: int | None) -> int:
-    """Print the logs; with `follow` until the run is over. Returns the exit status."""
-    folder = latest(app, named)
-    run = folder.load_run()
-    if rank is not None and not 0 <= rank < run.world_size:
+
+def ranks_of(run: Run, rank: int | None) -> Collection[int]:
+    """This rank of a run; with None all. Raises Usage where there is no such rank."""
+    if rank is None:
+        return range(run.world_size)
+    if not 0 <= rank < run.world_size:
         raise Usage(f"Run {run.run} has no rank {rank}: it has ranks 0 to {run.world_size - 1}.")
-    if app.options.json:
-        result = attach(app.store, folder, Printer(app, run, rank, silent=True), wait=follow)
-        app.output.json({"run": run.run, "status": result.status, "ranks": _texts(folder, run, rank)})
-    else:
-        printer = Printer(app, run, rank, silent=False)
-        try:
-            with printer.going_on_from(folder, over=final_result(folder) is not None):
-                result = attach(app.store, folder, printer, wait=follow)
-        except KeyboardInterrupt:
-            app.output.say(f"run {run.run} continues; gpuctl stop {run.run} stops it")
-            return 130
-        if follow:
-            _tell_the_end(app, result)
-    return 1 if follow and result.status != "succeeded" else 0
+    return (rank,)
 
 
-def _tell_the_end(app: App, result: Result) -> None:
-    """How the run that was followed ended, and what failed first."""
-    error = result.first_error
-    if error is not None:
-        app.output.say(f"{failed_first(error)}: {clean(error.message)}")
-    app.output.say(f"run {result.run}  {result.status}")
+def text_of(folder: RunFolder, rank: int) -> str:
+    """A rank's log as far as it is here."""
+    path = folder.path / RANK_LOG.format(rank)
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
-def _ranks(run: Run, rank: int | None) -> list[int]:
-    return list(range(run.world_size)) if rank is None else [rank]
+def read_logs(
+    app: App,
+    folder: RunFolder,
+    emit: Emit,
+    *,
+    follow: bool,
+    ranks: Collection[int],
+    left: Event | None = None,
+) -> Result:
+    """Give the lines of these ranks, as far as there are any; the run's result.
 
-
-def _texts(folder: RunFolder, run: Run, rank: int | None) -> list[dict[str, Any]]:
-    paths = {number: folder.path / RANK_LOG.format(number) for number in _ranks(run, rank)}
-    return [
-        {"rank": number, "log": path.read_text(errors="replace") if path.exists() else ""}
-        for number, path in paths.items()
-    ]
+    `follow`: until the run is over, or `left` is set.
+    """
+    reader = Reader(ranks, emit, app.output)
+    with reader.going_on_from(folder, over=final_result(folder) is not None):
+        return attach(app.store, folder, reader, wait=follow, left=left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,36 +74,36 @@ class _Begun:
         return rest if redrawn else text.decode(errors="replace")
 
 
-class Printer:
-    """Prints log lines on stdout as they arrive, each with its rank where there are several."""
+class Reader:
+    """Gives log lines as they arrive."""
 
-    def __init__(self, app: App, run: Run, rank: int | None, *, silent: bool) -> None:
-        self._app = app
-        self._rank = rank
-        self._silent = silent
-        self._several = run.world_size > 1 and rank is None
-        self._run = run
+    def __init__(self, ranks: Collection[int], emit: Emit, output: Output) -> None:
+        """`ranks`: only their lines. `output`: gets notes."""
+        self._ranks = ranks
+        self._emit = emit
+        self._output = output
+        self._lock = Lock()
         self._begun: dict[int, _Begun] = {}
         """The last line of a rank, where it has no end yet."""
 
     @contextmanager
     def going_on_from(self, folder: RunFolder, *, over: bool) -> Iterator[None]:
-        """Print what had arrived before, rank by rank, then what arrives; a line that comes in parts only once.
+        """Give what had arrived before, rank by rank, then what arrives; a line that comes in parts only once.
 
         With `over` nothing arrives.
         """
         try:
-            for number in _ranks(self._run, self._rank):
-                self._show(number, folder.path / RANK_LOG.format(number))
+            for number in self._ranks:
+                self._give(number, folder.path / RANK_LOG.format(number))
                 if over:
-                    self._show_begun(number)
+                    self._give_begun(number)
             yield
         finally:
             for number in sorted(self._begun):
-                self._show_begun(number)
+                self._give_begun(number)
 
-    def _show(self, rank: int, path: Path) -> None:
-        """Print a log's lines that have an end, and keep in mind where another begins."""
+    def _give(self, rank: int, path: Path) -> None:
+        """Give a log's lines that have an end, and keep in mind where another begins."""
         data = path.read_bytes() if path.exists() else b""
         *lines, rest = data.split(b"\n")
         for line in lines:
@@ -117,26 +111,26 @@ class Printer:
         if rest:
             self._begun[rank] = _Begun(path=path, offset=len(data) - len(rest))
 
-    def _show_begun(self, rank: int) -> None:
+    def _give_begun(self, rank: int) -> None:
         if begun := self._begun.pop(rank, None):
             self.log(rank, "", begun.now().decode(errors="replace"))
 
     def log(self, rank: int | None, node: str, line: str) -> None:  # noqa: ARG002 - an observer's method
-        """One line of a rank's log; the launcher's own lines are not shown."""
-        if self._silent or rank is None or self._rank not in (None, rank):
+        """One line of a rank's log; the launcher's own lines are left out."""
+        if rank is None or rank not in self._ranks:
             return
         if begun := self._begun.pop(rank, None):
             line = begun.whole(line)
-        text = clean(line, limit=len(line) + 1)
-        self._app.output.text(f"[rank {rank}] {text}" if self._several else text)
+        with self._lock:
+            self._emit(LogLine(rank=rank, text=line.removesuffix("\n")))
 
     def node(self, name: str, text: str) -> None:
         """What a node is doing."""
-        self._app.output.detail(f"{name}: {text}")
+        self._output.detail(f"{name}: {text}")
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """Metrics are not logs."""
 
     def note(self, text: str) -> None:
         """Something worth a line of its own."""
-        self._app.output.say(text)
+        self._output.say(text)

@@ -2,12 +2,12 @@
 
 import contextlib
 import shutil
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+from gpuctl.interrupts import interrupts_held_back
 from gpuctl.view import View
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.checkpoints import ResumePoint, has_them
@@ -65,19 +65,6 @@ def take_back(view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", r
             if outcome.error is not None:
                 left = f"they are left there, beside {targets[outcome.node].run_dir}"
                 view.note(f"{outcome.node}: {left}: {outcome.error}")
-
-
-@contextlib.contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C during the body counts once that is over. Of the main thread only."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _place(

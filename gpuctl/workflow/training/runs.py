@@ -1,14 +1,16 @@
 """`runs` and `results`: what was run, and what came of it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Literal
 
+from gpuctl.documents import RunInfo
 from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result
 from gpuctl.workflow.training.open_runs import open_runs
 from inventories.errors import InventoryError, NotFound
-from inventories.run import Result
+from inventories.run import Result, RunStatus
 from inventories.store import RunFolder
 
 
@@ -32,35 +34,35 @@ def _readable(app: App, folder: RunFolder) -> bool:
     return True
 
 
-def overview(app: App, cluster: str | None) -> list[dict[str, Any]]:
-    """A row a run; what has ended since a command watched it is brought here first."""
+def overview(app: App, cluster: str | None) -> list[RunInfo]:
+    """The runs of a cluster, or of all; what has ended since a command watched it is brought here first."""
     open_runs(app, cluster)
     return [_row(folder) for folder in app.store.runs(cluster)]
 
 
-def _row(folder: RunFolder) -> dict[str, Any]:
+def _row(folder: RunFolder) -> RunInfo:
     run = result = None
-    status = "unreadable"
+    status: RunStatus | Literal["unreadable"] = "unreadable"
     with suppress(InventoryError):
         run = folder.load_run()
         result = folder.load_result()
         status = result.status if result else "running"
-    return {
-        "run": folder.id,
-        "cluster": run.cluster if run else None,
-        "mode": run.mode if run else None,
-        "script": run.script if run else None,
-        "args": list(run.args) if run else [],
-        "status": status,
-        "world_size": run.world_size if run else None,
-        "started_at": run.started_at if run else None,
-        "seconds": result.seconds.total if result else None,
-        "accuracy": result.train.accuracy if result else None,
-        "cost_usd": result.cost_usd if result else None,
-    }
+    return RunInfo(
+        run=folder.id,
+        cluster=run.cluster if run else None,
+        mode=run.mode if run else None,
+        script=run.script if run else None,
+        args=run.args if run else (),
+        status=status,
+        world_size=run.world_size if run else None,
+        started_at=run.started_at if run else None,
+        seconds=result.seconds.total if result else None,
+        accuracy=result.train.accuracy if result else None,
+        cost_usd=result.cost_usd if result else None,
+    )
 
 
-def results_of(app: App, named: tuple[str, ...]) -> list[Result]:
+def results_of(app: App, named: Sequence[str]) -> list[Result]:
     """The results of the runs named, or of the latest; one that is not over is brought up to date first."""
     folders = [latest(app, name) for name in named] or [latest(app, None)]
     results = []

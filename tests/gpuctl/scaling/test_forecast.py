@@ -26,6 +26,7 @@ from gpuctl.scaling.links import (
     rounds,
 )
 from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, parse_layouts
+from inventories.codec import to_json
 from inventories.run import Share, StepMs
 
 RESNET18_BYTES = 44_726_568
@@ -230,14 +231,14 @@ def test_outlook_computes_cost_speedup_and_efficiency() -> None:
         fast=pytest.approx(391 / 196 / 2), slow=pytest.approx(391 * 0.010 / seconds)
     )
     document = found.document()
-    assert document["from"] == "1x2"
-    assert (document["bandwidth_gb_s"], document["bandwidth_source"]) == (6.0, "measured")
-    assert document["measured_epoch_s"] == 5.0
+    assert to_json(document)["from"] == "1x2"
+    assert (document.bandwidth_gb_s, document.bandwidth_source) == (6.0, "measured")
+    assert document.measured_epoch_s == 5.0
 
 
 def test_outlook_document_has_null_for_unknown_values() -> None:
     found = outlook(layout("4x8"), [measured("1x1", 10.0)], Network(), gpus_a_node=8).document()
-    known = {key: value for key, value in found.items() if value is not None}
+    known = {key: value for key, value in to_json(found).items() if value is not None}
     assert known == {
         "layout": "4x8", "nnodes": 4, "nproc_per_node": 8, "world_size": 32, "from": "1x1",
         "why": "The bandwidth between the nodes is not known: name it with --bandwidth-gb-s.",
@@ -305,8 +306,8 @@ def test_step_of_counts_buckets_by_bucket_size() -> None:
     found = outlook(
         layout("2x1"), [one], Network(between=link(1.0, hop_s=0.001)), gpus_a_node=1, bucket_mb=1.0
     )
-    assert found.document()["buckets"] == 43
-    assert found.document()["latency_ms"] == pytest.approx(2.0)
+    assert found.document().buckets == 43
+    assert found.document().latency_ms == pytest.approx(2.0)
 
 
 def line(

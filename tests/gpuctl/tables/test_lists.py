@@ -11,11 +11,13 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from terminal import Terminal
 
+from gpuctl.documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
 from inventories.ended import Reason
+from inventories.machine import MachineInfo
 from inventories.run import (
     FirstError,
     RankResult,
@@ -213,7 +215,7 @@ def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "args" not in drawn(comparison_table([GOOD, GOOD]))
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
-    listed = drawn(runs_table([row(GOOD, script="a.py", args=["--lr", "0.1"]), row(GOOD)], now))
+    listed = drawn(runs_table([row(GOOD, script="a.py", args=("--lr", "0.1")), row(GOOD)], now))
     column = listed.index("script")
     assert [line[column:] for line in listed.splitlines()] == ["script", "a.py --lr 0.1", "built-in"]
 
@@ -500,17 +502,47 @@ def test_comparison_table_omits_speed_up_for_different_jobs() -> None:
     assert "speed-up" not in drawn(comparison_table([GOOD, other]))
 
 
-def row(result: Result, **more: Any) -> dict[str, Any]:
-    return {
+def row(result: Result, **more: Any) -> RunInfo:
+    known: dict[str, Any] = {
         "run": result.run,
-        "status": result.status,
+        "cluster": result.cluster,
+        "mode": result.mode,
         "script": result.script,
+        "args": (),
+        "status": result.status,
         "world_size": result.world_size,
         "started_at": result.started_at,
         "seconds": result.seconds.total,
         "accuracy": result.train.accuracy,
         "cost_usd": result.cost_usd,
-    } | more
+    }
+    return RunInfo(**known | more)
+
+
+MACHINE = MachineInfo(
+    name="node-0",
+    rank=0,
+    state="running",
+    host="127.0.0.1",
+    port=40001,
+    user="me",
+    private_ip="127.0.0.1",
+    gpus=0,
+    id="4711",
+)
+CLUSTER = ClusterStatus(
+    cluster="default",
+    provider="local",
+    region=None,
+    machines=(MACHINE,),
+    hourly_usd=0.0,
+    created_at="2026-11-21T05:46:25+00:00",
+    age_s=300,
+    expires_at=None,
+    cost_usd=0.0,
+    runs=(),
+    unheard={},
+)
 
 
 def test_runs_table_lists_status_age_time_and_cost() -> None:
@@ -531,7 +563,7 @@ run                   status     ranks  began       took    accuracy  script
 
 def test_runs_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    asked = row(GOOD, script="train.py", args=["--lr", "0.1", "--epochs", "10"])
+    asked = row(GOOD, script="train.py", args=("--lr", "0.1", "--epochs", "10"))
     assert drawn(runs_table([asked])).splitlines()[1:] == [
         "20261121-054625-3fa9  succeeded  97.2 %    train.py --lr 0.1",
         "                                           --epochs 10",
@@ -542,22 +574,21 @@ def test_runs_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("width", [40, 50, 60, 72, 80, 120])
 def test_tables_cut_no_values_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    machine = {
-        "name": "default-0",
-        "rank": 0,
-        "state": "running",
-        "host": "129.146.10.200",
-        "port": 22,
-        "user": "ubuntu",
-        "private_ip": "10.0.0.17",
-        "gpus": 8,
-        "id": "ocid1.instance.oc1.phx." + "a" * 60,
-    }
-    cluster = {"cluster": "default", "provider": "oci", "region": "us-phoenix-1", "hourly_usd": 4.0}
+    machine = replace(
+        MACHINE,
+        name="default-0",
+        host="129.146.10.200",
+        port=22,
+        user="ubuntu",
+        private_ip="10.0.0.17",
+        gpus=8,
+        id="ocid1.instance.oc1.phx." + "a" * 60,
+    )
+    cluster = replace(CLUSTER, provider="oci", region="us-phoenix-1", hourly_usd=4.0, machines=(machine,))
     judged = replace(GOOD, train=replace(TRAIN, metrics={"accuracy": 0.972}, judged_on="validation"))
     for table, keys in (
         (runs_table([row(GOOD, cost_usd=1.5)]), [GOOD.run]),
-        (machines_table(cluster | {"machines": [machine]}), ["default-0", "running"]),
+        (machines_table(cluster), ["default-0", "running"]),
         (
             draw_run(judged),
             [GOOD.run, "node-1", "preflight", "(validation)", "0.120", "data 9.0 %", "16.0 s"],
@@ -572,27 +603,8 @@ def test_tables_cut_no_values_at_any_width(width: int, monkeypatch: pytest.Monke
 
 
 def test_machines_table_shows_machines_cost_and_runs() -> None:
-    machine = {
-        "name": "node-0",
-        "rank": 0,
-        "state": "running",
-        "host": "127.0.0.1",
-        "port": 40001,
-        "user": "me",
-        "private_ip": "127.0.0.1",
-        "gpus": 0,
-        "id": "4711",
-    }
-    cluster = {
-        "cluster": "default",
-        "provider": "local",
-        "region": None,
-        "machines": [machine, machine | {"name": "node-1", "rank": 1, "state": "gone", "gpus": None}],
-        "hourly_usd": 0.0,
-        "age_s": 300,
-        "cost_usd": 0.0,
-        "runs": ["20261121-054625-3fa9"],
-    }
+    second = replace(MACHINE, name="node-1", rank=1, state="gone", gpus=None)
+    cluster = replace(CLUSTER, machines=(MACHINE, second), runs=("20261121-054625-3fa9",))
     assert drawn(machines_table(cluster)) == (
         """\
 default  local · 2 machines · free · up 5 min 0 s
@@ -603,36 +615,30 @@ rank  name    state    address             gpus  id
 run 20261121-054625-3fa9 is running
 """
     )
-    lost = drawn(machines_table(cluster | {"unheard": {"20261121-054625-3fa9": ("node-1",)}}))
+    lost = drawn(machines_table(replace(cluster, unheard={"20261121-054625-3fa9": ("node-1",)})))
     said = "run 20261121-054625-3fa9 may be at work on node-1; gpuctl stop 20261121-054625-3fa9 ends it"
     assert " ".join(lost.split()).endswith(said)
-    paid = drawn(
-        machines_table(cluster | {"region": "eu-1", "hourly_usd": 4.0, "cost_usd": 1.25, "runs": []})
-    )
+    paid = drawn(machines_table(replace(cluster, region="eu-1", hourly_usd=4.0, cost_usd=1.25)))
     assert paid.startswith(
         "default  local · eu-1 · 2 machines · $4.00 an hour · $1.25 so far · up 5 min 0 s\n"
     )
-    unknown = {key: value for key, value in cluster.items() if key not in ("age_s", "cost_usd", "runs")}
-    assert drawn(machines_table(unknown | {"hourly_usd": None})).startswith(
-        "default  local · 2 machines · price not known\n"
-    )
+    unknown = drawn(machines_table(replace(cluster, hourly_usd=None, cost_usd=None)))
+    assert unknown.startswith("default  local · 2 machines · price not known · up 5 min 0 s\n")
 
 
 def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
-    machine = {"name": "a-0", "rank": 0, "state": "running", "host": "b", "port": 22, "user": "me"}
-    machine |= {"private_ip": "b", "gpus": 2, "id": "i-0"}
-    cluster = {"cluster": "a", "provider": "oci", "region": "r", "machines": [machine], "hourly_usd": 8.02}
     said = "nothing ends these machines: a day costs $192.48 (gpuctl down ends them)"
-    endless = cluster | {"expires_at": None}
+    endless = replace(CLUSTER, provider="oci", region="r", hourly_usd=8.02)
     assert drawn(machines_table(endless)).endswith(f"{said}\n")
-    unknown = drawn(machines_table(endless | {"hourly_usd": None}))
+    unknown = drawn(machines_table(replace(endless, hourly_usd=None)))
     assert "nothing ends these machines: what a day costs is not known" in " ".join(unknown.split())
     for quiet in (
-        cluster,
-        endless | {"expires_at": "2026-11-22T01:00:00+00:00"},
-        endless | {"hourly_usd": 0.0},
-        endless | {"machines": [machine | {"state": "gone"}]},
-        endless | {"problem": "its provider can't be asked"},
+        replace(endless, expires_at="2026-11-22T01:00:00+00:00"),
+        replace(endless, hourly_usd=0.0),
+        replace(endless, machines=(replace(MACHINE, state="gone"),)),
+        ClusterSummary(
+            **vars(endless), state="unknown", shape=None, billed=True, problem="its provider can't be asked"
+        ),
     ):
         assert "nothing ends" not in drawn(machines_table(quiet))
 
@@ -671,21 +677,10 @@ default  ada@desk  oci eu-frankfurt-1  1 part      -                 -        - 
 
 def test_machines_table_folds_long_ids() -> None:
     ocid = "ocid1.instance.oc1.eu-frankfurt-1." + "a" * 60
-    machine = {
-        "name": "node-0",
-        "rank": 0,
-        "state": "unknown",
-        "host": "203.0.113.7",
-        "port": 22,
-        "user": "ubuntu",
-    }
-    cluster = {
-        "cluster": "default",
-        "provider": "oci",
-        "region": "eu-frankfurt-1",
-        "hourly_usd": 4.0,
-        "machines": [machine | {"private_ip": "10.0.0.2", "gpus": 2, "id": ocid}],
-    }
+    machine = replace(
+        MACHINE, state="unknown", host="203.0.113.7", port=22, user="ubuntu", private_ip="10.0.0.2", id=ocid
+    )
+    cluster = replace(CLUSTER, provider="oci", region="eu-frankfurt-1", machines=(machine,))
     text = drawn(machines_table(cluster))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "".join(line.split()[-1] for line in text.splitlines()[3:]) == ocid

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from gpuctl import cli
+from gpuctl.documents import ClusterSummary
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
 from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
-from inventories.machine import Inventory, Machine, MachineState
+from inventories.machine import Inventory, Machine, MachineInfo, MachineState
 from inventories.store import Store
 from provision.cloud.records import CloudCluster, Target
 from provision.cloud.state import CloudState
@@ -32,6 +33,10 @@ MACHINE = Machine(
 
 def machines(*states: MachineState) -> list[Machine]:
     return [replace(MACHINE, rank=at, state=state) for at, state in enumerate(states)]
+
+
+def shown(*states: MachineState) -> tuple[MachineInfo, ...]:
+    return tuple(machine.public() for machine in machines(*states))
 
 
 @pytest.mark.parametrize(
@@ -49,24 +54,25 @@ def test_state_of_derives_cluster_state_from_machines(states: tuple[MachineState
     assert state_of(machines(*states)) == state
 
 
-def document(cluster: str, **facts: Any) -> dict[str, Any]:
+def summary(cluster: str, **facts: Any) -> ClusterSummary:
     known: dict[str, Any] = {
         "cluster": cluster,
         "provider": "aws",
         "region": "us-east-1",
         "shape": "g5.12xlarge",
         "state": "running",
-        "machines": [{"state": "running"}] * 2,
+        "machines": shown("running", "running"),
         "hourly_usd": 11.344,
         "cost_usd": 22.69,
+        "created_at": BEGAN,
         "age_s": 7200,
         "expires_at": None,
         "billed": True,
-        "runs": [],
+        "runs": (),
         "unheard": {},
         "problem": None,
     }
-    return known | facts
+    return ClusterSummary(**known | facts)
 
 
 FREE = {"provider": "local", "region": None, "billed": False, "hourly_usd": 0.0, "cost_usd": 0.0}
@@ -79,30 +85,30 @@ NOT_KNOWN = {
     "problem": "its file is torn",
 }
 CLUSTERS = (
-    document("big"),
-    document(
+    summary("big"),
+    summary(
         "timed",
         expires_at="2026-11-22T13:30:00+00:00",
         state="partial",
-        machines=[{"state": "running"}, {"state": "gone"}],
-        runs=["20261122-110000-aaaa"],
+        machines=shown("running", "gone"),
+        runs=("20261122-110000-aaaa",),
     ),
-    document("late", expires_at="2026-11-22T11:00:00+00:00"),
-    document("torn", **NOT_KNOWN),
-    document(
+    summary("late", expires_at="2026-11-22T11:00:00+00:00"),
+    summary("torn", **NOT_KNOWN),
+    summary(
         "mine",
         **FREE,
         shape="local",
         unheard={"20261122-110000-bbbb": ("n-1",)},
-        runs=["20261122-110000-bbbb"],
+        runs=("20261122-110000-bbbb",),
     ),
 )
 
 
-def drawn(*documents: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def drawn(*summaries: ClusterSummary, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", str(width))
     out = io.StringIO()
-    Output(Options(), stdout=out).table(clusters_table(documents, totals(documents), NOW))
+    Output(Options(), stdout=out).table(clusters_table(summaries, totals(summaries), NOW))
     return out.getvalue()
 
 
@@ -135,7 +141,7 @@ def test_clusters_table_fits_terminal_width(width: int, monkeypatch: pytest.Monk
 
 
 def test_clusters_table_of_free_clusters_omits_end_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = drawn(document("mine", **FREE, shape="local"), width=100, monkeypatch=monkeypatch)
+    text = drawn(summary("mine", **FREE, shape="local"), width=100, monkeypatch=monkeypatch)
     assert text == (
         "cluster  provider  state    machines  an hour  so far  age\n"
         "mine     local     running  2            free    free  2 h 0 min\n"
@@ -226,8 +232,8 @@ def test_status_all_shows_machines_of_each_cluster(
 
 
 def test_clusters_table_bills_no_hourly_cost_for_gone_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = document("over", state="gone", machines=[{"state": "gone"}] * 2, hourly_usd=0.0)
-    table = drawn(gone, document("big"), width=110, monkeypatch=monkeypatch)
+    gone = summary("over", state="gone", machines=shown("gone", "gone"), hourly_usd=0.0)
+    table = drawn(gone, summary("big"), width=110, monkeypatch=monkeypatch)
     row = next(line for line in table.splitlines() if line.startswith("over"))
     assert row.split()[7:] == ["-", "$22.69", "2", "h", "0", "min", "-"]
     assert "2 clusters, 2 machines, $11.34 an hour" in table
@@ -246,7 +252,7 @@ def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) 
     some = (replace(MACHINE, state="running"),)
     folder.save(Inventory(cluster="lost", provider="aws", created_at=BEGAN, machines=some, hourly_usd=1.0))
     found = describe(folder, Seen(problem="no credentials"), (), NOW)
-    assert (found["state"], found["expires_at"]) == ("unknown", ending)
+    assert (found.state, found.expires_at) == ("unknown", ending)
 
 
 def test_clusters_without_any_prints_how_to_create_one(

@@ -1,4 +1,4 @@
-"""What `logs` prints where the copy here ended in the middle of a line."""
+"""What `logs` gives where the copy here ended in the middle of a line."""
 
 import io
 from datetime import UTC, datetime
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.options import App, Options
+from gpuctl.documents import LogLine
+from gpuctl.options import Options
 from gpuctl.output import Output
-from gpuctl.workflow.training.logs import Printer
+from gpuctl.text import clean
+from gpuctl.workflow.training.logs import Reader, ranks_of
 from inventories.run import Run, RunNode
 from inventories.store import RunFolder, Store
 from remote.runs.observer import Lines
@@ -34,18 +36,23 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def printed(folder: RunFolder, *arriving: tuple[int, bytes], rank: int | None = 0, over: bool = False) -> str:
-    """What is on stdout when these pieces have arrived, after what is in the folder."""
-    app, out = App(Options()), io.StringIO()
-    app.output = Output(app.options, stdout=out, stderr=io.StringIO())
-    printer = Printer(app, RUN, rank, silent=False)
-    lines = Lines(printer, "gpu-0")
-    with printer.going_on_from(folder, over=over):
+    """The lines that are given when these pieces have arrived, after what is in the folder."""
+    out: list[str] = []
+    ranks = ranks_of(RUN, rank)
+
+    def emit(line: LogLine) -> None:
+        text = clean(line.text)
+        out.append(f"[rank {line.rank}] {text}\n" if len(ranks) > 1 else f"{text}\n")
+
+    reader = Reader(ranks, emit, Output(Options(), stdout=io.StringIO(), stderr=io.StringIO()))
+    lines = Lines(reader, "gpu-0")
+    with reader.going_on_from(folder, over=over):
         for number, piece in arriving:
             with (folder.logs_path / f"rank-{number}.log").open("ab") as file:
                 file.write(piece)
             lines.feed(f"logs/rank-{number}.log", piece)
         lines.flush()
-    return out.getvalue()
+    return "".join(out)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """What a run that resumes another takes over from it, the line that says so, and when none is to follow."""
 
 import os
-import signal
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from gpuctl import cli
 from gpuctl.errors import Usage
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Location, ResumePoint, resume_line
-from gpuctl.workflow.training.placement import interrupts_held_back, receivers
+from gpuctl.workflow.training.placement import receivers
 from gpuctl.workflow.training.request import TrainRequest, machines_of
 from gpuctl.workflow.training.resume import last_of_each, older, same_script, taken_over
 from inventories import codec
@@ -403,25 +401,6 @@ def test_machines_of_omits_unreachable_machines() -> None:
     assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
     with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
         names(there, min_nodes=3, nnodes=9)
-
-
-def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:
-    done = []
-
-    def body(fails: Callable[[], None]) -> None:
-        with interrupts_held_back():
-            signal.raise_signal(signal.SIGINT)
-            done.append(1)
-            fails()
-
-    for fails in (lambda: None, lambda: (_ for _ in ()).throw(OSError("full"))):
-        with pytest.raises(KeyboardInterrupt):
-            body(fails)
-    assert len(done) == 2
-    with interrupts_held_back():
-        done.append(3)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize("words", [["--resume"], ["--resume-from", RUN.run], ["--resume", "sub/my.py"]])

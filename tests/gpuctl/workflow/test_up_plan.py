@@ -210,15 +210,15 @@ def test_document_lists_requests_driver_and_totals() -> None:
     assert (found["hourly_usd"], found["total_usd"]) == (8.0233, 32.0932)
     assert found["ssh"] == {"cidrs": ["203.0.113.7/32"], "port": 22, "unknown": None}
     endless = up_plan.document(replace(PLAN, until_s=None))
-    assert (endless["until_s"], endless["total_usd"]) == (None, 192.5592)
+    assert (endless.until_s, endless.total_usd) == (None, 192.5592)
     unknown = up_plan.document(replace(PLAN, price=replace(PRICE, machines_usd=None)))
-    assert (unknown["hourly_usd"], unknown["total_usd"]) == (None, None)
+    assert (unknown.hourly_usd, unknown.total_usd) == (None, None)
 
 
 def test_plan_shows_unknown_driver() -> None:
     plan = replace(PLAN, driver=None)
     assert "driver  not known without the account\n" in shown(plan)
-    assert up_plan.document(plan, asked=False)["driver"] is None
+    assert up_plan.document(plan, asked=False).driver is None
 
 
 def test_requests_text_shows_one_request_per_line() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from gpuctl.documents import UpResult
 from gpuctl.errors import Declined, Usage
 from gpuctl.options import App, Options
 from gpuctl.output import Output
-from gpuctl.workflow.cluster.up import HostKeys, up
+from gpuctl.workflow.cluster.up import HostKeys, plan, up
 from inventories.driver import DriverPlan
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
+from provision.provider import Plan
 from tests.fakes.client import FakeCloud, start_fake
 
 VMI = "NVIDIA GPU-Optimized VMI 26.04.1"
@@ -43,9 +45,12 @@ class Command:
         stdin = Tty(f"{typed}\n") if typed is not None else io.StringIO()
         self.app.__dict__["output"] = Output(options, stdin=stdin, stdout=io.StringIO(), stderr=self.said)
 
-    def __call__(self, *, dry_run: bool = False, **asked: Any) -> dict[str, Any]:
+    def __call__(self, **asked: Any) -> UpResult:
         spec = Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **asked)
-        return up(self.app, spec, HostKeys(files=(), accept_new=False), dry_run=dry_run, wait=False)
+        return up(self.app, spec, HostKeys(files=(), accept_new=False), wait=False)
+
+    def plan(self, **asked: Any) -> Plan:
+        return plan(self.app, Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **asked))[0]
 
     @property
     def subscriptions(self) -> int:
@@ -105,7 +110,7 @@ def test_up_accepts_image_terms_by_typed_yes_or_option_only(
 ) -> None:
     command = Command(fake, typed=typed, yes=yes)
     document = command(**asked)
-    assert {machine["user"] for machine in document["machines"]} == {user}
+    assert {machine.user for machine in document.machines} == {user}
     assert command.subscriptions == subscriptions
     assert [words for words in said if words not in command.said.getvalue()] == []
 
@@ -121,30 +126,30 @@ def test_up_without_consent_accepts_and_creates_nothing(fake: FakeCloud) -> None
 
 
 def test_up_dry_run_shows_image_and_terms_without_creating(fake: FakeCloud) -> None:
-    on_terminal = Command(fake, typed="")(dry_run=True)
-    assert on_terminal["image"] == VMI
-    assert on_terminal["terms"].links[0] == TERMS
-    in_a_pipe = Command(fake, typed=None)(dry_run=True)
-    assert (in_a_pipe["image"], in_a_pipe["terms"]) == (ORACLE, None)
-    assert "--accept-terms" in in_a_pipe["image_why"]
-    with_terms = Command(fake, typed=None)(dry_run=True, accept_terms=True)
-    assert with_terms["image"] == VMI
-    assert with_terms["driver"] == DriverPlan(source="image")
+    on_terminal = Command(fake, typed="").plan()
+    assert on_terminal.image == VMI
+    assert on_terminal.terms.links[0] == TERMS
+    in_a_pipe = Command(fake, typed=None).plan()
+    assert (in_a_pipe.image, in_a_pipe.terms) == (ORACLE, None)
+    assert "--accept-terms" in in_a_pipe.image_why
+    with_terms = Command(fake, typed=None).plan(accept_terms=True)
+    assert with_terms.image == VMI
+    assert with_terms.driver == DriverPlan(source="image")
     assert fake.calls(mutating=True) == []
 
 
 def test_plan_says_that_terms_were_accepted_before(fake: FakeCloud) -> None:
     Command(fake, typed=None, yes=True)(accept_terms=True)
-    later = Command(fake, typed=None)(dry_run=True, cluster="second")
-    assert (later["image"], later["terms"]) == (VMI, None)
-    assert later["image_why"] == "it brings the driver; its terms were accepted before in this account"
+    later = Command(fake, typed=None).plan(cluster="second")
+    assert (later.image, later.terms) == (VMI, None)
+    assert later.image_why == "it brings the driver; its terms were accepted before in this account"
 
 
 def test_up_takes_next_image_if_account_may_not_accept_terms(fake: FakeCloud) -> None:
     fake.settings(refused_by_policy=[SUBSCRIBE])
     command = Command(fake, typed=None, yes=True)
     document = command(accept_terms=True)
-    assert {machine["user"] for machine in document["machines"]} == {"opc"}
+    assert {machine.user for machine in document.machines} == {"opc"}
     said = command.said.getvalue()
     assert "manage app-catalog-listing in tenancy" in said
     assert f"The next image is taken: {ORACLE}" in said
@@ -172,6 +177,6 @@ def test_up_killed_while_accepting_terms_completes_when_rerun(fake: FakeCloud, p
         killed.kill()
     fake.release()
     document = Command(fake, typed=None, yes=True)(accept_terms=True)
-    assert {machine["user"] for machine in document["machines"]} == {"ubuntu"}
+    assert {machine.user for machine in document.machines} == {"ubuntu"}
     kinds = [one["kind"] for one in fake.state()["resources"]]
     assert kinds.count("appcatalogsubscription") == 1

@@ -1,0 +1,228 @@
+"""What commands return and `--json` prints: frozen dataclasses whose attributes are the document's keys.
+
+A run's result is `inventories.run.Result`; a machine is `inventories.machine.MachineInfo`. What is not known is None.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from inventories import codec
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.setup import SetUp
+    from inventories.driver import DriverPlan
+    from inventories.machine import MachineInfo, MachineState
+    from inventories.run import RunStatus
+    from inventories.setup import SetupStep
+    from provision.cloud.records import PlannedRequest, PlannedResource, Terms
+    from provision.pricing.plan_price import PlanPrice
+    from provision.provider import Leftover, PlannedMachine
+
+ClusterState: TypeAlias = 'MachineState | Literal["partial", "unfinished"]'
+"""`partial`: its machines are not all in one state. `unfinished`: its first `up` did not come to its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterInfo:
+    """A cluster and its machines."""
+
+    cluster: str
+    provider: str
+    region: str | None
+    machines: "tuple[MachineInfo, ...]"
+    """By rank."""
+    hourly_usd: float | None
+    """List price of all machines together; 0 where nothing is billed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpResult(ClusterInfo):
+    """What `up` made or found: the document of `up --json`."""
+
+    setup: "tuple[SetUp, ...] | None" = field(default=None, metadata=codec.OMITTED)
+    """What came of the setup on the machines that had yet to run it. None: the cluster has no setup."""
+    seconds: float
+    """That it took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupPlan:
+    """What machines run once, before any run."""
+
+    steps: "tuple[SetupStep, ...]" = ()
+    machines: tuple[str, ...] = ()
+    """Names of those that have yet to run it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshAccess:
+    """From where the machines' SSH servers can be reached."""
+
+    cidrs: tuple[str, ...]
+    port: int
+    unknown: str | None
+    """Why it is not known from where. None: it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpPlan:
+    """What `up` would do: the document of `up --dry-run --json`."""
+
+    cluster: str
+    provider: str
+    region: str | None
+    account_asked: bool
+    """False: the account can't be asked, so it is what would be made where nothing of gpuctl is yet."""
+    create: "tuple[PlannedMachine, ...]"
+    keep: "tuple[MachineInfo, ...]"
+    end: tuple[str, ...]
+    """Ids of what an interrupted `up` left and nothing replaces: it is removed first."""
+    resources: "tuple[PlannedResource, ...]"
+    image: str | None
+    image_why: str
+    driver: "DriverPlan | None"
+    """None: not known without the account."""
+    terms: "Terms | None"
+    """Those of the image, which a yes accepts. None: there are none, or they were accepted before."""
+    ssh: SshAccess | None
+    hourly_usd: float | None
+    price: "PlanPrice"
+    until_s: float | None
+    """Seconds until the machines end by themselves. None: they don't."""
+    ending: str
+    """What ends them."""
+    total_usd: float | None
+    """Until then; where nothing ends them, of a day."""
+    setup: SetupPlan = SetupPlan()
+    notes: tuple[str, ...]
+    requests: "tuple[PlannedRequest, ...]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterStatus(ClusterInfo):
+    """A cluster as its provider tells of it now: the document of `status --json`."""
+
+    created_at: str
+    """ISO 8601, UTC."""
+    age_s: int
+    expires_at: str | None
+    """When its machines end by themselves. None: they don't."""
+    cost_usd: float | None
+    """Since each machine was made, by list price."""
+    runs: tuple[str, ...]
+    """Ids of the runs that are not known to be over."""
+    unheard: Mapping[str, tuple[str, ...]]
+    """Run → its nodes that never said how it ended there, where no other says that it continues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSummary:
+    """One of all clusters, an element of `clusters --json`. Its provider may not have answered."""
+
+    cluster: str
+    provider: str | None
+    region: str | None
+    machines: "tuple[MachineInfo, ...] | None"
+    hourly_usd: float | None
+    created_at: str | None
+    age_s: int | None
+    expires_at: str | None
+    cost_usd: float | None
+    runs: tuple[str, ...]
+    unheard: Mapping[str, tuple[str, ...]]
+    state: "ClusterState"
+    shape: str | None
+    billed: bool | None
+    """Whether its machines are rented."""
+    problem: str | None
+    """Why its state is not known. None: it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOnNode:
+    """What stays on the disk of a machine that its owner keeps."""
+
+    node: str
+    bytes: Mapping[str, int] | None
+    """Kind → its size. None: the machine did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownResult:
+    """What was removed, and what could not be: the document of `down --json`."""
+
+    cluster: str
+    removed: tuple[str, ...]
+    """Names of machines."""
+    leftovers: "tuple[Leftover, ...]"
+    left_on_nodes: tuple[LeftOnNode, ...]
+    cost_usd: float | None
+    """Of its machines, by list price."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """What came of a command on one node, an element of `exec --json`."""
+
+    node: str
+    rank: int
+    exit_code: int | None
+    """Negative: ended by that signal. None: not known, see `error`."""
+    stdout: str
+    stderr: str
+    error: str | None = None
+    """Why the node could not be asked. None: it could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What was copied to one node, an element of `push --json`."""
+
+    node: str
+    files: int
+    """Those that had changed."""
+    bytes: int
+    path: str
+    """The folder on the node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What was copied from one node, an element of `pull --json`."""
+
+    node: str
+    files: int
+    bytes: int
+    path: str
+    """The folder on this computer."""
+    skipped: tuple[str, ...]
+    """What is no plain file, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """A run in the list of all, an element of `runs --json`."""
+
+    run: str
+    cluster: str | None
+    mode: str | None
+    script: str | None
+    args: tuple[str, ...]
+    status: "RunStatus | Literal['unreadable']"
+    world_size: int | None
+    started_at: str | None
+    """ISO 8601, UTC."""
+    seconds: float | None
+    """From its start to its end."""
+    accuracy: float | None
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """A line that a rank wrote."""
+
+    rank: int
+    text: str

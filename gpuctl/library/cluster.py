@@ -1,0 +1,217 @@
+"""A cluster in a program's hands: what the commands about one cluster do, as methods."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from gpuctl.errors import Attention, Interrupted, Usage
+from gpuctl.options import App
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.machines import access
+
+if TYPE_CHECKING:
+    from gpuctl.documents import ClusterStatus, CommandResult, DownResult, LogLine, Pulled, Pushed, RunInfo
+    from gpuctl.library.options import BenchOptions, File, TrainOptions
+    from gpuctl.workflow.benchmarks.bench import BenchResult
+    from inventories.machine import MachineInfo
+    from inventories.run import Result
+    from inventories.store import ClusterFolder
+    from remote.transport.group import PinnedGroup
+    from remote.transport.pinned import PinnedConnection
+
+
+class Cluster:
+    """A cluster of this computer, made by `gpuctl.up` or found by `gpuctl.cluster`.
+
+    As a context manager it is brought down at the end of the block, also by an exception, unless `keep` is True.
+    """
+
+    def __init__(self, app: App, *, keep: bool = False) -> None:
+        self._app = app
+        self._opened: list[PinnedConnection | PinnedGroup] = []
+        self._is_down = False
+        self.keep = keep
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self._app.options.cluster
+
+    @property
+    def machines(self) -> "tuple[MachineInfo, ...]":
+        """The machines by rank, as they were when `up` ended. Raises NotFound where there is no such cluster."""
+        return tuple(machine.public() for machine in load_inventory(self._folder).machines)
+
+    @property
+    def _folder(self) -> "ClusterFolder":
+        return self._app.store.cluster(self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+        if self.keep or self._is_down:
+            return
+        try:
+            self.down()
+        except Exception as failed:
+            if error is None:
+                raise
+            self._app.output.error(str(failed))
+            error.add_note(f"gpuctl: {failed}")
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}>"
+
+    def status(self) -> "ClusterStatus":
+        """Return the machines with their real state, price, age and runs, asked of the provider."""
+        from gpuctl.workflow.cluster.status import status_of
+
+        return status_of(self._app, self._folder)
+
+    def train(
+        self, script: "File | None" = None, args: Sequence[object] = (), **options: Unpack["TrainOptions"]
+    ) -> "Result":
+        """Run a script, a module (`module=`) or the built-in job to its end, and return its result.
+
+        `args`: the script's, module's or built-in job's, made text. A run that fails is returned with `status`
+        `failed` and its `first_error`; with `detach=True` one that has started is returned as `running`. Raises Usage
+        for what can't be run, PreflightFailed for what would fail later, Interrupted with the stopped run as its
+        `result` after Ctrl-C.
+        """
+        from gpuctl.library.options import train_request
+        from gpuctl.library.training import train
+
+        words = [str(arg) for arg in args]
+        if script is not None:
+            if options.get("module") is not None:
+                raise Usage("A script and a module were named: leave out one of them.")
+            # As a project is a folder of its own, its script is one in it.
+            words.insert(0, str(Path(options.get("project") or ".") / script))
+        elif options.get("module") is None and words and not words[0].startswith("-"):
+            raise Usage(
+                f"{words[0]!r} is no option of the built-in job. A script is the first argument of train."
+            )
+        return train(self._app, train_request(words, options))
+
+    def bench(self, args: Sequence[object] = (), **options: Unpack["BenchOptions"]) -> "BenchResult":
+        """Measure the built-in job on one layout after the other, and return how it scales and what it costs.
+
+        `args`: the built-in job's. Raises Interrupted, with what was measured until then, after Ctrl-C; a run that
+        fails ends it with `status` `failed`.
+        """
+        from gpuctl.library.options import bench_request
+        from gpuctl.workflow.benchmarks.bench import bench
+
+        result = bench(self._app, bench_request([str(arg) for arg in args], options)).document()
+        if result.status == "stopped":
+            raise Interrupted("The benchmark was interrupted.", result=result)
+        return result
+
+    def exec(
+        self, command: str | Sequence[str], *, rank: int | str | None = None
+    ) -> "tuple[CommandResult, ...]":
+        """Run a command on every node at once, or on one (by rank or name), and return what came of it on each.
+
+        `command`: a shell command line, or the words of an argv. A node that can't be reached has an `error`.
+        """
+        words = (command,) if isinstance(command, str) else tuple(command)
+        return tuple(access.execute(self._app, words, _name(rank)))
+
+    def push(
+        self, source: "File", destination: str = "~", *, rank: int | str | None = None
+    ) -> "tuple[Pushed, ...]":
+        """Copy a file or folder into a folder of every node, or of one; return what each node got."""
+        return tuple(access.push(self._app, Path(source), destination, _name(rank)))
+
+    def pull(
+        self, source: str, destination: "File" = ".", *, rank: int | str | None = None
+    ) -> "tuple[Pulled, ...]":
+        """Copy a file or folder of every node into `destination`/<node>, or of one node into `destination`."""
+        return tuple(access.pull(self._app, source, Path(destination), _name(rank)))
+
+    def logs(
+        self, run: str | None = None, *, follow: bool = False, rank: int | None = None
+    ) -> "Iterator[LogLine]":
+        """Return an iterator over the lines of a run's log, of all ranks or one; the latest run unless named.
+
+        `follow`: to the run's end. Leaving the iterator early leaves the run alone.
+        """
+        from gpuctl.library.following import log_lines
+
+        return log_lines(self._app, run, follow=follow, rank=rank)
+
+    def runs(self) -> "tuple[RunInfo, ...]":
+        """Return the cluster's runs, the latest last."""
+        from gpuctl.workflow.training.runs import overview
+
+        return tuple(overview(self._app, self.name))
+
+    def stop(self, run: str | None = None) -> "Result":
+        """Stop a run on every node and return its result; the latest run unless named.
+
+        Raises Attention, with that result, where a node could not be told.
+        """
+        from gpuctl.workflow.training.stop import stop
+
+        result, errors = stop(self._app, run)
+        if errors or result.status == "running":
+            why = (
+                "\n".join(errors)
+                or f"Run {result.run} may still be active: `gpuctl stop {result.run}` tries again."
+            )
+            raise Attention(why, result=result)
+        return result
+
+    def down(self, *, forget: bool = False) -> "DownResult":
+        """Stop what runs, remove the machines, forget the cluster; return what was removed. Results stay.
+
+        Succeeds if there is nothing to remove. `forget`: machines of provider hosts are forgotten also where their
+        firewall can't be restored. Raises Attention, which names what could not be removed.
+        """
+        from gpuctl.workflow.cluster.down import down
+
+        self._close()
+        done = down(self._app, forget=forget)
+        if done.leftovers:
+            named = "; ".join(f"{left.kind} {left.id}: {left.reason}" for left in done.leftovers)
+            raise Attention(
+                f"Not all of the cluster {done.cluster} could be removed, and it may be billed: {named}. "
+                f"`gpuctl down --cluster {done.cluster}` tries again.",
+                result=done,
+            )
+        self._is_down = True
+        return done
+
+    def connection(self, node: int | str = 0) -> "PinnedConnection":
+        """Return a `fabric.Connection` to a node (by rank or name), its host key pinned; opened when it is used.
+
+        Closed at the end of the cluster's `with` block, by `down`, or by its own `close`.
+        """
+        from remote.transport.pinned import PinnedConnection
+
+        (machine,) = access.with_ssh(access.chosen(self._app, str(node)))
+        box = PinnedConnection(machine, self._folder)
+        self._opened.append(box)
+        return box
+
+    def group(self) -> "PinnedGroup":
+        """Return a `fabric.Group` of all nodes, by rank. Closed as a `connection` is."""
+        from remote.transport.group import PinnedGroup
+
+        group = PinnedGroup(access.with_ssh(access.chosen(self._app, None)), self._folder)
+        self._opened.append(group)
+        return group
+
+    def _close(self) -> None:
+        """Close the connections that were given out."""
+        while self._opened:
+            self._opened.pop().close()
+
+
+def _name(rank: int | str | None) -> str | None:
+    return None if rank is None else str(rank)

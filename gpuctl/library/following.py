@@ -1,0 +1,56 @@
+"""A run's log as an iterator: a thread follows the nodes, and waits where nobody takes the lines."""
+
+from collections.abc import Iterator
+from queue import Full, Queue
+from threading import Event, Thread
+
+from gpuctl.documents import LogLine
+from gpuctl.options import App
+from gpuctl.workflow.training.logs import ranks_of, read_logs
+from gpuctl.workflow.training.runs import latest
+
+AHEAD = 1000
+"""Lines that are kept for a reader that is slow."""
+LOOK_S = 0.2
+"""How soon it is seen that nobody reads any more."""
+
+
+def log_lines(app: App, run: str | None, *, follow: bool, rank: int | None) -> Iterator[LogLine]:
+    """The lines of a run's log. Raises NotFound where there is no such run, Usage where there is no such rank."""
+    folder = latest(app, run)
+    ranks = ranks_of(folder.load_run(), rank)
+    lines: Queue[LogLine | BaseException | None] = Queue(AHEAD)
+    left = Event()
+
+    def put(line: LogLine | BaseException | None) -> None:
+        while not left.is_set():
+            try:
+                lines.put(line, timeout=LOOK_S)
+            except Full:
+                continue
+            return
+
+    def read() -> None:
+        end: BaseException | None = None
+        try:
+            read_logs(app, folder, put, follow=follow, ranks=ranks, left=left)
+        except Exception as error:  # noqa: BLE001 - raised in the reader's thread
+            end = error
+        put(end)
+
+    return _taken(lines, left, Thread(target=read, daemon=True, name=f"logs of {folder.id}"))
+
+
+def _taken(lines: "Queue[LogLine | BaseException | None]", left: Event, thread: Thread) -> Iterator[LogLine]:
+    thread.start()
+    try:
+        while True:
+            line = lines.get()
+            if line is None:
+                return
+            if isinstance(line, BaseException):
+                raise line
+            yield line
+    finally:
+        left.set()
+        thread.join()

@@ -1,0 +1,108 @@
+"""What `import gpuctl` gives beside `Cluster`: making one, finding it, and what came of runs."""
+
+from typing import Unpack
+
+from gpuctl.documents import ClusterSummary, RunInfo, UpPlan, UpResult
+from gpuctl.library.cluster import Cluster
+from gpuctl.library.options import UpOptions, UpRequest, up_request
+from gpuctl.library.silent import Confirm, Progress, silent_app
+from gpuctl.options import DEFAULT_CLUSTER, App
+from inventories.run import Result
+
+
+def up(
+    cluster: str | None = None,
+    *,
+    keep: bool = False,
+    confirm: Confirm = None,
+    progress: Progress = None,
+    **options: Unpack[UpOptions],
+) -> Cluster:
+    """Create a cluster's machines, wait for them and return the cluster; again: converge.
+
+    The options are those of `gpuctl up`. `keep`: leaving the `with` block leaves the machines. `confirm`: what costs
+    money is created only with True, or where this function, which gets the question with the price, returns True.
+    `progress`: gets each line on what is being done. Raises Usage where nobody confirmed, Declined after a no,
+    NoCapacity, Attention where machines are there whose GPUs or setup failed. Machines that were created before an
+    error or Ctrl-C stay, and the error says so in a note: `gpuctl.cluster(NAME).down()` removes them.
+    """
+    request = up_request(cluster, options)
+    app = silent_app(request.spec.cluster, confirm=confirm, progress=progress)
+    made = Cluster(app, keep=keep)
+    try:
+        create(app, request)
+    except (Exception, KeyboardInterrupt) as error:
+        if made.name in {folder.name for folder in app.store.clusters()}:
+            error.add_note(
+                f"gpuctl: machines may be there: gpuctl.cluster({made.name!r}).down() removes them"
+            )
+        raise
+    return made
+
+
+def create(app: App, request: UpRequest) -> UpResult:
+    """Bring a cluster to what is asked for, and tell what there is."""
+    from gpuctl.workflow.cluster.up import up as converge
+
+    return converge(
+        app, request.spec, request.host_keys, wait=request.wait, boot_timeout_s=request.boot_timeout_s
+    )
+
+
+def plan(cluster: str | None = None, *, progress: Progress = None, **options: Unpack[UpOptions]) -> UpPlan:
+    """Return what `up` would do with these options, and what it would cost. Creates nothing.
+
+    Where the account can't be asked, `account_asked` is False: it is what would be made if nothing were there.
+    """
+    from gpuctl.workflow.cluster.up import plan as planned
+    from gpuctl.workflow.cluster.up_plan import document
+
+    request = up_request(cluster, options)
+    app = silent_app(request.spec.cluster, progress=progress)
+    found, setup, unasked = planned(app, request.spec, boot_timeout_s=request.boot_timeout_s)
+    return document(found, setup, asked=not unasked)
+
+
+def cluster(
+    name: str = DEFAULT_CLUSTER,
+    *,
+    keep: bool = True,
+    confirm: Confirm = None,
+    progress: Progress = None,
+) -> Cluster:
+    """Return a cluster that was made before. Raises NotFound where there is none of that name.
+
+    `keep`: False: leaving the `with` block brings it down. `progress`, `confirm`: as for `up`.
+    """
+    app = silent_app(name, confirm=confirm, progress=progress)
+    found = Cluster(app, keep=keep)
+    if name not in {folder.name for folder in app.store.clusters()}:
+        _ = found.machines  # raises, with the way to make one
+    return found
+
+
+def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
+    """Return every cluster of this computer with its real state, the most expensive first.
+
+    One whose provider can't be asked has the state `unknown`, and the reason as its `problem`.
+    """
+    from gpuctl.workflow.cluster.clusters import every_cluster
+
+    return tuple(every_cluster(silent_app(DEFAULT_CLUSTER, progress=progress)))
+
+
+def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = None) -> tuple[Result, ...]:
+    """Return the results of these runs (the first letters of an id are enough), or of the cluster's latest.
+
+    A run that is not over is brought up to date first. Raises NotFound where there is no such run.
+    """
+    from gpuctl.workflow.training.runs import results_of
+
+    return tuple(results_of(silent_app(cluster, progress=progress), runs))
+
+
+def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunInfo, ...]:
+    """Return the runs of a cluster, or of all, also of removed ones; the latest last."""
+    from gpuctl.workflow.training.runs import overview
+
+    return tuple(overview(silent_app(cluster or DEFAULT_CLUSTER, progress=progress), cluster))

@@ -1,0 +1,341 @@
+"""The library: its names, what it accepts, and how it tells and asks without printing."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import click
+import pytest
+
+import gpuctl
+from gpuctl import cli
+from gpuctl.commands import bench as bench_command
+from gpuctl.commands import train as train_command
+from gpuctl.commands import up as up_command
+from gpuctl.library.options import (
+    BenchOptions,
+    TrainOptions,
+    UpOptions,
+    bench_request,
+    train_request,
+    up_request,
+)
+from gpuctl.library.silent import SilentOutput, silent_app
+from gpuctl.options import Options
+from inventories.codec import plain
+from inventories.machine import Inventory, Machine
+from inventories.store import Store
+
+ROOT = Path(__file__).parents[2]
+NAMES = """
+up plan cluster clusters results runs version
+Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo Pulled Pushed
+Result RunInfo UpPlan
+GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
+ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
+"""
+GLOBAL_OPTIONS = {"cluster", "json", "yes", "verbose", "no_color", "help"}
+
+
+def python(code: str, cwd: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    before = f"import sys; sys.path += {[str(ROOT), *map(str, path)]!r}\n"
+    return subprocess.run(
+        [sys.executable, "-c", before + code], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def work(store: Store) -> Inventory:
+    """A cluster of two machines that nobody reaches."""
+    machines = tuple(
+        Machine(
+            name=f"work-{rank}",
+            rank=rank,
+            state="running",
+            host="127.0.0.1",
+            port=1 + rank,
+            user="me",
+            private_ip="127.0.0.1",
+            gpus=1,
+            id=str(rank),
+            transport="ssh" if rank == 0 else "elsewhere",
+        )
+        for rank in range(2)
+    )
+    inventory = Inventory(
+        cluster="work", provider="hosts", created_at="2026-11-21T05:46:25+00:00", machines=machines
+    )
+    store.cluster("work").save(inventory)
+    return inventory
+
+
+def test_public_names_are_these_and_importable() -> None:
+    assert sorted(gpuctl.__all__) == sorted(NAMES.split())
+    for name in gpuctl.__all__:
+        assert getattr(gpuctl, name).__doc__, name
+    assert set(gpuctl.__all__) <= set(dir(gpuctl))
+    assert issubclass(gpuctl.Interrupted, KeyboardInterrupt)
+    for name in ("Usage", "InventoryError", "ProvisionError", "RemoteError"):
+        assert issubclass(getattr(gpuctl, name), gpuctl.GpuctlError)
+
+
+def test_import_loads_nothing_else(tmp_path: Path) -> None:
+    code = "before = set(sys.modules); import gpuctl; print(*sorted(set(sys.modules) - before))"
+    assert python(code, tmp_path).stdout == "gpuctl\n"
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        gpuctl.nope  # noqa: B018
+
+
+def test_no_module_of_the_package_has_a_public_name() -> None:
+    assert {module.name for module in iter_modules(gpuctl.__path__)}.isdisjoint(gpuctl.__all__)
+
+
+def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "remote.py").write_text("print('HOSTILE')")
+    (tmp_path / "provision").mkdir()
+    code = f"sys.path.insert(0, {str(tmp_path)!r}); import gpuctl; print(gpuctl.RemoteError.__module__)"
+    assert python(code, tmp_path).stdout == "remote.errors\n"
+    done = python(f"sys.path.insert(0, {str(tmp_path)!r}); import remote, gpuctl; gpuctl.up", tmp_path)
+    assert f"ImportError: gpuctl has a package remote, and so has this program: {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "others"),
+    [
+        (up_command, UpOptions, {"no_public_ip": "public_ip", "no_wait": "wait", "dry_run": None}),
+        (train_command, TrainOptions, {"words": None, "dry_run": None}),
+        (bench_command, BenchOptions, {"words": None, "plot": None}),
+    ],
+)
+def test_library_has_every_option_of_the_command_line(
+    command: Any, options: Any, others: dict[str, str | None]
+) -> None:
+    names = {param.name for param in command.command.params if isinstance(param, click.Parameter)}
+    there = {others.get(name, name) for name in names - GLOBAL_OPTIONS} - {None}
+    only_here = {"project"} if options is TrainOptions else set()
+    assert there | only_here == set(options.__annotations__)
+
+
+def test_up_options_make_the_spec_of_the_command_line() -> None:
+    request = up_request(
+        "mine",
+        {"shape": "g5.xlarge", "count": 2, "ttl": "4h", "max_cost": 9, "spot": True, "public_ip": False},
+    )
+    spec = request.spec
+    assert (spec.cluster, spec.shape, spec.count, spec.ttl_s, spec.max_cost_usd) == (
+        "mine",
+        "g5.xlarge",
+        2,
+        14400.0,
+        9.0,
+    )
+    assert (spec.spot, spec.public_ip, spec.accept_terms, request.wait) == (True, False, False, True)
+    assert up_request(None, {}).spec.cluster == "default"
+    with pytest.raises(gpuctl.InvalidInput):
+        up_request(None, {"count": 0})
+    with pytest.raises(gpuctl.Usage, match="boot-timeout"):
+        up_request(None, {"wait": False, "boot_timeout": "10m"})
+
+
+def test_spec_file_names_the_cluster_unless_another_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("cluster: filed\nprovider: local\ncount: 3\n")
+    assert up_request(None, {"file": file}).spec.cluster == "filed"
+    spec = up_request("named", {"file": str(file), "count": 4}).spec
+    assert (spec.cluster, spec.provider, spec.count) == ("named", "local", 4)
+
+
+def test_train_and_bench_options_make_requests() -> None:
+    request = train_request(
+        ["my.py"], {"nnodes": "1:4", "nproc_per_node": 2, "pip": ["einops"], "wheels": ".", "env": {"A": "b"}}
+    )
+    assert (request.min_nodes, request.nnodes, request.nproc_per_node) == (1, 4, 2)
+    assert (request.pip, request.wheels, request.env) == (("einops",), Path(), {"A": "b"})
+    assert train_request([], {"nnodes": 2}).nnodes == 2
+    with pytest.raises(gpuctl.Usage, match="nproc-per-node 0"):
+        train_request([], {"nproc_per_node": 0})
+    assert [layout.name for layout in bench_request([], {"layouts": ["1x1", "2x4"]}).layouts] == [
+        "1x1",
+        "2x4",
+    ]
+    with pytest.raises(gpuctl.Usage, match="repeats"):
+        bench_request([], {"repeats": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "mpi"}, "--mode mpi is not possible: give torchrun or ray."),
+        ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"env": {"1A": "b"}}, "no valid name"),
+        ({"wheels": "nowhere"}, "--wheels: there is no folder nowhere."),
+        ({"requirements": "nowhere"}, "--requirements: there is no file nowhere."),
+        ({"project": "nowhere"}, "--project: there is no folder nowhere."),
+        ({"nnodes": "4:1"}, "MIN must be at least 1"),
+    ],
+)
+def test_train_refuses_options_that_can_not_be(options: Any, said: str) -> None:
+    with pytest.raises(gpuctl.Usage, match=said):
+        train_request([], options)
+
+
+def test_options_that_are_not_there_are_refused_as_python_does() -> None:
+    for function in (up_request, train_request, bench_request):
+        options: Any = {"max_costs": 3, "env": {}} if function is up_request else {"pyton": "x"}
+        with pytest.raises(TypeError, match=r"keyword argument '(max_costs|pyton)'; did you mean"):
+            function([], options)
+
+
+def test_train_refuses_words_that_are_no_options_of_the_built_in_job(work: Inventory) -> None:
+    cluster = gpuctl.cluster("work")
+    with pytest.raises(gpuctl.Usage, match="first argument"):
+        cluster.train(args=["my.py"])
+    with pytest.raises(gpuctl.Usage, match="leave out one"):
+        cluster.train("my.py", module="my")
+
+
+def test_lines_go_to_progress_and_logger_and_nowhere_else(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "gpuctl")
+    told: list[str] = []
+    output = SilentOutput(Options(), progress=told.append)
+    output.say("one\x1b[2J", "bold")
+    output.error("two")
+    output.detail("three")
+    output.text("a result")
+    output.table("four", aside=True)
+    output.table("a table")
+    assert told == ["one", "two", "four"]
+    assert [(record.name, record.levelname) for record in caplog.records] == [
+        ("gpuctl", "INFO"),
+        ("gpuctl", "WARNING"),
+        ("gpuctl", "DEBUG"),
+        ("gpuctl", "INFO"),
+    ]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nothing_is_printed_where_no_logging_is_set_up(tmp_path: Path) -> None:
+    code = "from gpuctl.library.silent import silent_app; silent_app('c').output.error('wrong')"
+    done = python(code, tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_only_the_caller_says_yes_to_what_costs_money() -> None:
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    assert SilentOutput(Options()).confirm("Remove it?")
+    with pytest.raises(gpuctl.Usage, match=r"Create it \(\$4\)\? Nobody was asked: pass confirm=True"):
+        SilentOutput(Options()).confirm("Create it ($4)?", paid=True)
+    assert SilentOutput(Options(), confirm=True).confirm("Create it?", paid=True)
+    assert not SilentOutput(Options(), confirm=False).confirm("Create it?", paid=True)
+    assert not SilentOutput(Options(), confirm=no).confirm("Create it?", paid=True)
+    assert asked == ["Create it?"]
+    assert silent_app("c", confirm=True).options.yes
+    assert not silent_app("c", confirm=no).options.yes
+
+
+def test_functions_tell_what_is_there(store: Store) -> None:
+    assert (gpuctl.clusters(), gpuctl.runs()) == ((), ())
+    with pytest.raises(gpuctl.NotFound, match="no cluster default") as raised:
+        gpuctl.cluster()
+    assert raised.value.exit_status == 2
+    with pytest.raises(gpuctl.NotFound, match="no runs"):
+        gpuctl.results()
+    with pytest.raises(gpuctl.NotFound):
+        gpuctl.results("20260101")
+
+
+def test_status_and_clusters_are_what_json_prints(
+    work: Inventory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = gpuctl.cluster("work")
+    assert (cluster.name, [machine.name for machine in cluster.machines]) == ("work", ["work-0", "work-1"])
+    status, (summary,) = cluster.status(), gpuctl.clusters()
+    for words, found in ((["status", "--cluster", "work"], status), (["clusters"], summary)):
+        assert cli.main([*words, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        printed = printed["clusters"][0] if words == ["clusters"] else printed
+        known = plain(found)
+        assert isinstance(known, dict)
+        assert list(printed) == list(known)
+        assert printed | {"age_s": 0} == known | {"age_s": 0}
+    assert isinstance(status.machines[0].port, int)
+
+
+def test_commands_on_a_node_that_is_gone_tell_why(work: Inventory) -> None:
+    cluster = gpuctl.cluster("work")
+    (done,) = cluster.exec("true", rank=0)
+    assert (done.exit_code, done.stdout) == (None, "")
+    assert done.error
+    assert "work-0" in done.error
+    with pytest.raises(gpuctl.NotFound, match="rank or name '7'"):
+        cluster.exec("true", rank=7)
+    with pytest.raises(gpuctl.Unreachable), cluster.connection(0) as box:
+        box.run("true")
+    with pytest.raises(gpuctl.Usage, match="Fabric needs SSH"):
+        cluster.group()
+
+
+def test_exception_keeps_what_could_not_be_removed_as_a_note(store: Store, work: Inventory) -> None:
+    journal = store.cluster("work").journal
+    journal.append("up", provider="nobody", create=[])
+    store.cluster("work").inventory_path.write_text("all: [")
+    with pytest.raises(ValueError, match="mine") as raised, gpuctl.cluster("work", keep=False):
+        raise ValueError("mine")
+    assert ["nobody" in note for note in raised.value.__notes__] == [True]
+    with pytest.raises(gpuctl.ProvisionError, match="nobody"), gpuctl.cluster("work", keep=False):
+        pass
+    with gpuctl.cluster("work"):
+        pass
+
+
+def test_plan_is_what_a_dry_run_prints(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    found = gpuctl.plan("mine", provider="local", count=2)
+    assert [(machine.name, machine.rank) for machine in found.create] == [("mine-0", 0), ("mine-1", 1)]
+    assert (found.hourly_usd, found.account_asked, found.keep) == (0.0, True, ())
+    words = ["up", "--cluster", "mine", "--provider", "local", "--count", "2", "--dry-run", "--json"]
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out) == plain(found)
+    assert gpuctl.clusters() == ()
+
+
+def test_up_that_fails_notes_that_machines_may_be_there(work: Inventory) -> None:
+    with pytest.raises(gpuctl.ProvisionError) as raised:
+        gpuctl.up("work", provider="local")
+    assert raised.value.__notes__ == [
+        "gpuctl: machines may be there: gpuctl.cluster('work').down() removes them"
+    ]
+    with pytest.raises(gpuctl.GpuctlError) as raised:
+        gpuctl.up("other", provider="nobody")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_down_names_what_it_could_not_remove(store: Store, work: Inventory) -> None:
+    journal = store.cluster("work").journal
+    journal.append("up", provider="hosts", create=[])
+    journal.append("firewall", node="work-0", host="127.0.0.1", port=1, owner="work")
+    with pytest.raises(gpuctl.Attention, match="firewall work-0: it may still let") as raised:
+        gpuctl.cluster("work").down()
+    done = raised.value.result
+    assert isinstance(done, gpuctl.DownResult)
+    assert [left.kind for left in done.leftovers] == ["firewall"]
+    assert raised.value.exit_status == 4
+    with gpuctl.cluster("work", keep=False) as cluster:
+        assert cluster.down(forget=True).leftovers == ()
+    assert gpuctl.clusters() == ()
