@@ -80,6 +80,7 @@ asyncio.run(main())
     assert "caught Interrupted stopped ()" in out
 
 
+@pytest.mark.whole
 def test_exception_in_the_block_brings_the_cluster_down_and_is_kept(gpuctl: Gpuctl) -> None:
     process = program(
         gpuctl,
