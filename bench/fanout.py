@@ -36,8 +36,8 @@ PARTS = """
 import json, sys, time
 from pathlib import Path
 marks = [time.perf_counter()]
-from inventories.ansible import read_inventory
-from inventories.store import ClusterFolder
+from inventories.ansible.inventory import read_inventory
+from inventories.disk.store import ClusterFolder
 inventory = read_inventory(Path(sys.argv[1]) / "inventory.yaml")
 marks.append(time.perf_counter())
 import remote.transport.ssh

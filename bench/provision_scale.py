@@ -33,8 +33,8 @@ from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from inventories.disk.store import ClusterFolder
 from inventories.spec import Spec
-from inventories.store import ClusterFolder
 from provision.cloud.provider import CloudProvider
 from tests.fakes.client import FakeCloud, start_fake
 

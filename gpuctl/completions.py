@@ -40,7 +40,7 @@ def _offer(known: Callable[[click.Context], Iterable[tuple[str, str]]]) -> Offer
 @_offer
 def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The clusters there are."""
-    from inventories.store import Store
+    from inventories.disk.store import Store
 
     for folder in Store.default().clusters():
         yield folder.name, ""
@@ -49,7 +49,7 @@ def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The runs of all clusters, the latest first. Their records are not read: there may be thousands."""
-    from inventories.store import Store
+    from inventories.disk.store import Store
 
     for folder in reversed(Store.default().runs()):
         yield folder.id, ""
@@ -58,7 +58,7 @@ def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
     """The names of the cluster's machines."""
-    from inventories.store import Store
+    from inventories.disk.store import Store
 
     for machine in Store.default().cluster(_told(context, "cluster") or "default").load().machines:
         yield machine.name, f"rank {machine.rank}"

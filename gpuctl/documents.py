@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from inventories import codec
+from inventories.disk import codec
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.setup import SetUp
+    from gpuctl.workflow.cluster.setup import SetUp
     from inventories.driver import DriverPlan
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus

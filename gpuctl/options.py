@@ -25,7 +25,7 @@ from inventories.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
-    from inventories.store import Store
+    from inventories.disk.store import Store
 
 About: TypeAlias = Literal["one", "all", "none"]
 """How many clusters a command is about."""
@@ -120,7 +120,7 @@ class App:
     @functools.cached_property
     def store(self) -> "Store":
         """What is on disk, under $GPUCTL_HOME."""
-        from inventories.store import Store
+        from inventories.disk.store import Store
 
         return Store.default()
 

@@ -4,12 +4,12 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from inventories.ansible import read_hosts_file
+from inventories.ansible.inventory import read_hosts_file
+from inventories.disk.store import ClusterFolder, Journal
 from inventories.driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Journal
 from provision.cloud.records import PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from inventories.disk.store import Journal
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from inventories.store import Journal
 from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
 

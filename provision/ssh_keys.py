@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inventories import files
+from inventories.disk import files
 from provision.errors import ProvisionError
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from clouds import Kind
 
-from inventories.store import ClusterFolder
+from inventories.disk.store import ClusterFolder
 from provision.cloud import tags
 from provision.cloud.interface import Cloud
 from provision.cloud.provider import CloudProvider

@@ -143,14 +143,14 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_reap.py": (*_CLOUD, "gpuctl/workflow/cluster/reap.py"),
     "integration/test_resume.py": (
         "gpuctl/workflow/training/resume.py",
-        "gpuctl/workflow/job.py",
+        "gpuctl/workflow/training/job.py",
         "gpuctl/workflow/training/train.py",
         "remote/files/checkpoints.py",
         "train/checkpoints/",
     ),
     "integration/test_session.py": ("gpuctl/workflow/", "provision/local"),
     "integration/test_setup.py": (
-        "gpuctl/workflow/setup.py",
+        "gpuctl/workflow/cluster/setup.py",
         "gpuctl/workflow/cluster/up.py",
         "inventories/setup.py",
     ),

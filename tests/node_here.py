@@ -43,7 +43,7 @@ class NodeHere(Node):
         )
 
     @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         """Ask the node's part, which answers at once."""
         with node_part(self.home, command) as part:
             out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)

@@ -206,7 +206,7 @@ def command(
 
 def _report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show what came of a job, and return the command's exit status."""
-    from gpuctl.workflow.job import WRONG_OPTIONS
+    from gpuctl.workflow.training.job import WRONG_OPTIONS
 
     if app.options.json:
         app.output.json(result)

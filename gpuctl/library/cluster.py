@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gpuctl.documents import ClusterStatus, CommandResult, DownResult, LogLine, Pulled, Pushed, RunInfo
     from gpuctl.library.options import BenchOptions, File, TrainOptions
     from gpuctl.workflow.benchmarks.bench import BenchResult
+    from inventories.disk.store import ClusterFolder
     from inventories.machine import MachineInfo
     from inventories.run import Result
-    from inventories.store import ClusterFolder
     from remote.transport.group import PinnedGroup
     from remote.transport.pinned import PinnedConnection
 

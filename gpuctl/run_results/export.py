@@ -13,7 +13,7 @@ from gpuctl import text
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results.figures import PLOTS, new_figure, save_figure
 from gpuctl.run_results.result import args_of, job_of
-from inventories.codec import to_json
+from inventories.disk.codec import to_json
 from inventories.run import Result
 
 if TYPE_CHECKING:

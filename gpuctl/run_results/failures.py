@@ -10,8 +10,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuctl import log_errors
-from gpuctl.run_results import metrics
+from gpuctl.run_results import log_errors, metrics
 from inventories.ended import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
 from remote.reasons import sentence

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.run_results import metrics as told
 from gpuctl.run_results.failures import Failure, first_failure
+from inventories.disk.store import RunFolder
 from inventories.ended import Reason
 from inventories.errors import InventoryError
 from inventories.run import (
@@ -21,7 +22,6 @@ from inventories.run import (
     RunUse,
     Seconds,
 )
-from inventories.store import RunFolder
 
 
 def args_of(result: Result) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gpuctl import text
 from gpuctl.scaling.bottleneck import bottleneck, comparable, doubts
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
 from gpuctl.scaling.measured import Measured
-from gpuctl.tables.layout import Fitted
+from gpuctl.tables.layout import FittedTable
 from inventories import money
 
 Row = TypeVar("Row")
@@ -78,7 +78,7 @@ def _table(
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     known = {name: column for name, column in cells.items() if set(column) != {text.UNKNOWN}}
     left = ("layout", "forecast", "overlap")
-    return Fitted(
+    return FittedTable(
         known,
         zip(*known.values(), strict=True),
         right=[name for name in known if name not in left],

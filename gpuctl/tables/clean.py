@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuctl.tables.layout import Fitted
+from gpuctl.tables.layout import FittedTable
 from gpuctl.workflow.upkeep.cleaning import NAMES, Choice
 from remote.files.tree import human_bytes
 
@@ -18,7 +18,7 @@ def clean_table(choices: Sequence[Choice]) -> RenderableType:
         cluster = None if choice.where is None else choice.cluster
         groups.setdefault((cluster, choice.where, choice.kind), []).append(choice)
     rows = [_row(where, kind, some) for (_, where, kind), some in groups.items()]
-    table = Fitted(
+    table = FittedTable(
         ("where", "what", "there", "size", "goes", "frees", "stays"),
         rows,
         right=("there", "size", "goes", "frees"),

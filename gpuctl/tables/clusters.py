@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.documents import ClusterSummary
-from gpuctl.tables.layout import Fitted
+from gpuctl.tables.layout import FittedTable
 from gpuctl.tables.lists import STATE_STYLES, unfinished_note
 
 STYLES = {**STATE_STYLES, "partial": "yellow", "unfinished": "yellow"}
@@ -34,7 +34,7 @@ def clusters_table(
     for title in ("region", "ends", "runs"):
         if all(str(columns[title](one)) == text.UNKNOWN for one in clusters):
             del columns[title]
-    table = Fitted(
+    table = FittedTable(
         columns,
         [[cell(one) for cell in columns.values()] for one in clusters],
         right=("an hour", "so far", "runs"),

@@ -16,7 +16,7 @@ GAP = 2
 """Blanks between two columns."""
 
 
-class Fitted:
+class FittedTable:
     """A table in the style of all of them. It draws itself once the width is known.
 
     `folded`: columns whose cells may take several lines. `least`: columns that go where there is no room, in this

@@ -22,7 +22,7 @@ from gpuctl.run_results.run_facts import (
     metric_names,
     metric_text,
 )
-from gpuctl.tables.layout import Fitted, table_of
+from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES, run_table
 from inventories.machine import MachineInfo
 from inventories.run import Result
@@ -161,7 +161,7 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
     columns["script"] = lambda row: text.shorten(
         text.command(row.script or text.UNKNOWN, row.args), ARGS_SHOWN
     )
-    return Fitted(
+    return FittedTable(
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
         right=("ranks",),
@@ -205,7 +205,7 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
     }
     if all(machine.private_ip == machine.host for machine in machines):
         del columns["private"]
-    table = Fitted(
+    table = FittedTable(
         columns,
         [[cell(machine) for cell in columns.values()] for machine in machines],
         right=("rank", "gpus"),
@@ -256,7 +256,7 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
     }
     if all(found["left_s"] is None for found in clusters):
         del columns["ends in"]
-    return Fitted(
+    return FittedTable(
         columns,
         [[cell(found) for cell in columns.values()] for found in clusters],
         right=("an hour", "so far"),
@@ -282,7 +282,7 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         "$/h": lambda shape: _usd(shape["usd_per_hour"]),
         "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),
     }
-    table = Fitted(
+    table = FittedTable(
         columns,
         [[cell(shape) for cell in columns.values()] for shape in shapes],
         right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),

@@ -18,7 +18,7 @@ from gpuctl.run_results.failures import failed_first
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
-from gpuctl.tables.layout import GAP, Fitted, table_of
+from gpuctl.tables.layout import GAP, FittedTable, table_of
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.launchers import drives_itself
 from remote.reasons import signal_name
@@ -208,7 +208,7 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
         if rank.rank in slow:
             remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
         rows.append([*(cell(rank) for cell in columns.values()), remark])
-    table = Fitted(
+    table = FittedTable(
         [*columns, ""],
         rows,
         right=("rank", "exit", "step p50"),
@@ -282,7 +282,7 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         del columns["epochs"]
     if not any(run.cost_usd for run in runs):
         del columns["cost"]
-    table = Fitted(
+    table = FittedTable(
         columns,
         [[cell(run) for cell in columns.values()] for run in runs[-RUNS_SHOWN:]],
         right=("took", "cost"),

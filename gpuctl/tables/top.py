@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.tables.layout import Fitted
+from gpuctl.tables.layout import FittedTable
 from remote.files.tree import human_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         cells = [cell(usage) if usage else text.UNKNOWN for cell in columns.values()]
         state = [] if all_well else [_state(reading, silent[reading.node])]
         rows.append([str(reading.rank), reading.node, *cells, *state])
-    return Fitted(
+    return FittedTable(
         ["rank", "node", *columns, *(() if all_well else ("state",))],
         rows,
         right=("rank", *columns),
@@ -99,7 +99,7 @@ def _gpus(readings: "Sequence[Reading]") -> RenderableType:
         for reading in readings
         for gpu in (reading.usage.gpus if reading.usage else None) or ()
     ]
-    return Fitted(
+    return FittedTable(
         ["rank", "node", *columns],
         rows,
         right=("rank", "GPU", "use", "memory", "temp", "power"),

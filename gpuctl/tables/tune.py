@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuctl.tables.layout import Fitted
+from gpuctl.tables.layout import FittedTable
 from gpuctl.text import clean, duration, shorten
 from gpuctl.workflow.benchmarks.tune import Tuned
 
@@ -32,7 +32,7 @@ def tune_table(tuned: Tuned) -> RenderableType:
             f"{trial['status']}{error}",
         )
         rows.append([Text(cell, "bold" if trial is tuned.best else "") for cell in cells])
-    table = Fitted(
+    table = FittedTable(
         [*numbers, "status"], rows, right=numbers, folded=(*names, "status"), least=("reports", "time")
     )
     run, first_error = tuned.result.run, tuned.result.first_error

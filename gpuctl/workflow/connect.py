@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuctl.workflow.cluster.unprepared import goes_on
+from inventories.disk.store import ClusterFolder
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from inventories.store import Journal
+from inventories.disk.store import Journal
 from provision.clock import Clock
 from provision.errors import CloudError, TokenSpent, Unclear
 from provision.provider import Say, quiet

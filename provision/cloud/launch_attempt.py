@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.store import Journal
+from inventories.disk.store import Journal
 from provision.clock import Clock
 from provision.cloud.interface import Cloud
 from provision.cloud.records import CloudCluster, Instance, Offer

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Journal
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings

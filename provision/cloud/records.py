@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories import codec
+from inventories.disk import codec
 from inventories.driver import NO_DRIVER, DriverPlan
 
 InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]

@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from inventories import codec, files, lock
+from inventories.disk import codec, files, lock
+from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile
-from inventories.store import ClusterFolder, Journal
 from provision.cloud.records import CloudCluster, Target, Zone
 
 NETWORK_LOCK_WAIT_S = 2700.0

@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 
-from inventories import files
+from inventories.disk import files
+from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Journal
 from provision.cloud.records import PlannedRequest, PlannedResource
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local import processes, start, state

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories import files
+from inventories.disk import files
 from provision.errors import CreateFailed
 from provision.local.state import HostFolder, HostRecord
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories import codec, files
+from inventories.disk import codec, files
 from provision.provider import Leftover
 
 KEPT_ENV = frozenset(

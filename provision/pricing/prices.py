@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from inventories import codec, files
+from inventories.disk import codec, files
 from inventories.errors import CorruptFile
 from provision.errors import CloudError
 from provision.pricing.catalog import SHAPES, provider_by_name

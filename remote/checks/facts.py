@@ -95,7 +95,7 @@ class Facts:
 def gather(node: Node, peers: tuple[str, ...], *, firewall: bool = False) -> Facts:
     """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not."""
     request = {"private_ip": node.machine.private_ip, "peers": list(peers), "firewall": firewall}
-    answer = node.ask("facts", request)
+    answer = node.call("facts", request)
     now = time.time()
     try:
         return parse(answer["facts"], now=now)

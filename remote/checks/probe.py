@@ -113,7 +113,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
             "high_ports": HIGH_PORTS,
         }
         try:
-            with node.converse("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
+            with node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
                 heard = talk.frames()
                 opened = _next(heard, frames.LISTENING, node)
                 if not ready.arrive(node.name, targets_at(node, opened["ports"])):

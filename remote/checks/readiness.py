@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.checks.facts import Driver, Facts, gather
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.launchers.nccl import cluster_network, joins_cluster_network
@@ -54,7 +54,7 @@ def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None
     began, next_s = time.monotonic(), QUIET_S
     answer: Mapping[str, Any] | None = None
     bounds = Bounds(total_s=deadline_s + SLACK_S)
-    with node.converse("ready", {"deadline_s": deadline_s}, bounds=bounds) as talk:
+    with node.stream("ready", {"deadline_s": deadline_s}, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.READY:
                 answer = header

@@ -8,7 +8,7 @@ from typing import Any
 from inventories.run import Checkpoints, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files.pull import take_in
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.files.sync import sync
 from remote.files.tree import tree_of
 from remote.sessions.bounds import Bounds
@@ -22,7 +22,7 @@ PLACED_WITHIN_S = 3600.0
 
 def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
     """What the node has of each run, None for nothing. One round trip."""
-    answer = node.ask("checkpoints", {"runs": [_source(run) for run in runs]})
+    answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
         found = [None if one is None else told(one) for one in answer["found"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -43,7 +43,7 @@ def in_folder(folder: Path, run: Run) -> Checkpoints | None:
 def place(node: Node, run: Run, target: RunNode) -> None:
     """Have the node place what it has of `run` for one that is to be launched: nothing travels. Raises NodeFailed."""
     request = {"source": _source(run), "run_dir": target.run_dir}
-    with node.converse("place", request, bounds=Bounds(total_s=PLACED_WITHIN_S)) as talk:
+    with node.stream("place", request, bounds=Bounds(total_s=PLACED_WITHIN_S)) as talk:
         last = None
         for header, _ in talk.frames():
             last = header.get("t")
@@ -53,11 +53,11 @@ def place(node: Node, run: Run, target: RunNode) -> None:
 
 def discard(node: Node, target: RunNode) -> None:
     """Have the node take back what was placed for a run that is not launched after all."""
-    node.ask("discard", {"run_dir": target.run_dir})
+    node.call("discard", {"run_dir": target.run_dir})
 
 
 def bring(
-    node: Node, run: Run, intake: Intake, *, newest: bool = False, window_bytes: int | None = None
+    node: Node, run: Run, intake: FileReceiver, *, newest: bool = False, window_bytes: int | None = None
 ) -> None:
     """Bring what a node has of `run`, or what is needed to resume from the `newest`. In chunks.
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inventories.codec import from_json
+from inventories.disk.codec import from_json
 from inventories.errors import CorruptFile
 from remote.errors import BadAnswer
 from remote.sessions.bounds import Bounds
@@ -89,7 +89,7 @@ def look(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASU
     end: Mapping[str, Any] | None = None
     request = {"built_in": sorted(built_in), "deadline_s": measure_s}
     bounds = Bounds(total_s=measure_s + SILENCE_S)
-    with node.converse("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
+    with node.stream("leftovers", request, timeout_s=measure_s + SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.ITEM and len(items) < MOST_ITEMS:
                 items.append(_item(node.name, header))
@@ -121,9 +121,7 @@ def clean(node: Node, items: Sequence[tuple[str, str]]) -> Cleaned:
     """Remove items by kind and name. Raises NodeFailed where a run is going on there."""
     answer: Mapping[str, Any] | None = None
     request = {"items": [list(item) for item in items]}
-    with node.converse(
-        "clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)
-    ) as talk:
+    with node.stream("clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.CLEANED:
                 answer = header

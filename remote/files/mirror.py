@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, Thread
 
+from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.run import Checkpoints, Run
-from inventories.store import RunFolder
 from remote.errors import BadAnswer, RemoteError
 from remote.files import checkpoints
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.runs.observer import Observer
 from remote.runs.run_files import incoming, keep_checkpoints
 from remote.sessions.session import Node
@@ -115,7 +115,7 @@ class Mirror:
             self._observer.note(text)
 
 
-class _Abandonable(Intake):
+class _Abandonable(FileReceiver):
     """Takes files in for as long as `check` does not raise."""
 
     def __init__(self, root: Path, check: Callable[[], None]) -> None:

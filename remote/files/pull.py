@@ -3,13 +3,13 @@
 from typing import Any
 
 from remote.errors import BadAnswer
-from remote.files.receive import MAX_NAMES, Intake
+from remote.files.receive import MAX_NAMES, FileReceiver
 from remote.sessions.bounds import of_files
 from remote.sessions.session import Node
 from remote.shared import frames
 
 
-def receive(node: Node, source: str, intake: Intake) -> list[str]:
+def receive(node: Node, source: str, intake: FileReceiver) -> list[str]:
     """Bring `source` into the intake's folder, which has a limit; returns what was left out, with the reason.
 
     Raises NodeFailed where there is no such file.
@@ -19,14 +19,19 @@ def receive(node: Node, source: str, intake: Intake) -> list[str]:
 
 
 def take_in(
-    node: Node, command: str, request: dict[str, Any], intake: Intake, *, window_bytes: int | None = None
+    node: Node,
+    command: str,
+    request: dict[str, Any],
+    intake: FileReceiver,
+    *,
+    window_bytes: int | None = None,
 ) -> list[str]:
     """Take in the files that a command of the node's part sends; returns what was left out, with the reason."""
     skipped: list[str] = []
     done = False
     try:
         bounds = of_files(intake.max_bytes)
-        with node.converse(command, request, bounds=bounds, window_bytes=window_bytes) as talk:
+        with node.stream(command, request, bounds=bounds, window_bytes=window_bytes) as talk:
             for header, body in talk.frames():
                 kind = header.get("t")
                 if kind == frames.CHUNK:

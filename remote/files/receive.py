@@ -42,7 +42,7 @@ class _Arriving:
     size: int = 0
 
 
-class Intake:
+class FileReceiver:
     """Files that come in chunks: each is written beside its place and renamed when it is whole.
 
     A file that can't be taken (a hostile name, damage) is refused by itself, and named in `refused`. So is what goes

@@ -68,7 +68,7 @@ def sync(
     """
     # How long it takes is a matter of what is sent; the node says three things and no more.
     request = {"root": destination, "follow_deletions": follow_deletions}
-    with node.converse("sync", request, bounds=Bounds()) as talk:
+    with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()
         need = _expect(node, answers, frames.NEED, {"paths", "removed", "rsync", "root"})

@@ -157,7 +157,7 @@ def apply(node: Node, steps: Steps) -> FirewallFacts:
         raise NodeFailed(f"{node.name}: {steps.reason}.{_for_administrator(steps)}")
     request = {"steps": [step.document() for step in steps.steps]}
     try:
-        answer = node.ask("firewall", request, timeout_s=120 + 5 * len(steps.steps))
+        answer = node.call("firewall", request, timeout_s=120 + 5 * len(steps.steps))
         return parse(answer["facts"])
     except NodeFailed as error:
         raise NodeFailed(f"{error}{_for_administrator(steps)}") from error

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inventories.disk.store import ClusterFolder
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.checks import readiness
 from remote.checks.facts import Facts, gather
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed
@@ -200,7 +200,7 @@ class _Task:
         result: Mapping[str, Any] | None = None
         next_s = readiness.EVERY_S
         bounds = Bounds(total_s=follow_s + readiness.SLACK_S)
-        with self._node().converse("driver", request, bounds=bounds) as talk:
+        with self._node().stream("driver", request, bounds=bounds) as talk:
             for header, _ in talk.frames():
                 result = header.get("result") or result
                 try:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
+    from inventories.disk.store import ClusterFolder
     from inventories.machine import Machine
     from inventories.run import Run, RunNode
-    from inventories.store import ClusterFolder
     from remote.checks.facts import Facts
     from remote.checks.finding import Finding
     from remote.launchers.rank_command import Script

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
-from inventories.store import ClusterFolder
 from remote.checks.facts import Facts, cores_of_a_node
 from remote.checks.finding import Finding, not_the_first
 from remote.launchers import Launcher, Say, Service, ray_cluster

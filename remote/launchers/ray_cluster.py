@@ -92,7 +92,7 @@ def _start(
         head=head,
         token=token,
     )
-    started = node.ask("ray_start", wanted, timeout_s=START_TIMEOUT_S)
+    started = node.call("ray_start", wanted, timeout_s=START_TIMEOUT_S)
     part = "head" if head is None else "worker"
     say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
     ports = {str(name): int(port) for name, port in started["ports"].items()}
@@ -120,7 +120,7 @@ def _wait_until_ready(
     told: list[str] = []
     # Between two of its words every missing node is asked, too.
     bounds = Bounds(total_s=READY_DEADLINE_S + SILENCE_S + len(started) * SILENCE_S)
-    with head.converse("ray_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
+    with head.stream("ray_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             missing = [names.get(address, str(address)) for address in header["missing"]]
             if header["t"] == frames.READY and missing:
@@ -141,16 +141,16 @@ def _wait_until_ready(
 
 def _check_running(node: Node) -> None:
     """Raises RayNotReady with its last words where a node's Ray has ended."""
-    state = node.ask("ray_state", {"node": node.name})
+    state = node.call("ray_state", {"node": node.name})
     if not state["running"]:
         raise RayNotReady(f"{node.name}: Ray ended as soon as it was started: {state['said']}.")
 
 
 def runs_on(node: Node) -> bool:
     """Whether Ray's daemons run on a node."""
-    return bool(node.ask("ray_state", {"node": node.name})["running"])
+    return bool(node.call("ray_state", {"node": node.name})["running"])
 
 
 def end(node: Node) -> bool:
     """End Ray's daemons on a node; True where there were any. Raises NodeFailed where some stay."""
-    return bool(node.ask("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])
+    return bool(node.call("ray_stop", {"node": node.name}, timeout_s=START_TIMEOUT_S)["was_there"])

@@ -62,7 +62,7 @@ class Environment:
 
 def look(node: Node, wanted: Wanted, backend: str | None) -> Mapping[str, Any]:
     """What the node has of this environment, without building it; one short round trip."""
-    return node.ask("environment", {"key": key_of(wanted, backend), "look": True})
+    return node.call("environment", {"key": key_of(wanted, backend), "look": True})
 
 
 class ReadyEnvironment(NamedTuple):
@@ -78,7 +78,7 @@ class ReadyEnvironment(NamedTuple):
 
 def ready_environments(node: Node) -> dict[str, ReadyEnvironment]:
     """Key → the environments that are ready and have torch, the newest first."""
-    answer = node.ask("environment", {"key": "", "look": True})
+    answer = node.call("environment", {"key": "", "look": True})
     return {
         str(one["key"]): ReadyEnvironment(
             python=str(one["python"]),
@@ -116,7 +116,7 @@ def ensure(
             say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
     answer: Mapping[str, Any] | None = None
     asked = request(wanted, backend, constraints)
-    with node.converse("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
+    with node.stream("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
             if kind == frames.PROGRESS:

@@ -11,22 +11,22 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, Literal
 
+from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.ended import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
-from inventories.store import ClusterFolder, RunFolder
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
 from remote.reasons import sentence
 from remote.runs.observer import Lines, Observer
-from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, Replica, save_node_record
+from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, RunFiles, save_node_record
 from remote.runs.state import record_of_end
+from remote.runs.stopping import Stopping
 from remote.sessions.bounds import Bounds, of_files
 from remote.sessions.connect import connect, reconnect
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.stopping import Stopping
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
@@ -58,7 +58,7 @@ class _Lost(Exception):
         self.ended = ended
 
 
-class Watch:
+class RunMonitor:
     """Follows one run on all its nodes.
 
     With `gang` the nodes stand and fall together: a failure or a lost node stops the rest. Without it nothing is
@@ -87,7 +87,7 @@ class Watch:
         self._given = set(nodes or {})
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
-        self._replicas = {part.name: Replica(folder, part) for part in run.nodes}
+        self._replicas = {part.name: RunFiles(folder, part) for part in run.nodes}
         self._mirrors = {
             part.name: Mirror(run, folder, observer) for part in run.nodes if mirror and part.rank == 0
         }
@@ -107,8 +107,8 @@ class Watch:
         """Nodes whose launcher is under way → monotonic time of it."""
         self.ended_s: float | None = None
         """Monotonic time at which the last node's launcher had ended."""
-        self.gave_way = False
-        """Whether `give_way` is what ended it."""
+        self.stopped_for_resize = False
+        """Whether `stop_for_resize` is what ended it."""
         self.interrupts = 0
         """How often a person pressed Ctrl-C, also after the run had ended."""
         self._interrupts_handled = 0
@@ -166,7 +166,7 @@ class Watch:
         """Names of the nodes that could not be asked how they ended."""
         return frozenset(name for name, record in self.records.items() if record.lost)
 
-    def give_way(self) -> None:
+    def stop_for_resize(self) -> None:
         """Stop the run on every node, unless it is about to end already. From any thread."""
         self._events.put(_Event(kind="give way"))
 
@@ -178,7 +178,7 @@ class Watch:
             case "interrupted":
                 self._interrupted()
             case "give way" if not (self.records or self._stopping.reasons):
-                self.gave_way = True
+                self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
             case "started":
                 self.started_s[event.node] = time.monotonic()
@@ -339,7 +339,7 @@ class Watch:
         done = ended = ending = False
         # A run goes on for as long as it likes; a look at one, and what follows upon its end, does not.
         bounds = Bounds(max_bytes=None) if wait else of_files(MAX_LOGS_BYTES)
-        with node.converse("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
+        with node.stream("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
                 self._heard_s[name] = time.monotonic()
                 if name in self._stopping.told and not ending:

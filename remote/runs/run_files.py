@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import psutil
 
-from inventories import lock
-from inventories.codec import dump, from_json, load
+from inventories.disk import lock
+from inventories.disk.codec import dump, from_json, load
+from inventories.disk.files import write_atomic
+from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
-from inventories.files import write_atomic
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
-from inventories.store import RunFolder
 from remote.errors import BadAnswer
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.shared import constants
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
@@ -61,7 +61,7 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-class Replica:
+class RunFiles:
     """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
     def __init__(self, folder: RunFolder, node: RunNode) -> None:
@@ -73,7 +73,7 @@ class Replica:
         self._growing |= {constants.RANK_METRICS.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
-        self.intake = Intake(
+        self.intake = FileReceiver(
             incoming(folder) / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES
         )
 

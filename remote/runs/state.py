@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inventories.codec import from_json
+from inventories.disk.codec import from_json
+from inventories.disk.store import ClusterFolder
 from inventories.ended import Reason
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
-from inventories.store import ClusterFolder
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.sessions.bounds import Bounds
 from remote.sessions.connect import connect
@@ -25,7 +25,7 @@ LATEST_CLOCK_S = 2.0**33
 
 def is_running(node: Node, part: RunNode) -> bool | None:
     """Whether the node says that its part of the run goes on; None where it knows nothing of it. One round trip."""
-    running = node.ask("run_state", {"run_dir": part.run_dir}).get("running")
+    running = node.call("run_state", {"run_dir": part.run_dir}).get("running")
     if running is not None and not isinstance(running, bool):
         raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
     return running
@@ -58,7 +58,7 @@ def stop_on_node(
     """
     request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S, "reason": reason.value}, False
     bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
-    with node.converse("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
+    with node.stream("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.TOLD:
                 on_told()

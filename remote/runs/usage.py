@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
 from remote.sessions.bounds import TALK_BYTES, Bounds
 from remote.sessions.connect import connect
@@ -134,7 +134,7 @@ def _watch(
     silence_s = SILENCE_S + every_s
     total_s = None if samples is None else silence_s * (samples + 1)
     bounds = Bounds(total_s=total_s, max_bytes=None if samples is None else TALK_BYTES)
-    with node.converse("usage", request, timeout_s=silence_s, bounds=bounds) as talk:
+    with node.stream("usage", request, timeout_s=silence_s, bounds=bounds) as talk:
         for header, _ in talk.frames():
             try:
                 usage = parse(header["usage"])

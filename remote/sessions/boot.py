@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import AuthenticationFailed, Unreachable
 from remote.sessions.connect import connect
 from remote.sessions.session import Node

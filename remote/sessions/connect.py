@@ -2,8 +2,8 @@
 
 import time
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import Unreachable
 from remote.sessions.session import Node
 from remote.transport import open_transport

@@ -117,10 +117,10 @@ class Node:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
-    def ask(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
+    def call(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
         """One request to the node's part, one frame as the answer, all of it within `timeout_s`."""
         bounds = Bounds(total_s=timeout_s, max_bytes=ANSWER_BYTES)
-        with self.converse(command, request, timeout_s=timeout_s, bounds=bounds) as talk:
+        with self.stream(command, request, timeout_s=timeout_s, bounds=bounds) as talk:
             answer: dict[str, Any] | None = None
             for header, _ in talk.frames():
                 if answer is not None:
@@ -130,7 +130,7 @@ class Node:
             raise BadAnswer(f"{self.name}: expected one answer to {command}, got none.")
         return answer
 
-    def converse(
+    def stream(
         self,
         command: str,
         request: dict[str, Any],

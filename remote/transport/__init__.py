@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import UnknownTransport
 
 NO_STATUS = -1

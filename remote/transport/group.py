@@ -6,8 +6,8 @@ from typing import Any
 import fabric
 from fabric.exceptions import GroupException
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.sessions.fanout import MAX_AT_ONCE, fan_out
 from remote.transport.pinned import PinnedConnection
 

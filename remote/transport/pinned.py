@@ -13,8 +13,8 @@ import paramiko
 from cryptography.exceptions import InvalidTag
 from paramiko.config import SSHConfig
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import Unreachable
 from remote.transport.login import log_in
 from remote.transport.retry import retry_hang_ups

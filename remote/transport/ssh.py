@@ -6,8 +6,8 @@ from threading import Event, Timer
 
 import paramiko
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import ConnectionLost
 from remote.transport.pinned import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import Unreachable
 from remote.transport import NO_STATUS, TRANSPORTS
 from tests.fakes.vms import boot

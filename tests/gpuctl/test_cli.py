@@ -18,7 +18,7 @@ from gpuctl.commands.train import left_behind
 from gpuctl.documents import UpResult
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
 from gpuctl.workflow.training.request import check_built_in
-from inventories.codec import plain
+from inventories.disk.codec import plain
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
 from remote.errors import PreflightFailed, ScriptNotFound, ScriptNotSynced

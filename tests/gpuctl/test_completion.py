@@ -14,8 +14,8 @@ from terminal import ROOT
 from gpuctl import root_help
 from gpuctl.cli import group
 from gpuctl.commands.completion import script_for
+from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.store import Store
 
 
 def complete(line: str, home: Path) -> tuple[list[str], str]:

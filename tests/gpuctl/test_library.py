@@ -26,9 +26,9 @@ from gpuctl.library.options import (
 )
 from gpuctl.library.silent import SilentOutput, silent_app
 from gpuctl.options import Options
-from inventories.codec import plain
+from inventories.disk.codec import plain
+from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.store import Store
 
 ROOT = Path(__file__).parents[2]
 NAMES = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
+from inventories.disk.store import Store
 from inventories.machine import Inventory
-from inventories.store import Store
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 """An elastic job of a script: two runs that failed, one that resumed them; and a run of the built-in job."""

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.training.collect import attach
+from inventories.disk.store import RunFolder, Store
 from inventories.ended import Ended, Reason
-from inventories.store import RunFolder, Store
 from remote.runs.observer import Observer
 from remote.runs.run_files import read_node_records
 from remote.runs.state import record_of_end

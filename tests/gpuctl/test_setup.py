@@ -10,7 +10,8 @@ import pytest
 from gpuctl.errors import Failed
 from gpuctl.options import App
 from gpuctl.output import Output
-from gpuctl.workflow import setup
+from gpuctl.workflow.cluster import setup
+from gpuctl.workflow.cluster.setup import how_to_go_on, plan_setup, set_up
 from gpuctl.workflow.cluster.unprepared import (
     READY,
     SET_UP,
@@ -21,10 +22,9 @@ from gpuctl.workflow.cluster.unprepared import (
     setup_steps,
     unprepared,
 )
-from gpuctl.workflow.setup import how_to_go_on, plan_setup, set_up
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.setup import SetupStep, digest
-from inventories.store import ClusterFolder, Store
 from remote.errors import BadFabfile
 from remote.transport import TRANSPORTS
 from tests.fakes.namespace_transport import NamespaceTransport

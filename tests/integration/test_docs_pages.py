@@ -16,7 +16,7 @@ from clouds import KINDS, cloud_gpuctl
 from pages import PAGES, Block, Command, blocks_of, session_of
 from support import BIN, Gpuctl, processes_with, wait_for
 
-from inventories.store import Store
+from inventories.disk.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a page is many commands
 

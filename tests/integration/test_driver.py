@@ -17,9 +17,9 @@ from support import Gpuctl, wait_for
 
 from gpuctl.options import App
 from gpuctl.workflow.cluster.reach import Boot, Reached, reach
+from inventories.disk.store import ClusterFolder
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.gpu_driver.decision import Limits
 from remote.transport import host_keys
 from tests.fakes import apt_mirror

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import Gpuctl, interrupt, kill_all, wait_for
 
-from inventories.store import ClusterFolder
+from inventories.disk.store import ClusterFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 

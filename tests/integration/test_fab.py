@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import Gpuctl
 
-from inventories.store import Store
+from inventories.disk.store import Store
 from remote.transport import host_keys
 from remote.transport.group import PinnedGroup
 from remote.transport.pinned import PinnedConnection

@@ -247,7 +247,7 @@ class Host(Place):
             ip addr add 10.77.0.{number}/24 dev eth0; ip addr add fd77::{number}/64 dev eth0 nodad
         """)
 
-    def ask(self, command: str, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    def call(self, command: str, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The node's part as it is sent over SSH, and a session's Node as far as it is needed."""
         line, ahead = payload.first_command("/usr/bin/python3", command)
         done = subprocess.run(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support import Gpuctl
 
+from inventories.disk.store import Store
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.local.provider import LocalProvider
 from remote.transport.host_keys import render
 

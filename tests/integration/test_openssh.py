@@ -17,8 +17,8 @@ import psutil
 import pytest
 from support import Gpuctl, wait_for
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import AuthenticationFailed, HostKeyRejected
 from remote.sessions.connect import connect
 from remote.transport.group import PinnedGroup

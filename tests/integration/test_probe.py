@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support import Gpuctl
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.checks.probe import probe
 from remote.sessions.connect import connect
 from remote.sessions.session import Node

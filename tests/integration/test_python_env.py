@@ -18,7 +18,7 @@ import psutil
 import pytest
 from support import Gpuctl, wait_for
 
-from inventories.store import Store
+from inventories.disk.store import Store
 from remote.node.__main__ import FAILED
 from remote.node.environments import uv_tool
 from remote.python_env import building

@@ -13,7 +13,7 @@ import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
 from support import Done
 
-from inventories import lock
+from inventories.disk import lock
 from tests.fakes.client import FakeCloud
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support import Gpuctl
 
-from inventories.store import Store
+from inventories.disk.store import Store
 
 pytestmark = pytest.mark.slow
 

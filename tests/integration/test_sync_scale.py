@@ -12,8 +12,8 @@ import psutil
 import pytest
 from support import Gpuctl, wait_for
 
-from inventories.ansible import read_inventory
-from inventories.store import ClusterFolder
+from inventories.ansible.inventory import read_inventory
+from inventories.disk.store import ClusterFolder
 from remote.errors import RemoteError
 from remote.files import rsync
 from remote.files import sync as syncing
@@ -30,8 +30,8 @@ FILES = 4 + len(LARGE) + 1
 CLIENT = """
 import sys
 from pathlib import Path
-from inventories.ansible import read_inventory
-from inventories.store import ClusterFolder
+from inventories.ansible.inventory import read_inventory
+from inventories.disk.store import ClusterFolder
 from remote.sessions import connect
 from remote.files import sync
 from remote.files import tree

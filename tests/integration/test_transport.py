@@ -10,8 +10,8 @@ from forks import forks_of
 from support import Gpuctl, clean_env, wait_for
 from vm_support import ALLREDUCE, STEPS, log_of, runs_of, wait_for_ranks
 
+from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.store import Store
 from tests.fakes.vms import Net, lacking, vms
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]

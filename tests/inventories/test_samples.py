@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import inventories
-from inventories.ansible import read_hosts_file
+from inventories.ansible.inventory import read_hosts_file
 from inventories.machine import Machine
 from inventories.setup import SetupStep
 from inventories.spec import Spec

@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.local.provider import LocalProvider
 
 ROOT = Path(__file__).parents[2]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import Store
 from inventories.driver import DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.errors import RefusedPlan
 from provision.hosts import HostsProvider
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import Store
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.errors import ProvisionError, UnknownShape
 from provision.pricing.catalog import SHAPES
 from provision.registry import CLOUDS, PROVIDERS, infer, load

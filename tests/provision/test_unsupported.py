@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import Store
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.registry import PROVIDERS, load
 from provision.unsupported import OPTIONS, refuse_unsupported
 

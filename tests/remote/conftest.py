@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.local.provider import LocalProvider
 from remote.sessions.connect import connect
 from remote.sessions.session import Node

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inventories.store import RunFolder
+from inventories.disk.store import RunFolder
 from remote.sessions import payload
 from remote.sessions.payload import SENT
 from remote.shared import constants

@@ -15,9 +15,9 @@ from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import send_code
 from gpuctl.workflow.training.request import VISIBLE, TrainRequest
+from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
 from inventories.run import Result, Run
-from inventories.store import ClusterFolder, RunFolder, Store
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def _run(
     launches: Mapping[str, dict[str, Any]],
 ) -> tuple[Result, bool]:
     """See the job through, or stop it after the limit: its result, and whether that was so."""
-    from remote.runs.monitor import Watch
+    from remote.runs.monitor import RunMonitor
 
     machines = {name: node.machine for name, node in nodes.items()}
     began = time.monotonic()
-    watch = Watch(run, folder, machines, cluster, view, gang=True, nodes=nodes)
+    watch = RunMonitor(run, folder, machines, cluster, view, gang=True, nodes=nodes)
     overdue = threading.Event()
 
     def end() -> None:

@@ -28,9 +28,9 @@ from gpuctl.workflow.cluster.unprepared import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import TrainRequest, check_device, machines_of, project_of
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.run import RunStatus
-from inventories.store import ClusterFolder
 from remote.launchers import DEFAULT
 
 if TYPE_CHECKING:

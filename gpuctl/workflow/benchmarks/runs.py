@@ -15,13 +15,13 @@ from gpuctl.run_results.metrics import event
 from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, repetition_of
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
-from gpuctl.workflow.job import what_failed
+from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import Launch, plan_run, see_through
 from gpuctl.workflow.training.prepare import Prepared
 from gpuctl.workflow.training.request import TrainRequest
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
-from inventories.store import ClusterFolder
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
-from gpuctl.search_space import Param
+from gpuctl.workflow.benchmarks.search_space import Param
 from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_device
 from gpuctl.workflow.training.train import train
 from inventories.run import Result

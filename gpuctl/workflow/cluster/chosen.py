@@ -4,9 +4,9 @@ import itertools
 from dataclasses import replace
 
 from gpuctl.options import App
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
-from inventories.store import ClusterFolder
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
 from provision.registry import CLOUDS

@@ -16,9 +16,9 @@ from gpuctl.workflow.cluster.chosen import provider_name
 from gpuctl.workflow.cluster.status import ending_of, inventory_now
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.open_runs import OpenRun, open_runs
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 from provision.registry import CLOUDS
 
 AT_ONCE = 8

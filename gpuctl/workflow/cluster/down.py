@@ -11,12 +11,12 @@ from gpuctl.text import plural, spent
 from gpuctl.workflow.cluster.chosen import provider_name
 from gpuctl.workflow.cluster.firewall import restore_firewalls
 from gpuctl.workflow.cluster.status import cost_so_far
-from gpuctl.workflow.daemons import end_daemons
+from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
+from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from provision.provider import Leftover
 
 

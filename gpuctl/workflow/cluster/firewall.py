@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View
-from inventories.codec import from_json
+from inventories.disk.codec import from_json
+from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 from provision.provider import Leftover
 
 if TYPE_CHECKING:

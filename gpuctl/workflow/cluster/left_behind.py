@@ -12,9 +12,9 @@ from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.upkeep.clean import Host, Seen, choose, remove, tell_what_was_freed
 from gpuctl.workflow.upkeep.clean_here import runs_here
 from gpuctl.workflow.upkeep.cleaning import NAMES, Choice, Policy, what_is_lost
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import RemoteError
 from remote.files.leftovers import Leftovers, look
 from remote.files.tree import human_bytes

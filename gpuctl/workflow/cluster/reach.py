@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared import ready_ids
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InventoryError
-from inventories.files import write_atomic
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts

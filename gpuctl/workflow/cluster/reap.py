@@ -10,8 +10,8 @@ from typing import Any
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.options import DEFAULT_CLUSTER, App
 from gpuctl.text import dollars, plural
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
-from inventories.store import ClusterFolder
 from provision.cloud.find_or_create import all_gone
 from provision.cloud.interface import Cloud
 from provision.cloud.records import Target

@@ -10,9 +10,9 @@ from gpuctl.workflow.cluster.chosen import provider_name
 from gpuctl.workflow.cluster.unprepared import goes_on
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.open_runs import OpenRun, open_runs
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
-from inventories.store import ClusterFolder
 from provision.cloud.state import CloudState
 from provision.pricing import spending
 from provision.pricing.prices import price_of

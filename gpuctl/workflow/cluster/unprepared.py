@@ -5,10 +5,10 @@ from typing import Any
 
 from gpuctl.errors import Failed
 from gpuctl.text import for_cluster
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from inventories.setup import SetupStep, digest
-from inventories.store import ClusterFolder
 
 READY = "ready"
 """In the journal: machines that an `up` called ready, by id."""

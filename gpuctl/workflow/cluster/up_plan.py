@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.documents import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends, plural
-from gpuctl.workflow.setup import NO_SETUP, Setup
+from gpuctl.workflow.cluster.setup import NO_SETUP, Setup
 from inventories.driver import DriverPlan
 from inventories.money import dollars
 from provision.cloud.planning.drivers import system_of

@@ -180,7 +180,7 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[Pus
 def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pulled]:
     """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
     from remote.files.pull import receive
-    from remote.files.receive import Intake
+    from remote.files.receive import FileReceiver
     from remote.files.tree import human_bytes
     from remote.sessions.fanout import fan_out, values
 
@@ -194,13 +194,13 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pul
 
     machines = chosen(app, rank)
     intakes = {
-        machine.name: Intake(
+        machine.name: FileReceiver(
             destination if rank is not None else destination / machine.name, max_bytes=MAX_PULL_BYTES
         )
         for machine in machines
     }
 
-    def one(node: "Node") -> tuple[Intake, list[str]]:
+    def one(node: "Node") -> tuple[FileReceiver, list[str]]:
         return intakes[node.name], receive(node, path_there(source), intakes[node.name])
 
     with connected(folder, machines) as nodes:

@@ -7,7 +7,7 @@ from typing import Any
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.options import App
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.daemons import end_daemons
+from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
 from inventories.machine import Inventory
@@ -63,7 +63,7 @@ def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     with connected(folder, inventory.machines, at_least=1, say=app.output.say) as nodes:
-        return inventory, values(fan_out(lambda node: node.ask("ray_state", {"node": node.name}), nodes))
+        return inventory, values(fan_out(lambda node: node.call("ray_state", {"node": node.name}), nodes))
 
 
 def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gpuctl.options import App
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.machines.access import machine_of
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from gpuctl.output import Output

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from gpuctl.text import plural
 from gpuctl.workflow.connect import load_inventory
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.run import Checkpoints, Run, RunNode
-from inventories.store import ClusterFolder, Store
 
 
 @dataclass(frozen=True, kw_only=True)

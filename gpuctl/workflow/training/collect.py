@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING
 
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
+from inventories.disk.store import RunFolder, Store
 from inventories.ended import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import Checkpoints, NodeRecord, Result, Run, Seconds
-from inventories.store import RunFolder, Store
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from remote.runs.monitor import Watch
+    from remote.runs.monitor import RunMonitor
     from remote.runs.observer import Observer
 
 
 def conclude(
-    run: Run, folder: RunFolder, watch: "Watch", *, launched: float | None = None, began: float | None = None
+    run: Run,
+    folder: RunFolder,
+    watch: "RunMonitor",
+    *,
+    launched: float | None = None,
+    began: float | None = None,
 ) -> Result:
     """The result from what has arrived, kept as `result.json`.
 
@@ -129,7 +134,7 @@ def attach(
     With `wait`, follows it to its end, or until `left` is set. Nothing is ever stopped, and an interrupt leaves
     the run alone.
     """
-    from remote.runs.monitor import Watch
+    from remote.runs.monitor import RunMonitor
     from remote.runs.run_files import read_node_records, save_node_record
 
     known = final_result(folder)
@@ -144,7 +149,7 @@ def attach(
             gone = Ended(reason=Reason.MACHINE_REMOVED)
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
-    watch = Watch(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
+    watch = RunMonitor(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
     try:
         watch.go(wait=wait, left=left)
     finally:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpuctl.view import View
 from gpuctl.workflow.cluster.unprepared import not_set_up, setup_steps
 from gpuctl.workflow.connect import connected
-from gpuctl.workflow.job import Job
+from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError, Locked
 from inventories.machine import Inventory, Machine
 from inventories.run import Run
-from inventories.store import ClusterFolder
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts
     from remote.launchers import Service
-    from remote.runs.monitor import Watch
+    from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
 
 LOOK_S = 2.0
@@ -59,7 +59,7 @@ class ActiveRun:
     """A run that goes on, and that machines may join."""
 
     run: Run
-    watch: "Watch"
+    watch: "RunMonitor"
     machines: Sequence[Machine]
     """Those at work."""
     setup: Setup
@@ -95,8 +95,8 @@ class ElasticScaler:
     @property
     def joining(self) -> tuple[str, ...]:
         """The machines for which the run that is over was ended."""
-        gave_way = self._active is not None and self._active.watch.gave_way
-        return tuple(machine.name for machine in self._ready) if gave_way else ()
+        stopped_for_resize = self._active is not None and self._active.watch.stopped_for_resize
+        return tuple(machine.name for machine in self._ready) if stopped_for_resize else ()
 
     @contextmanager
     def during(self, active: ActiveRun) -> Iterator[None]:
@@ -144,7 +144,7 @@ class ElasticScaler:
             active.say(f"{names} can take part: run {run} ends at its next checkpoint, then the job resumes")
             if self._wait_for_checkpoint(active):
                 self._ready = ready
-                active.watch.give_way()
+                active.watch.stop_for_resize()
             return
 
     def _those_left(self, inventory: Inventory, at_work: Sequence[Machine]) -> list[Machine]:

@@ -11,17 +11,17 @@ from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
 from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.request import TrainRequest
+from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode
-from inventories.store import ClusterFolder, RunFolder
 from remote.runs.observer import Observer
 from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts
     from remote.launchers.rank_command import Script
-    from remote.runs.monitor import Watch
+    from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
 
 
@@ -46,12 +46,12 @@ class Launch:
     began: float
     """Monotonic time since which the run's total is counted."""
 
-    def watch(self, view: Observer, *, mirror: bool = False) -> "Watch":
+    def watch(self, view: Observer, *, mirror: bool = False) -> "RunMonitor":
         """Return what starts the run and follows it. `mirror`: the newest checkpoints are brought here on the way."""
-        from remote.runs.monitor import Watch
+        from remote.runs.monitor import RunMonitor
 
         machines = {name: node.machine for name, node in self.nodes.items()}
-        return Watch(
+        return RunMonitor(
             self.run, self.folder, machines, self.cluster, view, gang=True, mirror=mirror, nodes=self.nodes
         )
 
@@ -125,7 +125,7 @@ def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 def see_through(
     view: Stage,
     launch: Launch,
-    watch: "Watch",
+    watch: "RunMonitor",
     *,
     detach: bool = False,
     on_started: Callable[[], None] = lambda: None,

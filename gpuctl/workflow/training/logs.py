@@ -12,8 +12,8 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.output import Output
 from gpuctl.workflow.training.collect import attach, final_result
+from inventories.disk.store import RunFolder
 from inventories.run import Result, Run
-from inventories.store import RunFolder
 from remote.shared.constants import RANK_LOG
 
 Emit: TypeAlias = Callable[[LogLine], None]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result, machines_of
+from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.store import RunFolder
 
 if TYPE_CHECKING:
     from gpuctl.options import App

@@ -11,8 +11,8 @@ from gpuctl.interrupts import interrupts_held_back
 from gpuctl.view import View
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.checkpoints import ResumePoint, has_them
+from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.run import BeganWith, Run, RunNode
-from inventories.store import ClusterFolder, RunFolder, Store
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -109,7 +109,7 @@ def _place(
 def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
     """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
     from remote.files import checkpoints
-    from remote.files.receive import Intake
+    from remote.files.receive import FileReceiver
     from remote.runs.run_files import incoming
 
     if not (bring and point.locations):
@@ -122,7 +122,7 @@ def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Pat
         # Of what the node told just now; a file may have been replaced since.
         most = None if told is None else 2 * told.bytes + SLACK_BYTES
         with connected(there.cluster, [there.machine]) as others:
-            checkpoints.bring(others[there.machine.name], point.source, Intake(passing, max_bytes=most))
+            checkpoints.bring(others[there.machine.name], point.source, FileReceiver(passing, max_bytes=most))
         if point.found is not None:
             checkpoints.keep_times(passing, point.found)
         yield passing

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.cluster.firewall import crosses_a_network, open_firewall
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts

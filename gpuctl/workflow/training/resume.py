@@ -11,9 +11,9 @@ from gpuctl.text import for_cluster
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
 from gpuctl.workflow.training.runs import latest
+from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, Run, RunNode, RunOptions
-from inventories.store import Store
 
 
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:

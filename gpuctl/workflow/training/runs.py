@@ -9,9 +9,9 @@ from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result
 from gpuctl.workflow.training.open_runs import open_runs
+from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, RunStatus
-from inventories.store import RunFolder
 
 
 def latest(app: App, named: str | None) -> RunFolder:

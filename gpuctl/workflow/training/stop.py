@@ -4,8 +4,8 @@ from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result, machines_of
 from gpuctl.workflow.training.runs import latest
+from inventories.disk.store import RunFolder
 from inventories.run import Result
-from inventories.store import RunFolder
 
 
 def stop(app: App, named: str | None) -> tuple[Result, list[str]]:

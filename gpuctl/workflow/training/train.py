@@ -18,9 +18,9 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.cluster.unprepared import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
-from gpuctl.workflow.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Setup
+from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import Launch, plan_run, rounded, see_through
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare

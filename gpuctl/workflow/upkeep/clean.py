@@ -25,9 +25,9 @@ from gpuctl.workflow.upkeep.cleaning import (
     latest_checkpoints,
     what_is_lost,
 )
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 from remote.files.leftovers import MEASURE_S, Cleaned, Leftovers, clean, look
 from remote.files.sync import code_folder
 from remote.files.tree import human_bytes

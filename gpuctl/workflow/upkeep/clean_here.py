@@ -10,9 +10,9 @@ from gpuctl.options import App
 from gpuctl.workflow.training.collect import final_result
 from gpuctl.workflow.training.resume import script_path
 from gpuctl.workflow.upkeep.cleaning import Choice, LocalRun, began_at
+from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError
 from inventories.run import Run
-from inventories.store import RunFolder, Store
 from remote.files.checkpoints import in_folder
 from remote.shared.trees import remove_tree, walk
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.options import App
+from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.spec import Spec
-from inventories.store import ClusterFolder
 from provision.cloud.records import Finding
 from provision.errors import ProvisionError
 

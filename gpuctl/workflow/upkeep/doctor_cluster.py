@@ -11,8 +11,8 @@ from gpuctl.view import open_view
 from gpuctl.workflow.benchmarks import bandwidth
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.prepare import expected_gpus
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts

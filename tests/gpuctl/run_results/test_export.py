@@ -9,6 +9,7 @@ import pytest
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
+from inventories.disk.store import RunFolder
 from inventories.ended import Reason
 from inventories.run import (
     Checkpoints,
@@ -21,7 +22,6 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
-from inventories.store import RunFolder
 
 RESULT = Result(
     run="20261121-054625-3fa9",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.result import nothing_was_left, summarise
-from inventories import codec
+from inventories.disk import codec
 from inventories.ended import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 

@@ -15,7 +15,7 @@ from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_lines, use_of_node, use_of_run
 from gpuctl.tables.run import draw_run
-from inventories import codec
+from inventories.disk import codec
 from inventories.run import GpuUse, NodeUse, Result, Run, RunNode, RunUse, Seconds
 
 

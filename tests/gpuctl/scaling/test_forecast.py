@@ -26,7 +26,7 @@ from gpuctl.scaling.links import (
     rounds,
 )
 from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, parse_layouts
-from inventories.codec import to_json
+from inventories.disk.codec import to_json
 from inventories.run import Share, StepMs
 
 RESNET18_BYTES = 44_726_568

@@ -16,6 +16,7 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
+from inventories.disk.store import RunFolder
 from inventories.ended import Reason
 from inventories.machine import MachineInfo
 from inventories.run import (
@@ -29,7 +30,6 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
-from inventories.store import RunFolder
 
 TRAIN = TrainSummary(
     model="cnn",

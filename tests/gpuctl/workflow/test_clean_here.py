@@ -11,9 +11,9 @@ import pytest
 from gpuctl import cli
 from gpuctl.workflow.upkeep.clean_here import remove_here
 from gpuctl.workflow.upkeep.cleaning import Choice
+from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
-from inventories.store import RunFolder, Store
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)

@@ -19,8 +19,8 @@ from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
 from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
+from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine, MachineInfo, MachineState
-from inventories.store import Store
 from provision.cloud.records import CloudCluster, Target
 from provision.cloud.state import CloudState
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuctl.workflow.training.collect import checkpoints_left, failed_as_before
+from inventories.disk.store import Store
 from inventories.ended import Reason
 from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
-from inventories.store import Store
 from remote.runs.run_files import mirrored_path
 
 LOST = Result(

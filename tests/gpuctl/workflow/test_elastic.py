@@ -7,8 +7,8 @@ import pytest
 
 from gpuctl.workflow.training.elastic import ElasticScaler, NewCheckpoint
 from gpuctl.workflow.training.request import TrainRequest
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 
 def machine(number: int, host: str = "127.0.0.1") -> Machine:

@@ -14,8 +14,8 @@ from node_here import NodeHere
 
 from gpuctl.errors import Failed
 from gpuctl.workflow.training.launch import Launch, see_through
+from inventories.disk.store import Store
 from inventories.run import Run, RunNode
-from inventories.store import Store
 
 RUN = Run(
     run="20261121-054625-3fa9",
@@ -34,7 +34,7 @@ class Begun(NodeHere):
     """A node that has started its rank, and says so."""
 
     @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         """What it says, whatever it is asked."""
         rank = {"rank": 0, "local_rank": 0, "pid": 7, "started_at": 1790000000.5}
         said = [

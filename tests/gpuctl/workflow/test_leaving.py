@@ -8,8 +8,8 @@ import pytest
 
 from gpuctl.options import App
 from gpuctl.workflow.cluster.firewall import let_go, owner_of, restore_firewalls
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 A, B = (
     Machine(

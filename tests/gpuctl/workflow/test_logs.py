@@ -11,8 +11,8 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.text import clean
 from gpuctl.workflow.training.logs import Reader, ranks_of
+from inventories.disk.store import RunFolder, Store
 from inventories.run import Run, RunNode
-from inventories.store import RunFolder, Store
 from remote.runs.observer import Lines
 
 RUN = Run(

@@ -13,7 +13,8 @@ from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Location, Res
 from gpuctl.workflow.training.placement import receivers
 from gpuctl.workflow.training.request import TrainRequest, machines_of
 from gpuctl.workflow.training.resume import last_of_each, older, same_script, taken_over
-from inventories import codec
+from inventories.disk import codec
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.run import (
     Checkpoints,
@@ -21,7 +22,6 @@ from inventories.run import (
     RunNode,
     RunOptions,
 )
-from inventories.store import ClusterFolder, Store
 from remote.files.checkpoints import keep_times
 
 RUN = Run(

@@ -9,8 +9,8 @@ from stub_cloud import StubClouds
 
 from gpuctl import cli, root_help
 from gpuctl.workflow.cluster import reap
+from inventories.disk.store import Store
 from inventories.run import Run, RunNode
-from inventories.store import Store
 from provision.cloud.records import Target
 from provision.cloud.scan import Found, ScanResult
 from provision.cloud.tagged_clusters import FoundCluster, RegionContents

@@ -9,8 +9,8 @@ import pytest
 
 from gpuctl import cli
 from gpuctl.workflow.cluster.unprepared import READY, goes_on, unprepared
+from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder, Store
 
 MACHINE = Machine(
     name="y1-0", rank=0, state="running", host="127.0.0.1", user="u", private_ip="127.0.0.1", gpus=0, id="i-0"

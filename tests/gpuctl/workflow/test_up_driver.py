@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpuctl.workflow.cluster.reach import Reached, never_ready, without_gpus
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.store import ClusterFolder
 
 
 def machine(rank: int) -> Machine:

@@ -9,8 +9,8 @@ import pytest
 
 from gpuctl import cli
 from gpuctl.workflow.cluster.chosen import choose_provider
+from inventories.disk.store import Store
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.errors import RefusedPlan, UnknownProvider
 from provision.regions import cloud_of
 

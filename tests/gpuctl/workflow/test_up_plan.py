@@ -9,8 +9,8 @@ import pytest
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.cluster import up_plan
-from gpuctl.workflow.setup import NO_SETUP, Setup
-from inventories.codec import plain
+from gpuctl.workflow.cluster.setup import NO_SETUP, Setup
+from inventories.disk.codec import plain
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from inventories.setup import SetupStep

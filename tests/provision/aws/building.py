@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inventories.store import Journal
+from inventories.disk.store import Journal
 from provision.aws.cloud import AwsCloud
 from provision.cloud.find_or_create import JournaledEnsure
 from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Target, Zone

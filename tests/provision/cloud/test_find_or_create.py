@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from clocks import StepClock
 
-from inventories.store import Journal
+from inventories.disk.store import Journal
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.errors import Denied, TokenSpent, Unclear
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stub_cloud import CONSISTENCY_S, ZONES, StubCloud, StubClouds, StubMachine, World
 
-from inventories.store import ClusterFolder, Journal
+from inventories.disk.store import ClusterFolder, Journal
 from provision.cloud import tags
 from provision.cloud.find_or_create import JournaledEnsure
 from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, LaunchContext

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from stub_cloud import ACCOUNT, CONSISTENCY_S, REGION, ZONES, StubClouds, World
 
-from inventories import codec
+from inventories.disk import codec
+from inventories.disk.store import ClusterFolder, Store
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.interface import Cloud

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stub_cloud import StubClouds, World
 
+from inventories.disk.store import ClusterFolder, Store
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.cloud import tags
 from provision.cloud.provider import CloudProvider
 from provision.cloud.records import Zone

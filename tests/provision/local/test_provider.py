@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from inventories.disk.store import Store
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local.provider import LocalProvider
 from provision.provider import Leftover
@@ -176,7 +176,7 @@ class TestUp:
         program = script(f"""
 from pathlib import Path
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder)
@@ -289,7 +289,7 @@ class TestDown:
         program = script(f"""
 from pathlib import Path
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "inner")!r})).cluster("default")
 provider = LocalProvider(folder)
@@ -435,7 +435,7 @@ class TestInterrupted:
         program = script(f"""
 from pathlib import Path
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)
@@ -546,7 +546,7 @@ class TestGang:
         program = script(f"""
 from pathlib import Path
 from inventories.spec import Spec
-from inventories.store import Store
+from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
 provider = LocalProvider(folder, python={python!r}, ready_timeout_s=60)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inventories.journal import Journal
+from inventories.disk.journal import Journal
 from provision.cloud.find_or_create import JournaledEnsure
 from provision.cloud.interface import Cloud
 from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from node_facts import NO_GPU, facts
 
-from inventories.store import ClusterFolder
+from inventories.disk.store import ClusterFolder
 from remote.checks import readiness
 from remote.checks.facts import Driver
 from remote.checks.readiness import SetUp

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from node_here import ROOT, NodeHere, node_part
 
+from inventories.disk.store import Store
 from inventories.run import Run, RunNode
-from inventories.store import Store
 from remote.errors import NodeFailed, SyncRefused
 from remote.files import checkpoints
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.node.__main__ import FAILED
 from remote.node.runs import process
 from remote.node.storage.checkpoints import describe, files_in, send_if_small
-from remote.runs.run_files import Replica, mirrored_path
+from remote.runs.run_files import RunFiles, mirrored_path
 from remote.shared import frames
 from remote.shared.files import write_json
 
@@ -183,13 +183,13 @@ def test_bring_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints"
     folder.mkdir(parents=True)
     (folder / "shard-0").write_bytes(b"0")
-    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "here"))
+    checkpoints.bring(NodeHere(tmp_path), SCRIPTS, FileReceiver(tmp_path / "here"))
     assert (tmp_path / "here" / "shard-0").read_bytes() == b"0"
     refused = folder.joinpath(*["deep"] * 40)
     refused.mkdir(parents=True)
     (refused / "shard-1").write_bytes(b"1")
     with pytest.raises(NodeFailed, match=r"^gpu-0: not all checkpoints of run .*/shard-1.*Mend or remove"):
-        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, Intake(tmp_path / "again"))
+        checkpoints.bring(NodeHere(tmp_path), SCRIPTS, FileReceiver(tmp_path / "again"))
 
 
 def test_send_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.checkpoints_path.mkdir()
     (folder.checkpoints_path / "shard-0").write_bytes(b"old")
-    replica = Replica(folder, SCRIPTS.nodes[0])
+    replica = RunFiles(folder, SCRIPTS.nodes[0])
     replica.intake.chunk("checkpoints/shard-0", 0, b"new")
     replica.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
     if refused:

@@ -237,7 +237,7 @@ class Saying(NodeHere):
         super().__init__(Path("/nowhere"))
         self.said = said
 
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Any:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Any:  # type: ignore[override]
         return nullcontext(SimpleNamespace(frames=lambda: iter([(self.said, b"")])))
 
 

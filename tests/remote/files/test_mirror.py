@@ -16,8 +16,8 @@ import pytest
 from node_here import NodeHere
 from support import wait_for
 
+from inventories.disk.store import RunFolder, Store
 from inventories.run import Checkpoints, Run, RunNode
-from inventories.store import RunFolder, Store
 from remote.errors import ConnectionLost
 from remote.files.checkpoints import told
 from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
@@ -116,9 +116,9 @@ class Slow(NodeHere):
         self.asked: list[str] = []
 
     @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         self.asked.append(command)
-        with super().converse(command, request) as talk:
+        with super().stream(command, request) as talk:
             yield talk if command != "send_checkpoints" else SimpleNamespace(frames=lambda: self._held(talk))
 
     def _held(self, talk: Any) -> Iterator[Any]:
@@ -133,7 +133,7 @@ class Lost(NodeHere):
     """A node whose connection has broken."""
 
     @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         raise ConnectionLost(f"gpu-0: the connection broke: {command}.")
         yield
 

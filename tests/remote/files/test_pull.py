@@ -15,7 +15,7 @@ from support import Gpuctl, interrupt, wait_for
 
 from remote.errors import BadAnswer
 from remote.files.pull import receive
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.shared import frames
 
 
@@ -28,7 +28,7 @@ class Sends(NodeHere):
         self.taken, self.go_on = [Event() for _ in said], [Event() for _ in said]
 
     @contextmanager
-    def converse(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         yield SimpleNamespace(frames=self._frames)
 
     def _frames(self) -> Iterator[frames.Frame]:
@@ -41,7 +41,7 @@ class Sends(NodeHere):
 def test_closed_intake_removes_partial_files_and_takes_no_more(tmp_path: Path) -> None:
     chunk = {"t": "chunk", "path": "a", "offset": 0}
     node = Sends(tmp_path, (chunk, b"1"), (dict(chunk, offset=1), b"2"), (dict(chunk, path="b/c"), b"3"))
-    intake = Intake(tmp_path / "in", max_bytes=1000)
+    intake = FileReceiver(tmp_path / "in", max_bytes=1000)
 
     def pull() -> None:
         with pytest.raises(BadAnswer, match="ended before everything had been sent"):
@@ -74,7 +74,7 @@ def test_receive_refuses_a_malformed_header(tmp_path: Path, header: dict[str, An
     node = Sends(tmp_path, ({"t": "chunk", "path": "b", "offset": 0}, b"1"), (header, b"2"))
     node.go_on[0].set()
     with pytest.raises(BadAnswer, match=r"^gpu-0: sent "):
-        receive(node, "there", Intake(tmp_path / "in", max_bytes=1000))
+        receive(node, "there", FileReceiver(tmp_path / "in", max_bytes=1000))
     assert list((tmp_path / "in").iterdir()) == []
 
 
@@ -86,7 +86,7 @@ def test_receive_leaves_out_an_invalid_file_name(tmp_path: Path, path: Any) -> N
     )
     for go_on in node.go_on:
         go_on.set()
-    (left_out,) = receive(node, "there", Intake(tmp_path / "in", max_bytes=1000))
+    (left_out,) = receive(node, "there", FileReceiver(tmp_path / "in", max_bytes=1000))
     assert left_out == f"{path!r}: the name {path!r} is not a plain relative path"
 
 

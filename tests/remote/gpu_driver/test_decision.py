@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from node_facts import NO_GPU, facts
 
+from inventories.disk.store import ClusterFolder
 from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.checks.facts import Driver
 from remote.errors import BadAnswer
 from remote.gpu_driver import decision
@@ -251,7 +251,7 @@ HERE = Machine(
 class Installing:
     """A node that says how far its installation is."""
 
-    def converse(
+    def stream(
         self, command: str, request: dict[str, object], *, bounds: Bounds
     ) -> AbstractContextManager[object]:
         assert command == "driver"
@@ -284,7 +284,7 @@ def test_installation_logs_progress_every_30_seconds() -> None:
 @pytest.mark.parametrize("since", ["soon", None, []])
 def test_installation_refuses_an_invalid_time_in_an_answer(since: object) -> None:
     class Confused(Installing):
-        def converse(
+        def stream(
             self, command: str, request: dict[str, object], *, bounds: Bounds
         ) -> AbstractContextManager[object]:
             return nullcontext(SimpleNamespace(frames=lambda: [({"since_s": since, "result": None}, b"")]))

@@ -233,15 +233,15 @@ time.sleep(300)
 def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path) -> None:
     node = NodeHere(tmp_path)
     argv = [sys.executable, "-c", LISTENER, "{gcs}", "{temp_dir}"]
-    first = node.ask("ray_start", daemons_request(argv))
+    first = node.call("ray_start", daemons_request(argv))
     known = json.loads((tmp_path / ".gpuctl-node/ray/c-0/node.json").read_text())
     token = tmp_path / ".gpuctl-node/ray/c-0/token"
     assert (first["kept"], token.read_text(), token.stat().st_mode & 0o777) == (False, "secret", 0o600)
-    again = node.ask("ray_start", daemons_request(argv))
+    again = node.call("ray_start", daemons_request(argv))
     assert (again["kept"], again["ports"]) == (True, first["ports"])
-    assert node.ask("ray_state", {"node": "c-0"})["running"]
+    assert node.call("ray_state", {"node": "c-0"})["running"]
 
-    other = node.ask("ray_start", daemons_request(argv, identity="B"))
+    other = node.call("ray_start", daemons_request(argv, identity="B"))
     assert not other["kept"]
     assert not Path(known["temp_dir"]).exists()
     assert not marked(known["run_dir"]), "what the first ones had started has ended with them"
@@ -249,13 +249,13 @@ def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path)
     known = json.loads((tmp_path / ".gpuctl-node/ray/c-0/node.json").read_text())
     keeper = json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
     os.kill(keeper, signal.SIGKILL)
-    wait_for(lambda: not node.ask("ray_state", {"node": "c-0"})["running"], what="the runner's end")
+    wait_for(lambda: not node.call("ray_state", {"node": "c-0"})["running"], what="the runner's end")
     assert marked(known["run_dir"]), "they outlive their runner"
-    assert node.ask("ray_stop", {"node": "c-0"})["was_there"]
+    assert node.call("ray_stop", {"node": "c-0"})["was_there"]
     assert not marked(known["run_dir"])
     assert not Path(known["temp_dir"]).exists()
     assert not (tmp_path / ".gpuctl-node/ray/c-0").exists()
-    assert not node.ask("ray_stop", {"node": "c-0"})["was_there"]
+    assert not node.call("ray_stop", {"node": "c-0"})["was_there"]
 
 
 def marked(run_dir: str) -> list[int]:
@@ -275,9 +275,9 @@ def test_ray_start_reports_the_last_lines_of_a_dead_head(tmp_path: Path) -> None
     node = NodeHere(tmp_path)
     argv = [sys.executable, "-c", "raise SystemExit('the port 1 is taken')", "{gcs}"]
     with pytest.raises(AssertionError, match="Ray ended: the port 1 is taken"):
-        node.ask("ray_start", daemons_request(argv))
-    assert not node.ask("ray_state", {"node": "c-0"})["running"]
-    node.ask("ray_stop", {"node": "c-0"})
+        node.call("ray_start", daemons_request(argv))
+    assert not node.call("ray_state", {"node": "c-0"})["running"]
+    node.call("ray_stop", {"node": "c-0"})
 
 
 BEFORE = """2026-11-22 15:19:00,858\tINFO scripts.py:1265 -- \x1b[36m--block\x1b[39m
@@ -365,13 +365,13 @@ def node_ray(tmp_path: Path) -> Iterator[NodeRay]:
         "-c",
         f"{raylet} 300 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 300",
     ]
-    node.ask("ray_start", daemons_request(argv, node="run", listens=None))
+    node.call("ray_start", daemons_request(argv, node="run", listens=None))
     folder = tmp_path / ".gpuctl-node" / "ray" / "run"
     run_dir = Path(json.loads((folder / "node.json").read_text())["run_dir"])
     wait_for((tmp_path / "pid").exists, what="the raylet")
     keeper = json.loads((run_dir / "runner.json").read_text())["pid"]
     yield NodeRay(keeper=keeper, raylet=int((tmp_path / "pid").read_text()), folder=folder)
-    node.ask("ray_stop", {"node": "run"})
+    node.call("ray_stop", {"node": "run"})
 
 
 def start_watch(run_dir: Path, home: Path, ranks: int, *driver: str) -> "subprocess.Popen[bytes]":

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inventories.disk.store import RunFolder, Store
 from inventories.run import Run, RunNode
-from inventories.store import RunFolder, Store
 from remote.errors import BadAnswer
-from remote.files.receive import Intake, plain_parts
+from remote.files.receive import FileReceiver, plain_parts
 from remote.runs.run_files import (
-    Replica,
+    RunFiles,
     merge_artifacts,
     mirrored_path,
     read_rank_records,
@@ -26,7 +26,7 @@ from remote.runs.run_files import (
 ROOT = Path(__file__).parents[3]
 
 
-def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -> None:
+def send(intake: FileReceiver, path: str, body: bytes, *, sha256: str | None = None) -> None:
     intake.chunk(path, 0, body)
     intake.complete(path, len(body), sha256 or hashlib.sha256(body).hexdigest(), 0o644)
 
@@ -50,7 +50,7 @@ def send(intake: Intake, path: str, body: bytes, *, sha256: str | None = None) -
     ],
 )
 def test_intake_refuses_hostile_names_one_by_one(tmp_path: Path, path: Any) -> None:
-    intake = Intake(tmp_path / "in" / "side")
+    intake = FileReceiver(tmp_path / "in" / "side")
     send(intake, path, b"evil")
     send(intake, "good.txt", b"good")
     intake.discard()
@@ -83,14 +83,14 @@ def test_intake_does_not_follow_links(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to(outside)
-    intake = Intake(root)
+    intake = FileReceiver(root)
     send(intake, "link/x", b"evil")
     assert list(intake.refused) == ["link/x"]
     assert not list(outside.iterdir())
 
 
 def test_intake_drops_damaged_and_misordered_files(tmp_path: Path) -> None:
-    intake = Intake(tmp_path)
+    intake = FileReceiver(tmp_path)
     send(intake, "a", b"body", sha256="0" * 64)
     intake.chunk("b", 5, b"body")
     intake.chunk("c", 0, b"never whole")
@@ -100,7 +100,7 @@ def test_intake_drops_damaged_and_misordered_files(tmp_path: Path) -> None:
 
 
 def test_intake_keeps_interleaved_files_apart(tmp_path: Path) -> None:
-    intake = Intake(tmp_path)
+    intake = FileReceiver(tmp_path)
     bodies = {"a": b"of a", "b": b"of b", "c": b"of c"}
     for name in ("a", "b"):
         intake.chunk(name, 0, bodies[name])
@@ -112,7 +112,7 @@ def test_intake_keeps_interleaved_files_apart(tmp_path: Path) -> None:
 
 
 def test_intake_refuses_files_over_the_byte_limit(tmp_path: Path) -> None:
-    intake = Intake(tmp_path, max_bytes=10)
+    intake = FileReceiver(tmp_path, max_bytes=10)
     send(intake, "a", b"123456")
     intake.chunk("b", 0, b"123")
     send(intake, "c", b"12")
@@ -126,7 +126,7 @@ def test_intake_refuses_files_over_the_byte_limit(tmp_path: Path) -> None:
 
 
 def test_intake_counts_a_replaced_file_once(tmp_path: Path) -> None:
-    intake = Intake(tmp_path, max_bytes=10)
+    intake = FileReceiver(tmp_path, max_bytes=10)
     for _ in range(3):
         send(intake, "a", b"123456")
         send(intake, "b", b"1234")
@@ -148,7 +148,7 @@ def test_replica_limits_artifacts_and_checkpoints_together(
     monkeypatch.setattr("remote.runs.run_files.MAX_ARTIFACT_BYTES", 10)
     monkeypatch.setattr("remote.runs.run_files.MAX_CHECKPOINT_BYTES", 5)
     folder, run = folder_of_two(tmp_path)
-    intake = Replica(folder, run.nodes[0]).intake
+    intake = RunFiles(folder, run.nodes[0]).intake
     for path, body in (("artifacts/a", b"1234567890"), ("checkpoints/c", b"12345"), ("artifacts/b", b"1")):
         send(intake, path, body)
     assert intake.refused == {"artifacts/b": "over the limit of 15 bytes"}
@@ -158,7 +158,7 @@ BRINGS_AGAIN_AND_AGAIN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from inventories.store import RunFolder
+from inventories.disk.store import RunFolder
 from remote.runs.run_files import incoming, keep_checkpoints
 folder, final = RunFolder(Path(sys.argv[2])), sys.argv[3] == "True"
 brought = incoming(folder) / "checkpoints"
@@ -208,7 +208,7 @@ def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:
 
 def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
-    replica = Replica(folder, run.nodes[1])
+    replica = RunFiles(folder, run.nodes[1])
     replica.append("logs/rank-1.log", 0, b"hello")
     replica.append("logs/rank-1.log", 5, b" again")
     assert (folder.path / "logs" / "rank-1.log").read_bytes() == b"hello again"
@@ -234,7 +234,7 @@ def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> No
 def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     old = {"rank": 1, "local_rank": 0, "pid": 7, "started_at": 1.5, "ended_at": 2.5, "exit_code": 0}
-    record = Replica(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(old).encode())
+    record = RunFiles(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(old).encode())
     assert (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) == (
         None,
         None,
@@ -246,7 +246,7 @@ def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) 
         "metrics_ended_at": 2.25,
         "of a newer one": 1,
     }
-    Replica(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(later).encode())
+    RunFiles(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(later).encode())
     kept = read_rank_records(folder, run.nodes)["n-1"]
     assert [
         (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) for record in kept
@@ -258,7 +258,7 @@ def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     for rank, files in enumerate(
         ({"same": b"s", "model.pt": b"0", "x": b"file"}, {"same": b"s", "model.pt": b"1", "x/y": b"in"})
     ):
-        intake = Replica(folder, run.nodes[rank]).intake
+        intake = RunFiles(folder, run.nodes[rank]).intake
         for name, body in files.items():
             send(intake, f"artifacts/{name}", body)
     merge_artifacts(folder, run.nodes)

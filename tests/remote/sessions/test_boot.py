@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import Unreachable
 from remote.sessions.boot import connect_booting, span
 from remote.sessions.connect import CONNECT_TIMEOUT_S

@@ -12,11 +12,11 @@ import pytest
 from clocks import StepClock
 from node_here import NodeHere
 
-from inventories.store import ClusterFolder
+from inventories.disk.store import ClusterFolder
 from remote.checks.readiness import wait_for_cloud_init
 from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.files.pull import receive
-from remote.files.receive import Intake
+from remote.files.receive import FileReceiver
 from remote.runs.monitor import LAST_WORDS
 from remote.sessions.bounds import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.sessions.session import Node
@@ -119,7 +119,7 @@ def test_bounded_stream_works_with_python_buffered_readers() -> None:
 
 def test_intake_refuses_too_many_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.files.receive.MAX_NAMES", 100)
-    intake = Intake(tmp_path / "in", max_bytes=1000)
+    intake = FileReceiver(tmp_path / "in", max_bytes=1000)
     with pytest.raises(BadAnswer, match="more than 100 files"):
         for number in range(200):
             intake.chunk(f"file-{number}", 0, b"")
@@ -172,7 +172,7 @@ def test_ask_times_out_when_the_server_takes_no_command(mute: Node) -> None:
 
     def ask() -> None:
         try:
-            mute.ask("facts", {})
+            mute.call("facts", {})
         except ConnectionLost as error:
             ended.append(error)
 
@@ -227,7 +227,7 @@ def test_ask_refuses_endless_or_multiple_answers(
 ) -> None:
     began = time.monotonic()
     with pytest.raises((error, BadAnswer), match=says):
-        hostile(node, tmp_path, code).ask("facts", {}, timeout_s=3)
+        hostile(node, tmp_path, code).call("facts", {}, timeout_s=3)
     assert time.monotonic() - began < 40, "long before the node of the test is closed"
 
 
@@ -245,6 +245,8 @@ def test_readiness_wait_and_receive_end_on_an_endless_node(
     again = frames.encode(chunk).decode().strip()
     with pytest.raises(BadAnswer, match="send does not end: it sent more than 2 MB"):
         receive(
-            hostile(node, tmp_path, f"yes '{again}'"), "there", Intake(tmp_path / "in", max_bytes=1_000_000)
+            hostile(node, tmp_path, f"yes '{again}'"),
+            "there",
+            FileReceiver(tmp_path / "in", max_bytes=1_000_000),
         )
     assert not any(path.is_file() for path in (tmp_path / "in").rglob("*"))

@@ -12,8 +12,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from inventories.disk.store import ClusterFolder, Store
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.local.provider import LocalProvider
 from remote.errors import AuthenticationFailed
 from remote.sessions.connect import connect

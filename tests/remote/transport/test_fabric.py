@@ -16,8 +16,8 @@ from fabric import GroupResult
 from fabric.exceptions import GroupException
 from invoke.exceptions import UnexpectedExit
 
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from inventories.store import ClusterFolder
 from remote.errors import HostKeyRejected, Unreachable
 from remote.fabfile import failure
 from remote.transport import host_keys

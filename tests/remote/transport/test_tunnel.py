@@ -17,10 +17,10 @@ import psutil
 import pytest
 from support import wait_for
 
+from inventories.disk.store import ClusterFolder, Store
 from inventories.jump import read_jump
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import ClusterFolder, Store
 from provision.local.provider import LocalProvider
 from provision.ssh_keys import make_key
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from inventories.disk.store import Store
 from inventories.driver import DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
-from inventories.store import Store
 from provision.cloud.provider import CloudProvider
 from provision.cloud.records import BootImage
 from provision.cloud.state import CloudState

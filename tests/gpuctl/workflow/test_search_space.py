@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.search_space import Param, parse_param, parse_params
+from gpuctl.workflow.benchmarks.search_space import Param, parse_param, parse_params
 from gpuctl.workflow.benchmarks.tune import ranked, read_trials
 
 

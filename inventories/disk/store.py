@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from inventories import codec, files, lock
-from inventories.ansible import read_inventory, write_inventory
+from inventories.ansible.inventory import read_inventory, write_inventory
+from inventories.disk import codec, files, lock
+from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
-from inventories.journal import Journal
 from inventories.machine import Inventory
 from inventories.suggest import nearest
 from inventories.validate import check_cluster_name

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inventories import codec, files
+from inventories.disk import codec, files
 from inventories.errors import CorruptFile
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from inventories.ansible_groups import Host, Var
+from inventories.ansible.groups import Host, Var
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
 from inventories.suggest import nearest

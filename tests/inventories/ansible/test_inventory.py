@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inventories.ansible import read_hosts_file, read_inventory, write_inventory
+from inventories.ansible.inventory import read_hosts_file, read_inventory, write_inventory
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Inventory, Machine
 

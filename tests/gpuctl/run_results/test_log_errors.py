@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuctl.log_errors import last_words, read
+from gpuctl.run_results.log_errors import last_words, read
 from inventories.ended import Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'

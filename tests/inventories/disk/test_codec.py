@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inventories import codec
+from inventories.disk import codec
 from inventories.ended import Reason
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.run import (

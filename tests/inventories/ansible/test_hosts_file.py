@@ -4,7 +4,7 @@ import getpass
 
 import pytest
 
-from inventories.ansible import read_hosts_file
+from inventories.ansible.inventory import read_hosts_file
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 

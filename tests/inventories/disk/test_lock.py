@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from inventories import lock
+from inventories.disk import lock
+from inventories.disk.store import Store
 from inventories.errors import Locked
-from inventories.store import Store
 
 HOLD = """
 import sys
 from pathlib import Path
-from inventories.store import Store
+from inventories.disk.store import Store
 with Store(Path(sys.argv[1])).cluster("demo").lock(sys.argv[2], wait_s=20):
     print("held", flush=True)
     for line in sys.stdin:
@@ -29,7 +29,7 @@ with Store(Path(sys.argv[1])).cluster("demo").lock(sys.argv[2], wait_s=20):
 HOLD_WITH_CHILDREN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from inventories.store import Store
+from inventories.disk.store import Store
 with Store(Path(sys.argv[1])).cluster("demo").lock("parent"):
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     children = [subprocess.Popen(["sleep", "60"], close_fds=close, **quiet).pid for close in (True, False)]
@@ -46,7 +46,7 @@ with Store(Path(sys.argv[1])).cluster("demo").lock("parent"):
 FORK_LEAVES_THE_BODY = """
 import os, sys
 from pathlib import Path
-from inventories.store import Store
+from inventories.disk.store import Store
 with Store(Path(sys.argv[1])).cluster("demo").lock("parent"):
     child = os.fork()
     if child:
@@ -58,7 +58,7 @@ with Store(Path(sys.argv[1])).cluster("demo").lock("parent"):
 CONTEND = """
 import os, sys
 from pathlib import Path
-from inventories.store import Store
+from inventories.disk.store import Store
 home = Path(sys.argv[1])
 for turn in range(15):
     cluster = Store(home).cluster("demo")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from gpuctl.options import App
 from gpuctl.text import clean, dollars, for_cluster, plural
 from gpuctl.workflow.cluster.unprepared import SET_UP, identity, not_set_up
+from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.setup import SetupStep, digest
-from inventories.store import ClusterFolder
 
 if TYPE_CHECKING:
     from remote.fabfile import Fabfile, Step

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from inventories import files
+from inventories.disk import files
 from inventories.errors import NoAccess
 
 KEEP_WRITING = """
 import json, random, sys
 from pathlib import Path
-from inventories.files import write_atomic
+from inventories.disk.files import write_atomic
 path, number = Path(sys.argv[1]), 0
 print("writing", flush=True)
 while True:
@@ -27,7 +27,7 @@ NO_ROOM = """
 import resource, sys
 from pathlib import Path
 from inventories.errors import NoAccess
-from inventories.files import write_atomic
+from inventories.disk.files import write_atomic
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_atomic(Path(sys.argv[1]), b"x" * 5000)

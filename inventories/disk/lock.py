@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from inventories import files
+from inventories.disk import files
 from inventories.errors import Locked
 
 POLL_S = 0.05

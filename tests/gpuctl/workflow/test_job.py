@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.workflow.job import (
+from gpuctl.workflow.training.checkpoints import ResumePoint
+from gpuctl.workflow.training.job import (
     Attempt,
     Done,
     GiveUp,
@@ -18,7 +19,6 @@ from gpuctl.workflow.job import (
     next_step,
     what_failed,
 )
-from gpuctl.workflow.training.checkpoints import ResumePoint
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.ended import Ended, Reason
 from inventories.run import (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
 from inventories.errors import CorruptFile, InvalidInput, NewerFormat, NotFound
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
-from inventories.store import ClusterFolder, Journal, RunFolder, Store
 
 NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
 

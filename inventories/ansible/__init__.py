@@ -1,0 +1,1 @@
+"""Inventories as YAML files that Ansible reads as they are."""
