@@ -35,7 +35,7 @@ def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
             f"stay until `gpuctl down`, or `{reap}`."
         )
     return (
-        f"At {expires_at} the machines power off, but OCI goes on billing a {offer.shape} that is stopped. To end "
+        f"At {expires_at} the machines power off, but OCI still bills a {offer.shape} that is stopped. To end "
         f"them in time, run this from cron: `*/10 * * * * {reap}`."
     )
 
