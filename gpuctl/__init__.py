@@ -11,21 +11,21 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuctl.documents import ClusterStatus as ClusterStatus
-    from gpuctl.documents import ClusterSummary as ClusterSummary
-    from gpuctl.documents import CommandResult as CommandResult
-    from gpuctl.documents import DownResult as DownResult
-    from gpuctl.documents import LogLine as LogLine
-    from gpuctl.documents import Pulled as Pulled
-    from gpuctl.documents import Pushed as Pushed
-    from gpuctl.documents import RunInfo as RunInfo
-    from gpuctl.documents import UpPlan as UpPlan
     from gpuctl.errors import Attention as Attention
     from gpuctl.errors import Declined as Declined
     from gpuctl.errors import Failed as Failed
     from gpuctl.errors import GpuctlError as GpuctlError
     from gpuctl.errors import Interrupted as Interrupted
     from gpuctl.errors import Usage as Usage
+    from gpuctl.json_documents import ClusterStatus as ClusterStatus
+    from gpuctl.json_documents import ClusterSummary as ClusterSummary
+    from gpuctl.json_documents import CommandResult as CommandResult
+    from gpuctl.json_documents import DownResult as DownResult
+    from gpuctl.json_documents import LogLine as LogLine
+    from gpuctl.json_documents import Pulled as Pulled
+    from gpuctl.json_documents import Pushed as Pushed
+    from gpuctl.json_documents import RunInfo as RunInfo
+    from gpuctl.json_documents import UpPlan as UpPlan
     from gpuctl.library.cluster import Cluster as Cluster
     from gpuctl.library.functions import cluster as cluster
     from gpuctl.library.functions import clusters as clusters
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 LIBRARY = {
     "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs"),
     "gpuctl.library.cluster": ("Cluster",),
-    "gpuctl.documents": (
+    "gpuctl.json_documents": (
         "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed", "RunInfo",
         "UpPlan",
     ),

@@ -17,7 +17,7 @@ from gpuctl.errors import Attention, Declined, GpuctlError
 from gpuctl.options import App, Options, global_options, no_such_option
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
-from inventories.suggest import did_you_mean
+from inventories.did_you_mean import did_you_mean
 
 INTERRUPTED = 130
 JSON_VARIABLE = "GPUCTL_JSON"

@@ -91,7 +91,7 @@ def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tre
 @_offer
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers of this build."""
-    from provision.registry import about, names
+    from provision.provider_registry import about, names
 
     for name in names():
         yield name, about(name)
@@ -100,7 +100,7 @@ def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers that rent machines."""
-    from provision.registry import CLOUDS, about
+    from provision.provider_registry import CLOUDS, about
 
     for name in CLOUDS:
         yield name, about(name)

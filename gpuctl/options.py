@@ -21,7 +21,7 @@ import click
 
 from gpuctl import completions, root_help
 from gpuctl.errors import Usage
-from inventories.suggest import did_you_mean
+from inventories.did_you_mean import did_you_mean
 
 if TYPE_CHECKING:
     from gpuctl.output import Output

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuctl.errors import Usage
-from inventories.suggest import nearest
+from inventories.did_you_mean import nearest
 from provision.pricing.catalog import SHAPES, provider_by_name
 from provision.pricing.shape import Shape
 

@@ -23,7 +23,7 @@ class Machine:
     transport: str = "ssh"
     """How this computer gets there, by a name of `remote.transport.TRANSPORTS`."""
     jump: str | None = None
-    """Host over which this computer gets there, as `inventories.jump` reads it. None: directly."""
+    """Host over which this computer gets there, as `inventories.bastion` reads it. None: directly."""
     private_ip: str
     """Address that the machine's peers connect to."""
     gpus: int | None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories.ended import STOPS, WAITED_FOR, Ended, Reason
+from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 

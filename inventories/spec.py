@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories.setup import SetupStep
+from inventories.setup_steps import SetupStep
 
 DEFAULT_CLUSTER = "default"
 LEAST_TTL_S = 600.0

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inventories.driver import check_driver
+from inventories.bastion import read_jump
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.jump import read_jump
-from inventories.setup import SetupStep, read_setup
+from inventories.gpu_driver import check_driver
+from inventories.setup_steps import SetupStep, read_setup
 from inventories.spec import LEAST_TTL_S, Spec
-from inventories.suggest import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000
@@ -112,7 +112,7 @@ def check_port(port: object) -> int:
 
 
 def check_bastion(text: object) -> str:
-    """A jump host, in the form in which `inventories.jump` writes it."""
+    """A jump host, in the form in which `inventories.bastion` writes it."""
     return str(read_jump(text.strip() if isinstance(text, str) else text))
 
 

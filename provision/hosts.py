@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from inventories.ansible.inventory import read_hosts_file
 from inventories.disk.store import ClusterFolder, Journal
-from inventories.driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
+from inventories.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.records import PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
-from provision.unsupported import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported
 
 CONNECT_TIMEOUT_S = 2.0
 MOST_AT_ONCE = 32

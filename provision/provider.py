@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from inventories.disk.store import Journal
-from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.records import PlannedRequest, PlannedResource, Terms

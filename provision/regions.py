@@ -3,7 +3,7 @@
 import re
 
 from inventories.errors import InvalidInput
-from provision.registry import describe, descriptions
+from provision.provider_registry import describe, descriptions
 
 
 def cloud_of(region: str) -> str | None:

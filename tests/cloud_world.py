@@ -25,7 +25,7 @@ from provision.cloud.provider import CloudProvider
 from provision.cloud.records import Target
 from provision.cloud.state import CloudState
 from provision.errors import ProvisionError
-from provision.registry import connect
+from provision.provider_registry import connect
 from tests.fakes.client import GONE, FakeCloud, start_fake
 
 SPEED = 30.0

@@ -51,13 +51,13 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "train/",
     ),
     "integration/test_boot.py": (
-        "remote/sessions/boot.py",
+        "remote/sessions/wait_for_boot.py",
         "remote/checks/readiness.py",
         "remote/node/checks/ready.py",
         "gpuctl/workflow/cluster/reach.py",
     ),
     "integration/test_clean.py": (
-        "gpuctl/workflow/upkeep/clean",
+        "gpuctl/workflow/maintenance/clean",
         "remote/files/leftovers.py",
         "remote/node/",
         "remote/shared/",
@@ -70,7 +70,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_crash_sweep.py": _CLOUD,
     "integration/test_doctor_cluster.py": (
-        "gpuctl/workflow/upkeep/doctor",
+        "gpuctl/workflow/maintenance/doctor",
         "remote/checks/probe",
         "remote/node/",
     ),
@@ -97,7 +97,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/bastion.py",
         "remote/sessions/connect.py",
         "remote/transport/login.py",
-        "inventories/jump.py",
+        "inventories/bastion.py",
     ),
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
@@ -112,7 +112,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/training/checkpoints.py",
         "remote/files/checkpoints.py",
     ),
-    "integration/test_new_cloud.py": ("provision/cloud/", "provision/registry.py", "tests/fakes/toy_cloud"),
+    "integration/test_new_cloud.py": (
+        "provision/cloud/",
+        "provision/provider_registry.py",
+        "tests/fakes/toy_cloud",
+    ),
     "integration/test_open_runs.py": (*_RUN, "gpuctl/commands/down.py"),
     "integration/test_openssh.py": (
         "remote/sessions/connect.py",
@@ -152,7 +156,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_setup.py": (
         "gpuctl/workflow/cluster/setup.py",
         "gpuctl/workflow/cluster/up.py",
-        "inventories/setup.py",
+        "inventories/setup_steps.py",
     ),
     "integration/test_slow_link.py": ("train/strategies/", "gpuctl/scaling/forecast.py"),
     "integration/test_sync_scale.py": (
@@ -182,8 +186,8 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/local/test_provider.py": ("provision/local",),
     "provision/local/test_ssh.py": ("provision/local", "remote/transport/login.py"),
     "remote/transport/test_agent.py": ("remote/transport/login.py", "remote/sessions/connect.py"),
-    "remote/sessions/test_boot.py": ("remote/sessions/boot.py",),
-    "remote/sessions/test_bounds.py": ("remote/sessions/bounds.py", "remote/sessions/session.py"),
+    "remote/sessions/test_boot.py": ("remote/sessions/wait_for_boot.py",),
+    "remote/sessions/test_bounds.py": ("remote/sessions/limits.py", "remote/sessions/session.py"),
     "remote/sessions/test_session.py": ("remote/sessions/session.py",),
     "remote/files/test_pull.py": ("remote/files/pull.py",),
     "train/data/test_download.py": ("train/data/",),

@@ -75,9 +75,9 @@ def command(
 
     After Ctrl-C, what was measured so far is shown.
     """
+    from gpuctl.environment_variables import variable
     from gpuctl.library.options import bench_request
-    from gpuctl.run_results.figures import check_picture
-    from gpuctl.variables import variable
+    from gpuctl.run_results.plot_files import check_picture
     from gpuctl.workflow.benchmarks.bench import bench
     from gpuctl.workflow.training.request import built_in_help
 

@@ -54,8 +54,8 @@ def command(
     --cluster it is about all clusters. While a run is active there, nothing is removed, and the exit status is 2.
     """
     from gpuctl.errors import Usage
-    from gpuctl.workflow.upkeep.clean import clean_all
-    from gpuctl.workflow.upkeep.cleaning import Policy
+    from gpuctl.workflow.maintenance.clean import clean_all
+    from gpuctl.workflow.maintenance.what_to_clean import Policy
     from inventories.validate import parse_duration_s
 
     if here and everything:

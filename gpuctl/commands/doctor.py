@@ -42,7 +42,7 @@ def command(context: click.Context, /, app: App, spot: bool, **asked: str | int 
     It changes nothing: permissions are tried by dry runs. With --cluster it runs `train`'s preflight on the machines,
     and a short all-reduce that measures the bandwidth between them.
     """
-    from gpuctl.workflow.upkeep.doctor import doctor, show
+    from gpuctl.workflow.maintenance.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
         document = _of_machines(app, spot=spot, **asked)
@@ -59,7 +59,7 @@ def command(context: click.Context, /, app: App, spot: bool, **asked: str | int 
 
 
 def _of_machines(app: App, **asked: str | int | bool | None) -> dict[str, Any]:
-    from gpuctl.workflow.upkeep.doctor_cluster import doctor_cluster
+    from gpuctl.workflow.maintenance.doctor_cluster import doctor_cluster
 
     other = next((f"--{name}" for name, value in asked.items() if value), None)
     if other is not None:

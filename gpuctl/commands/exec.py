@@ -11,7 +11,7 @@ from gpuctl.options import TAIL, App, common_options, json_note
 from gpuctl.text import clean
 
 if TYPE_CHECKING:
-    from gpuctl.documents import CommandResult
+    from gpuctl.json_documents import CommandResult
     from gpuctl.output import Output
 
 

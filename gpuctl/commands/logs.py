@@ -9,7 +9,7 @@ from gpuctl.options import App, common_options
 from gpuctl.text import clean
 
 if TYPE_CHECKING:
-    from gpuctl.documents import LogLine
+    from gpuctl.json_documents import LogLine
     from inventories.run import Result
 
 

@@ -8,7 +8,7 @@ import click
 
 from gpuctl import completions
 from gpuctl.options import App, no_cluster_options
-from provision.registry import CLOUDS
+from provision.provider_registry import CLOUDS
 
 if TYPE_CHECKING:
     from provision.pricing.prices import Price, Prices
@@ -93,8 +93,8 @@ def command(
 
 def of_prices(app: App, region: str | None) -> str | None:
     """The region of the prices; for one of a cloud whose prices are the same everywhere, none."""
+    from provision.provider_registry import describe, descriptions
     from provision.regions import cloud_of
-    from provision.registry import describe, descriptions
 
     owner = None if region is None else cloud_of(region)
     if owner is None or describe(owner).price_region is not None:

@@ -7,6 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuctl import completions
+from gpuctl.environment_variables import variable
 from gpuctl.errors import Interrupted
 from gpuctl.options import (
     TAIL,
@@ -19,7 +20,6 @@ from gpuctl.options import (
     json_note,
     refuse_late_dry_run,
 )
-from gpuctl.variables import variable
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:

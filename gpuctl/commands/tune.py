@@ -103,7 +103,7 @@ def command(
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.variables import variable
+    from gpuctl.environment_variables import variable
     from gpuctl.workflow.benchmarks.search_space import parse_params
     from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
     from gpuctl.workflow.training.request import TrainRequest, built_in_help

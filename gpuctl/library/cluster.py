@@ -11,14 +11,22 @@ from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.machines import access
 
 if TYPE_CHECKING:
-    from gpuctl.documents import ClusterStatus, CommandResult, DownResult, LogLine, Pulled, Pushed, RunInfo
+    from gpuctl.json_documents import (
+        ClusterStatus,
+        CommandResult,
+        DownResult,
+        LogLine,
+        Pulled,
+        Pushed,
+        RunInfo,
+    )
     from gpuctl.library.options import BenchOptions, File, TrainOptions
     from gpuctl.workflow.benchmarks.bench import BenchResult
     from inventories.disk.store import ClusterFolder
     from inventories.machine import MachineInfo
     from inventories.run import Result
-    from remote.transport.group import PinnedGroup
-    from remote.transport.pinned import PinnedConnection
+    from remote.transport.connection_group import PinnedGroup
+    from remote.transport.pinned_connection import PinnedConnection
 
 
 class Cluster:
@@ -141,7 +149,7 @@ class Cluster:
 
         `follow`: to the run's end. Leaving the iterator early leaves the run alone.
         """
-        from gpuctl.library.following import log_lines
+        from gpuctl.library.log_following import log_lines
 
         return log_lines(self._app, run, follow=follow, rank=rank)
 
@@ -192,7 +200,7 @@ class Cluster:
 
         Closed at the end of the cluster's `with` block, by `down`, or by its own `close`.
         """
-        from remote.transport.pinned import PinnedConnection
+        from remote.transport.pinned_connection import PinnedConnection
 
         (machine,) = access.with_ssh(access.chosen(self._app, str(node)))
         box = PinnedConnection(machine, self._folder)
@@ -201,7 +209,7 @@ class Cluster:
 
     def group(self) -> "PinnedGroup":
         """Return a `fabric.Group` of all nodes, by rank. Closed as a `connection` is."""
-        from remote.transport.group import PinnedGroup
+        from remote.transport.connection_group import PinnedGroup
 
         group = PinnedGroup(access.with_ssh(access.chosen(self._app, None)), self._folder)
         self._opened.append(group)

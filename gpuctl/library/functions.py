@@ -2,10 +2,10 @@
 
 from typing import Unpack
 
-from gpuctl.documents import ClusterSummary, RunInfo, UpPlan, UpResult
+from gpuctl.json_documents import ClusterSummary, RunInfo, UpPlan, UpResult
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.options import UpOptions, UpRequest, up_request
-from gpuctl.library.silent import Confirm, Progress, silent_app
+from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.options import DEFAULT_CLUSTER, App
 from inventories.run import Result
 

@@ -6,14 +6,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
-from gpuctl.scaling.measured import Layout, parse_layouts
-from gpuctl.variables import variable
+from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
 from gpuctl.workflow.training.request import TrainRequest, check_device
+from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
-from inventories.suggest import did_you_mean
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
 from remote.launchers import LAUNCHERS
 

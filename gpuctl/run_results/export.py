@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl import text
 from gpuctl.errors import Failed, Usage
-from gpuctl.run_results.figures import PLOTS, new_figure, save_figure
+from gpuctl.run_results.plot_files import PLOTS, new_figure, save_figure
 from gpuctl.run_results.result import args_of, job_of
 from inventories.disk.codec import to_json
 from inventories.run import Result

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuctl.run_results import log_errors, metrics
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
-from remote.reasons import sentence
+from remote.end_sentences import sentence
 
 SUSPICION = {
     Reason.EXIT_CODE: 0,

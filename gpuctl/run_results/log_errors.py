@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from gpuctl.text import clean
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 
 MOST_SAID = 300
 

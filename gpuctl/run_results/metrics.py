@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import Share, StepMs, TrainSummary
 
 Line: TypeAlias = Mapping[str, Any]

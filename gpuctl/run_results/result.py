@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.run_results import metrics as told
-from gpuctl.run_results.failures import Failure, first_failure
+from gpuctl.run_results.failures import first_failure
+from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
 from inventories.disk.store import RunFolder
-from inventories.ended import Reason
 from inventories.errors import InventoryError
 from inventories.run import (
     NodeRecord,
@@ -18,7 +18,6 @@ from inventories.run import (
     RankResult,
     Result,
     Run,
-    RunStatus,
     RunUse,
     Seconds,
 )
@@ -51,7 +50,7 @@ def summarise(
     """
     records = {record.rank: record for node in run.nodes for record in ranks.get(node.name, ())}
     failure = first_failure(run, ranks, nodes, log_tails, metrics)
-    status = _status(run, records, nodes, failure)
+    status = run_status(run, records, nodes, failure)
     ended_at = None if status == "running" else ended_at
     seconds = _complete(seconds, run, ranks, ended_at)
     return Result(
@@ -60,7 +59,7 @@ def summarise(
         mode=run.mode,
         script=run.script,
         status=status,
-        exit_code=_exit_code(status, failure),
+        exit_code=exit_code_of(status, failure),
         nnodes=len(run.nodes),
         nproc_per_node=max((node.nproc for node in run.nodes), default=0),
         world_size=run.world_size,
@@ -92,7 +91,7 @@ def summarise(
         dir=str(dir),
         usage=usage,
         resumed_from=run.resumed_from,
-        reason=_reason(status, nodes, failure),
+        reason=reason_of(status, nodes, failure),
     )
 
 
@@ -129,38 +128,6 @@ def nothing_was_left(result: Result) -> bool:
         and not train.epoch_s
         and not train.loss
     )
-
-
-def _status(
-    run: Run, records: Mapping[int, RankRecord], nodes: Sequence[NodeRecord], failure: Failure | None
-) -> RunStatus:
-    """`succeeded` needs every node's word; `stopped` that nothing failed by itself before."""
-    if failure:
-        return "failed"
-    if {node.name for node in run.nodes} - {node.node for node in nodes}:
-        return "running"
-    if any(node.stopped for node in nodes):
-        return "stopped"
-    launchers_well = bool(nodes) and all(node.exit_code == 0 for node in nodes)
-    ranks_well = all(record.exit_code in (0, None) for record in records.values())
-    return "succeeded" if launchers_well and ranks_well else "failed"
-
-
-def _reason(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure | None) -> Reason | None:
-    """What ended the run."""
-    if failure:
-        return failure.error.reason
-    if status != "stopped":
-        return None
-    stops = [node.reason for node in nodes if node.stopped and node.reason is not None]
-    # A person's order counts for more than what gpuctl does by itself.
-    return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
-
-
-def _exit_code(status: RunStatus, failure: Failure | None) -> int | None:
-    if status == "succeeded":
-        return 0
-    return failure.exit_code if failure else None
 
 
 def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:

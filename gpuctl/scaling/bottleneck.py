@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuctl.scaling.measured import Measured, RankPace, same_batch
+from gpuctl.scaling.measurements import Measured, RankPace, same_batch
 from gpuctl.text import clean, milliseconds, percent
 
 Kind = Literal["straggler", "data", "network", "links", "small_batch", "contention", "disturbed", "compute"]

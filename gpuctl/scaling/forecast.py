@@ -21,9 +21,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuctl.scaling.buckets import buckets_of
-from gpuctl.scaling.links import Bandwidth, Network, rounds
-from gpuctl.scaling.measured import Layout, Measured
+from gpuctl.scaling.gradient_buckets import buckets_of
+from gpuctl.scaling.measurements import Layout, Measured
+from gpuctl.scaling.network_links import Bandwidth, Network, rounds
 from gpuctl.text import plural
 
 BACKWARD = 2 / 3

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl import text
-from gpuctl.run_results.figures import new_figure, save_figure
+from gpuctl.run_results.plot_files import new_figure, save_figure
 from gpuctl.scaling.bottleneck import disturbed
 from gpuctl.scaling.forecast import Outlook
-from gpuctl.scaling.measured import Layout, Measured
+from gpuctl.scaling.measurements import Layout, Measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

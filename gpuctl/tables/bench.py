@@ -13,7 +13,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.scaling.bottleneck import bottleneck, comparable, doubts
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
-from gpuctl.scaling.measured import Measured
+from gpuctl.scaling.measurements import Measured
 from gpuctl.tables.layout import FittedTable
 from inventories import money
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
-from gpuctl.workflow.upkeep.cleaning import NAMES, Choice
+from gpuctl.workflow.maintenance.what_to_clean import NAMES, Choice
 from remote.files.tree import human_bytes
 
 

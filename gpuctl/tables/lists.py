@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.documents import ClusterStatus, ClusterSummary, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.run_results.result import args_of, job_of
 from gpuctl.run_results.run_facts import (
     METRIC_NAME_WIDTH,

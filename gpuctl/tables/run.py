@@ -20,8 +20,8 @@ from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from inventories.run import RankResult, Result, Seconds, Share
+from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
-from remote.reasons import signal_name
 
 STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan"}
 STRAGGLER = 1.3

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuctl.workflow.cluster.unprepared import goes_on
+from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from inventories.disk.store import ClusterFolder
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventories.suggest import did_you_mean
+from inventories.did_you_mean import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, shown
 
 _SECTIONS = ("hosts", "vars", "children")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from inventories.ansible.groups import Host, Var
+from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
-from inventories.suggest import nearest
 from inventories.yaml_source import Problems, shown
 
 _KEY_FILE = "ansible_ssh_private_key_file"
@@ -206,7 +206,7 @@ def _word(value: object) -> str:
 
 
 def _jump(value: object) -> str:
-    from inventories.jump import read_jump  # few machines have one
+    from inventories.bastion import read_jump  # few machines have one
 
     try:
         return str(read_jump(value))

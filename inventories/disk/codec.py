@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import CorruptFile, NewerFormat
-from inventories.suggest import did_you_mean
 
 T = TypeVar("T")
 

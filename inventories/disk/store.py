@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from inventories.ansible.inventory import read_inventory, write_inventory
+from inventories.did_you_mean import nearest
 from inventories.disk import codec, files, lock
 from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
-from inventories.suggest import nearest
 from inventories.validate import check_cluster_name
 
 if TYPE_CHECKING:

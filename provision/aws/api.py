@@ -14,8 +14,8 @@ from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
 from botocore.parsers import ResponseParserError
 
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.suggest import did_you_mean
 from provision.aws.credentials import new_session, secrets, within_limit
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.clock import Clock

@@ -12,8 +12,8 @@ from inventories.errors import InvalidInput
 from provision.aws import instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
 from provision.aws.requests import filters, tags_in
-from provision.aws.resources.kinds import KINDS
 from provision.aws.resources.listing import listed
+from provision.aws.resources.resource_types import KINDS
 from provision.cloud import tags
 from provision.cloud.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
 from provision.errors import CloudError, Denied, Gone, ProvisionError, Throttled, Unclear

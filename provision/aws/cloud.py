@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from provision.aws import checks, console, credentials, offers, preview, requests
+from provision.aws import checks, credentials, offers, preview, requests, serial_console
 from provision.aws import instances as machines
 from provision.aws.api import Api
 from provision.aws.errors import of_state_reason
@@ -124,7 +124,7 @@ class AwsCloud:
 
     def console(self, instance_id: str) -> str | None:
         """GetConsoleOutput."""
-        return console.read(self._api, self._clock, instance_id)
+        return serial_console.read(self._api, self._clock, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """TerminateInstances in batches."""

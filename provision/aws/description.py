@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
 from provision.cloud.description import CloudDescription

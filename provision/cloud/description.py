@@ -7,7 +7,7 @@ module that `control` names, and is imported when it is used.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from provision.cloud.records import Offer, PlannedRequest, Target
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.shape import Shape
@@ -25,7 +25,7 @@ class CloudDescription:
     """The Python package that its control plane needs. None: none beside gpuctl's own."""
     control: str
     """The module with `connect(target, clock=…)`, which returns a `provision.cloud.interface.Cloud`, and with
-    `configured()`, `sdk()` and `outline(cluster, machines)`: see `provision.registry`."""
+    `configured()`, `sdk()` and `outline(cluster, machines)`: see `provision.provider_registry`."""
 
     shapes: tuple[Shape, ...]
     """Those that gpuctl knows, with their list prices."""

@@ -4,7 +4,7 @@ from inventories.machine import Machine, MachineState
 from provision.cloud.records import CloudCluster, Instance, InstanceState
 from provision.cloud.state import CloudState
 from provision.cloud.tags import LAUNCH
-from provision.registry import describe
+from provision.provider_registry import describe
 
 STATES: dict[InstanceState, MachineState] = {
     "pending": "pending",

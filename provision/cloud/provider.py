@@ -17,21 +17,21 @@ from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.cloud.interface import Cloud
-from provision.cloud.launch_attempt import LaunchContext
-from provision.cloud.launching import ensure_running
+from provision.cloud.launch_in_zones import ensure_running
 from provision.cloud.machines import STATES, machine_of
 from provision.cloud.planning import caller_address
 from provision.cloud.planning.plan import Details, make_outline, make_plan, wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere, refuse_terms, refuse_unknown_shape
 from provision.cloud.records import CloudCluster, Finding, Infrastructure, Target, Zone
+from provision.cloud.single_launch import LaunchContext
 from provision.cloud.state import CloudState
 from provision.cloud.tags import LAUNCH
 from provision.errors import BadCredentials, OtherAccount
 from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
-from provision.registry import connect, describe, sdk
+from provision.provider_registry import connect, describe, sdk
 from provision.ssh_keys import ensure_key
-from provision.unsupported import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported
 
 HONOURED = frozenset(
     {
@@ -50,7 +50,7 @@ HONOURED = frozenset(
     }
     | {"compartment", "public_ip", "ssh_port"}
 )
-"""Fields of Spec that a cloud can honour; see `provision.unsupported`."""
+"""Fields of Spec that a cloud can honour; see `provision.unsupported_options`."""
 
 
 class CloudProvider:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inventories.disk import codec
-from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 
 InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]
 """`ending` still costs money and still counts; `ended` instances stay listed for hours."""

@@ -13,7 +13,7 @@ from provision.cloud.records import Target
 from provision.cloud.tagged_clusters import Price, RegionContents, list_clusters
 from provision.errors import BadCredentials, CloudError, Denied, Gone
 from provision.parallel import run_all
-from provision.registry import CLOUDS, configured, connect, describe, installed
+from provision.provider_registry import CLOUDS, configured, connect, describe, installed
 
 MOST_NAMED = 3
 

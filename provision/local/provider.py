@@ -26,7 +26,7 @@ from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local.state import HostFolder, HostRecord
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
 from provision.ssh_keys import ensure_key, make_key
-from provision.unsupported import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported
 
 MOST_HOSTS = 64
 """Hosts share this machine; more than this is a mistyped number."""

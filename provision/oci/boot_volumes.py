@@ -10,7 +10,7 @@ from provision.cloud import tags
 from provision.cloud.records import Instance
 from provision.errors import Blocked, Denied, Gone
 from provision.oci.api import Api, Json
-from provision.oci.resources.kinds import is_live, list_kind, tags_of
+from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.parallel import run_all, together, values
 
 _COPIED = (tags.CLUSTER, tags.CLUSTER_ID, tags.OWNER, tags.EXPIRES)

@@ -20,7 +20,7 @@ from provision.oci import offers
 from provision.oci.api import Api
 from provision.oci.errors import LAUNCH_POLICIES, policy_for, statement
 from provision.oci.quotas import available, units
-from provision.oci.resources.kinds import KINDS
+from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
 
 MOST_SKEW_S = 300.0

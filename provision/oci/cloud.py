@@ -19,7 +19,7 @@ from provision.cloud.records import (
     Zone,
 )
 from provision.errors import Denied, TermsRefused
-from provision.oci import checks, console, credentials, offers, preview, quotas, requests
+from provision.oci import checks, credentials, offers, preview, quotas, requests, serial_console
 from provision.oci import instances as machines
 from provision.oci.api import Api
 from provision.oci.images import marketplace
@@ -143,7 +143,7 @@ class OciCloud:
 
     def console(self, instance_id: str) -> str | None:
         """As the protocol says."""
-        return console.read(self._api, instance_id)
+        return serial_console.read(self._api, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """As the protocol says."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import oci
 
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.suggest import did_you_mean
 from provision.cloud.records import Target
 from provision.errors import BadCredentials, UnknownProfile
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inventories.suggest import nearest
+from inventories.did_you_mean import nearest
 from provision.errors import BadCredentials, CloudError, Throttled, Unclear
 from provision.oci.api import Api, Json
 from provision.oci.catalog import SPOT_SHARE

@@ -14,8 +14,8 @@ from inventories.disk import codec, files
 from inventories.errors import CorruptFile
 from provision.errors import CloudError
 from provision.pricing.catalog import SHAPES, provider_by_name
+from provision.provider_registry import describe
 from provision.regions import price_region
-from provision.registry import describe
 
 Say = Callable[[str], None]
 

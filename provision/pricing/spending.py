@@ -11,8 +11,8 @@ from inventories.spec import LEAST_TTL_S
 from provision.cloud.records import Offer, Target
 from provision.cloud.tags import read_time
 from provision.errors import RefusedPlan
+from provision.provider_registry import describe
 from provision.regions import refresh_command
-from provision.registry import describe
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
 

@@ -12,8 +12,8 @@ from threading import Condition
 from typing import Any, Generic, TypeVar
 
 from remote.errors import BadAnswer, NodeFailed
-from remote.sessions.bounds import Bounds
 from remote.sessions.fanout import fan_out
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 from remote.shared.constants import AT_ONCE, ROUND_S

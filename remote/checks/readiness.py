@@ -13,9 +13,9 @@ from inventories.machine import Machine
 from remote.checks.facts import Driver, Facts, gather
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.launchers.nccl import cluster_network, joins_cluster_network
-from remote.sessions.boot import connect_booting, span
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
+from remote.sessions.wait_for_boot import connect_booting, span
 from remote.shared import frames
 
 CloudInit = Literal["absent", "done", "degraded", "failed", "running", "unknown"]

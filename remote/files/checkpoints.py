@@ -11,7 +11,7 @@ from remote.files.pull import take_in
 from remote.files.receive import FileReceiver
 from remote.files.sync import sync
 from remote.files.tree import tree_of
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared.checkpoint_files import describe
 from remote.shared.constants import PLACED_CHECKPOINTS

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from inventories.disk.codec import from_json
 from inventories.errors import CorruptFile
 from remote.errors import BadAnswer
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from remote.errors import BadAnswer
 from remote.files.receive import MAX_NAMES, FileReceiver
-from remote.sessions.bounds import of_files
+from remote.sessions.limits import of_files
 from remote.sessions.session import Node
 from remote.shared import frames
 

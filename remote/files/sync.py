@@ -10,7 +10,7 @@ from typing import Any
 from remote.errors import BadAnswer
 from remote.files import rsync
 from remote.files.tree import Tree, human_bytes
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Conversation, Node
 from remote.shared import frames
 from remote.shared.constants import CODE, NODE_FOLDER

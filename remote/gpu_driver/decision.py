@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from remote.checks.facts import Facts
 from remote.checks.finding import listed
 from remote.checks.readiness import MISMATCH, driver_problem, driver_state
-from remote.sessions.boot import span
+from remote.sessions.wait_for_boot import span
 from remote.shared.constants import NODE_FOLDER
 
 Step = Literal["done", "wait", "reboot", "install", "give up"]

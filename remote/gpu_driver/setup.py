@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inventories.disk.store import ClusterFolder
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
 from remote.checks import readiness
 from remote.checks.facts import Facts, gather
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed
 from remote.gpu_driver import decision
 from remote.gpu_driver.decision import Limits, Look
-from remote.sessions.boot import connect_booting, span
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
+from remote.sessions.wait_for_boot import connect_booting, span
 
 Say = Callable[[str], None]
 RETURN_S = 900.0

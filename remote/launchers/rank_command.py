@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from inventories.suggest import did_you_mean
+from inventories.did_you_mean import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
 from remote.files.tree import Tree, tree_of
 from remote.shared.constants import CODE, NODE_FOLDER

@@ -15,7 +15,7 @@ from remote.checks.facts import Facts
 from remote.launchers import launch_spec, nccl
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
-from remote.sessions import payload
+from remote.sessions import node_payload
 from remote.shared import constants
 
 HEAD_PORTS = ("gcs", "dashboard", "agent", "client")
@@ -145,7 +145,7 @@ def launch(
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": f"{own.home}/{constants.NODE_FOLDER}/{constants.RAY}/{node.name}/token",
         }
-    return launch_spec(node, own, payload.argv_on_node(own.python, own.home, *part), environment)
+    return launch_spec(node, own, node_payload.argv_on_node(own.python, own.home, *part), environment)
 
 
 def search(
@@ -160,7 +160,7 @@ def search(
     }
     if document["gpus"] is None:
         document["gpus"] = int(any(fact.gpus for fact in facts.values()))
-    return payload.argv_on_node(own.python, own.home, "ray_tune", json.dumps(document))
+    return node_payload.argv_on_node(own.python, own.home, "ray_tune", json.dumps(document))
 
 
 def driver(run: Run, facts: Mapping[str, Facts], script: Script, cores: Mapping[str, int]) -> list[str]:

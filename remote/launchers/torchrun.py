@@ -9,7 +9,7 @@ from remote.checks.facts import Facts
 from remote.launchers import Launcher, Service, launch_spec
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
-from remote.sessions import payload
+from remote.sessions import node_payload
 
 
 class Torchrun(Launcher):
@@ -71,6 +71,6 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
         "--log-dir",
         f"{node.run_dir}/torchrun",
         "--no-python",
-        *payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
+        *node_payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
         *script.command(facts.python),
     ]

@@ -10,7 +10,7 @@ from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
 from remote.python_env.backend import settings
 from remote.python_env.requirements import BUILT_IN, Wanted, key_of
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 from remote.shared.constants import NODE_FOLDER, WHEELS

@@ -12,19 +12,19 @@ from threading import Event, Lock, Thread
 from typing import Any, Literal
 
 from inventories.disk.store import ClusterFolder, RunFolder
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
+from remote.end_sentences import sentence
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
-from remote.reasons import sentence
+from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
 from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, RunFiles, save_node_record
-from remote.runs.state import record_of_end
 from remote.runs.stopping import Stopping
-from remote.sessions.bounds import Bounds, of_files
 from remote.sessions.connect import connect, reconnect
+from remote.sessions.limits import Bounds, of_files
 from remote.sessions.session import Node
 from remote.shared import frames
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from threading import Thread
 
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import RunNode
 from remote.errors import NodeFailed, RemoteError
+from remote.runs.node_state import stop_on_node
 from remote.runs.observer import Observer
-from remote.runs.state import stop_on_node
 from remote.sessions.session import Node
 
 STOP_RETRY_S = 2.0

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
-from remote.sessions.bounds import TALK_BYTES, Bounds
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
+from remote.sessions.limits import TALK_BYTES, Bounds
 from remote.sessions.session import Node
 
 SILENCE_S = 15.0

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, NoPython
-from remote.sessions import payload
-from remote.sessions.bounds import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
+from remote.sessions import node_payload
+from remote.sessions.limits import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.shared import frames
 from remote.shared.constants import DISK_FULL, FAILED
 from remote.transport import NO_STATUS, Process, Transport
@@ -148,9 +148,9 @@ class Node:
         document = frames.encode(request)
         with self._lock:
             if self._booted:
-                line, ahead = payload.next_command(self.python, command), b""
+                line, ahead = node_payload.next_command(self.python, command), b""
             else:
-                line, ahead = payload.first_command(self.python, command)
+                line, ahead = node_payload.first_command(self.python, command)
             process = self.transport.start(line, window_bytes=window_bytes)
             self._booted = True
         talk = Conversation(self, command, process, timeout_s, bounds)

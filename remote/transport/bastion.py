@@ -13,14 +13,14 @@ from pathlib import Path
 
 import paramiko
 
+from inventories.bastion import Jump
 from inventories.deadline import read
-from inventories.jump import Jump
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport import host_keys
-from remote.transport.agent import Client, complaint
 from remote.transport.host_keys import USER_CONFIG
 from remote.transport.paramiko_errors import hung_up, no_key_to_offer
 from remote.transport.retry import HungUp, retry_hang_ups
+from remote.transport.ssh_agent import Client, complaint
 from remote.transport.tcp import open_tcp
 
 KEEPALIVE_S = 10

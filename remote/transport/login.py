@@ -14,10 +14,10 @@ from paramiko.pkey import UnknownKeyType
 from inventories.deadline import READ_S, within
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
-from remote.transport.agent import Client, complaint
 from remote.transport.host_keys import find_keys, host_pattern
 from remote.transport.paramiko_errors import hung_up, no_key_to_offer, no_pinned_key
 from remote.transport.retry import HungUp
+from remote.transport.ssh_agent import Client, complaint
 
 if TYPE_CHECKING:
     from remote.transport.tunnel import Tunnel

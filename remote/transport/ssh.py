@@ -9,7 +9,7 @@ import paramiko
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
-from remote.transport.pinned import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
+from remote.transport.pinned_connection import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "SshTransport":

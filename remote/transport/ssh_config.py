@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from inventories.bastion import read_jump
 from inventories.errors import InvalidInput
-from inventories.jump import read_jump
 from inventories.machine import Machine
 from remote.transport.host_keys import USER_CONFIG, USER_FILES
 

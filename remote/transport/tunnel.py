@@ -9,7 +9,7 @@ from threading import Lock
 import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
-from inventories.jump import Jump, read_jump
+from inventories.bastion import Jump, read_jump
 from inventories.machine import Machine
 from remote.errors import RemoteError, Unreachable
 from remote.transport.bastion import connect_bastion

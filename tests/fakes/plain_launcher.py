@@ -12,7 +12,7 @@ from remote.checks.facts import Facts
 from remote.launchers import LAUNCHERS, Launcher, Service, launch_spec
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
-from remote.sessions import payload
+from remote.sessions import node_payload
 
 LAUNCHERS["plain"] = __name__
 
@@ -51,7 +51,7 @@ class PlainService(Service):
     ) -> dict[str, Any]:
         fact = facts[node.name]
         numbers = [node.first_rank, node.nproc, run.world_size, run.master_addr, run.master_port]
-        rank = payload.argv_on_node(fact.python, fact.home, "rank", node.run_dir, cwd, "--")
+        rank = node_payload.argv_on_node(fact.python, fact.home, "rank", node.run_dir, cwd, "--")
         argv = [fact.python, "-c", START, *map(str, numbers), *rank, *script.command(fact.python)]
         environment = rank_environment(run, node, fact, cores=cores[node.name], wished=env)
         return launch_spec(node, fact, argv, environment, grace_s=5.0)

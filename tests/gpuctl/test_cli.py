@@ -15,7 +15,7 @@ import pytest
 
 from gpuctl import cli, errors, root_help
 from gpuctl.commands.train import left_behind
-from gpuctl.documents import UpResult
+from gpuctl.json_documents import UpResult
 from gpuctl.options import TAIL, App, ScriptCommand, common_options
 from gpuctl.workflow.training.request import check_built_in
 from inventories.disk.codec import plain

@@ -24,7 +24,7 @@ from gpuctl.library.options import (
     train_request,
     up_request,
 )
-from gpuctl.library.silent import SilentOutput, silent_app
+from gpuctl.library.silent_output import SilentOutput, silent_app
 from gpuctl.options import Options
 from inventories.disk.codec import plain
 from inventories.disk.store import Store
@@ -227,7 +227,7 @@ def test_lines_go_to_progress_and_logger_and_nowhere_else(
 
 
 def test_nothing_is_printed_where_no_logging_is_set_up(tmp_path: Path) -> None:
-    code = "from gpuctl.library.silent import silent_app; silent_app('c').output.error('wrong')"
+    code = "from gpuctl.library.silent_output import silent_app; silent_app('c').output.error('wrong')"
     done = python(code, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.training.collect import attach
 from inventories.disk.store import RunFolder, Store
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
+from remote.runs.node_state import record_of_end
 from remote.runs.observer import Observer
 from remote.runs.run_files import read_node_records
-from remote.runs.state import record_of_end
 
 RUNS = Path(__file__).parent / "older_runs"
 FAILED, HUNG = "20261123-051414-51f4", "20261123-051649-9cf0"

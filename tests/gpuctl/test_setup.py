@@ -12,7 +12,7 @@ from gpuctl.options import App
 from gpuctl.output import Output
 from gpuctl.workflow.cluster import setup
 from gpuctl.workflow.cluster.setup import how_to_go_on, plan_setup, set_up
-from gpuctl.workflow.cluster.unprepared import (
+from gpuctl.workflow.cluster.unprepared_machines import (
     READY,
     SET_UP,
     SETUP,
@@ -24,7 +24,7 @@ from gpuctl.workflow.cluster.unprepared import (
 )
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.setup import SetupStep, digest
+from inventories.setup_steps import SetupStep, digest
 from remote.errors import BadFabfile
 from remote.transport import TRANSPORTS
 from tests.fakes.namespace_transport import NamespaceTransport

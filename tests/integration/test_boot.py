@@ -26,7 +26,7 @@ from support import wait_for
 from gpuctl.options import App
 from gpuctl.workflow.cluster.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
 from provision.local import processes, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark

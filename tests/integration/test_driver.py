@@ -18,7 +18,7 @@ from support import Gpuctl, wait_for
 from gpuctl.options import App
 from gpuctl.workflow.cluster.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
 from remote.gpu_driver.decision import Limits
 from remote.transport import host_keys

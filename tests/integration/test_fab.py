@@ -9,8 +9,8 @@ from support import Gpuctl
 
 from inventories.disk.store import Store
 from remote.transport import host_keys
-from remote.transport.group import PinnedGroup
-from remote.transport.pinned import PinnedConnection
+from remote.transport.connection_group import PinnedGroup
+from remote.transport.pinned_connection import PinnedConnection
 
 pytestmark = pytest.mark.slow
 

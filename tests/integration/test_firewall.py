@@ -17,7 +17,7 @@ import pytest
 from remote import firewall
 from remote.errors import NodeFailed
 from remote.firewall import FirewallFacts, Steps
-from remote.sessions import payload
+from remote.sessions import node_payload
 from remote.sessions.session import Node
 from remote.shared import frames
 
@@ -249,7 +249,7 @@ class Host(Place):
 
     def call(self, command: str, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The node's part as it is sent over SSH, and a session's Node as far as it is needed."""
-        line, ahead = payload.first_command("/usr/bin/python3", command)
+        line, ahead = node_payload.first_command("/usr/bin/python3", command)
         done = subprocess.run(
             self.argv(*self.user, "env", "HOME=/run/home", "sh", "-c", line),
             input=ahead + frames.encode(request),

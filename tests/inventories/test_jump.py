@@ -1,7 +1,7 @@
 import pytest
 
+from inventories.bastion import Jump, read_jump
 from inventories.errors import InvalidInput
-from inventories.jump import Jump, read_jump
 
 
 @pytest.mark.parametrize(

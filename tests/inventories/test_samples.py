@@ -7,7 +7,7 @@ import pytest
 import inventories
 from inventories.ansible.inventory import read_hosts_file
 from inventories.machine import Machine
-from inventories.setup import SetupStep
+from inventories.setup_steps import SetupStep
 from inventories.spec import Spec
 from inventories.validate import read_spec
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.setup import SetupStep
+from inventories.setup_steps import SetupStep
 from inventories.spec import Spec
 from inventories.validate import (
     check_bastion,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from inventories.disk.store import Store
-from inventories.driver import DriverPlan, unknown_branch
 from inventories.errors import InvalidInput
+from inventories.gpu_driver import DriverPlan, unknown_branch
 from inventories.machine import Inventory
 from inventories.spec import Spec
 from provision.errors import RefusedPlan

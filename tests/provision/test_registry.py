@@ -11,7 +11,7 @@ from inventories.errors import InvalidInput
 from inventories.spec import Spec
 from provision.errors import ProvisionError, UnknownShape
 from provision.pricing.catalog import SHAPES
-from provision.registry import CLOUDS, PROVIDERS, infer, load
+from provision.provider_registry import CLOUDS, PROVIDERS, infer, load
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_shapes_have_1_2_4_or_8_gpus():
 def test_providers_module_imports_no_provider_or_sdk(script):
     program = script("""
 import json
-import provision.registry
+import provision.provider_registry
 heavy = ["asyncssh", "psutil", "cryptography", "boto3", "oci"]
 heavy += ["provision.local.provider", "provision.hosts", "provision.pricing.catalog", "provision.cloud.provider"]
 print(json.dumps([name for name in heavy if name in sys.modules]))

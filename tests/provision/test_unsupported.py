@@ -8,8 +8,8 @@ import pytest
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from provision.registry import PROVIDERS, load
-from provision.unsupported import OPTIONS, refuse_unsupported
+from provision.provider_registry import PROVIDERS, load
+from provision.unsupported_options import OPTIONS, refuse_unsupported
 
 CLOUDS_ONLY = [
     ({"region": "eu-west-1"}, "--region"),

@@ -2,9 +2,9 @@
 
 import pytest
 
-from inventories.ended import STOPS, Ended, Reason
-from remote.node import reasons as on_a_node
-from remote.reasons import sentence
+from inventories.end_reasons import STOPS, Ended, Reason
+from remote.end_sentences import sentence
+from remote.node import end_reasons as on_a_node
 
 R = Reason
 MEMORY = "running out of memory is the usual cause"

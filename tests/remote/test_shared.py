@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from inventories.disk.store import RunFolder
-from remote.sessions import payload
-from remote.sessions.payload import SENT
+from remote.sessions import node_payload
+from remote.sessions.node_payload import SENT
 from remote.shared import constants
 from train import constants as job
 
@@ -25,7 +25,7 @@ def test_names_of_the_job_equal_those_of_the_nodes_part() -> None:
 
 
 def test_what_is_sent_is_every_module_of_the_nodes_part() -> None:
-    data = zlib.decompress(payload.packed()[1])
+    data = zlib.decompress(node_payload.packed()[1])
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         sent = set(archive.namelist()) - {"__main__.py", "remote/__init__.py"}
     assert sent == {path.relative_to(REMOTE.parent).as_posix() for path in SOURCES}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.scaling.bottleneck import bottleneck, comparable, disturbed, doubts
-from gpuctl.scaling.buckets import buckets_of
 from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
-from gpuctl.scaling.links import Line, network_of, nominal_gb_s
-from gpuctl.scaling.measured import BenchLayout, Measured, default_layouts, same_batch
+from gpuctl.scaling.gradient_buckets import buckets_of
+from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
+from gpuctl.scaling.network_links import Line, network_of, nominal_gb_s
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks import bandwidth
@@ -24,7 +24,7 @@ from gpuctl.workflow.benchmarks.request import (
     nodes_of,
 )
 from gpuctl.workflow.benchmarks.runs import Ready, measure
-from gpuctl.workflow.cluster.unprepared import check_set_up
+from gpuctl.workflow.cluster.unprepared_machines import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import TrainRequest, check_device, machines_of, project_of

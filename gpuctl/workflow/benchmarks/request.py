@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpuctl.errors import Usage
-from gpuctl.scaling.measured import Layout
+from gpuctl.scaling.measurements import Layout
 from gpuctl.text import plural
 from gpuctl.workflow.training.request import value_of
 from inventories.machine import Inventory

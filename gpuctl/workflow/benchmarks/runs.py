@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Failed, GpuctlError
 from gpuctl.options import App
 from gpuctl.run_results.metrics import event
-from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, repetition_of
+from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, repetition_of
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
 from gpuctl.workflow.training.job import what_failed

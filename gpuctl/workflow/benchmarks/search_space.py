@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuctl.errors import Usage
-from inventories.suggest import did_you_mean
+from inventories.did_you_mean import did_you_mean
 
 Kind = Literal["uniform", "loguniform", "randint", "choice"]
 FORMS = {

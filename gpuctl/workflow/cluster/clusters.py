@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gpuctl.documents import ClusterState, ClusterSummary
+from gpuctl.json_documents import ClusterState, ClusterSummary
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster import status
-from gpuctl.workflow.cluster.chosen import provider_name
+from gpuctl.workflow.cluster.choose_provider import provider_name
 from gpuctl.workflow.cluster.status import ending_of, inventory_now
 from gpuctl.workflow.connect import load_inventory
-from gpuctl.workflow.training.open_runs import OpenRun, open_runs
+from gpuctl.workflow.training.unfinished_runs import OpenRun, open_runs
+from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from provision.registry import CLOUDS
+from provision.provider_registry import CLOUDS
 
 AT_ONCE = 8
 ANSWER_DEADLINE_S = 60.0

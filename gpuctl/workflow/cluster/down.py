@@ -4,16 +4,16 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuctl.documents import DownResult, LeftOnNode
 from gpuctl.errors import Declined
+from gpuctl.json_documents import DownResult, LeftOnNode
 from gpuctl.options import App
 from gpuctl.text import plural, spent
-from gpuctl.workflow.cluster.chosen import provider_name
-from gpuctl.workflow.cluster.firewall import restore_firewalls
+from gpuctl.workflow.cluster.choose_provider import provider_name
+from gpuctl.workflow.cluster.host_firewalls import restore_firewalls
 from gpuctl.workflow.cluster.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.training.open_runs import OpenRun, how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
+from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
@@ -27,7 +27,7 @@ def down(app: App, *, forget: bool = False) -> DownResult:
     name = provider_name(folder)
     if name is None:
         return _nothing_there(app, folder)
-    from provision.registry import load
+    from provision.provider_registry import load
 
     with folder.lock("down", on_wait=app.output.say):
         provider = load(name, folder)
@@ -91,7 +91,7 @@ def down(app: App, *, forget: bool = False) -> DownResult:
 
 def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     # It connects: where machines go, nobody needs what that imports.
-    from gpuctl.workflow.cluster.left_behind import tell_what_stays
+    from gpuctl.workflow.cluster.leftovers import tell_what_stays
 
     return tell_what_stays(app, folder, machines)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
-from gpuctl.workflow.cluster.unprepared import ready_ids
+from gpuctl.workflow.cluster.unprepared_machines import ready_ids
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
-from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InventoryError
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class _Work:
         """The facts of a machine once SSH answers and cloud-init has ended."""
         from remote.checks import readiness
         from remote.errors import ConnectionLost
-        from remote.sessions.boot import connect_booting
+        from remote.sessions.wait_for_boot import connect_booting
 
         say, limit = self.app.output.say, time.monotonic() + boot.timeout_s
 
@@ -335,7 +335,7 @@ def _may_show_on_console(error: "RemoteError") -> bool:
 
 
 def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Console:
-    from provision.cloud.console import telling
+    from provision.cloud.serial_console import telling
 
     text = console(machine)
     if text is None:

@@ -23,7 +23,7 @@ from provision.errors import ProvisionError
 from provision.pricing import prices
 from provision.pricing.prices import Prices
 from provision.provider import Leftover
-from provision.registry import CLOUDS, descriptions, installed
+from provision.provider_registry import CLOUDS, descriptions, installed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuctl.options import App
 from gpuctl.text import clean, dollars, for_cluster, plural
-from gpuctl.workflow.cluster.unprepared import SET_UP, identity, not_set_up
+from gpuctl.workflow.cluster.unprepared_machines import SET_UP, identity, not_set_up
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.setup import SetupStep, digest
+from inventories.setup_steps import SetupStep, digest
 
 if TYPE_CHECKING:
     from remote.fabfile import Fabfile, Step
@@ -250,7 +250,7 @@ class _Work:
 
     def _run_tasks(self, step: SetupStep) -> None:
         from gpuctl.workflow.machines.fab import Work
-        from remote.transport.group import PinnedGroup
+        from remote.transport.connection_group import PinnedGroup
 
         assert self._setup.fabfile is not None
         work = Work(

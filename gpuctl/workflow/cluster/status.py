@@ -4,19 +4,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gpuctl.documents import ClusterStatus
+from gpuctl.json_documents import ClusterStatus
 from gpuctl.options import App
-from gpuctl.workflow.cluster.chosen import provider_name
-from gpuctl.workflow.cluster.unprepared import goes_on
+from gpuctl.workflow.cluster.choose_provider import provider_name
+from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from gpuctl.workflow.connect import load_inventory
-from gpuctl.workflow.training.open_runs import OpenRun, open_runs
+from gpuctl.workflow.training.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from provision.cloud.state import CloudState
 from provision.pricing import spending
 from provision.pricing.prices import price_of
-from provision.registry import CLOUDS, load
+from provision.provider_registry import CLOUDS, load
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuctl.documents import UpResult
 from gpuctl.errors import Attention, Declined
+from gpuctl.json_documents import UpResult
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster import up_plan
-from gpuctl.workflow.cluster.chosen import choose_provider, folder_to_plan, taken
-from gpuctl.workflow.cluster.firewall import let_go
+from gpuctl.workflow.cluster.choose_provider import choose_provider, folder_to_plan, taken
+from gpuctl.workflow.cluster.host_firewalls import let_go
 from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, Reached, never_ready, reach, without_gpus
 from gpuctl.workflow.cluster.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
-from gpuctl.workflow.cluster.unprepared import READY, SETUP, goes_on, setup_steps
+from gpuctl.workflow.cluster.unprepared_machines import READY, SETUP, goes_on, setup_steps
 from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.training.open_runs import open_runs
+from gpuctl.workflow.training.unfinished_runs import open_runs
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
-from inventories.driver import NO_DRIVER
 from inventories.errors import InvalidInput, InventoryError
+from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.planning.caller_address import AddressUnknown

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuctl.documents import SetupPlan, SshAccess, UpPlan
+from gpuctl.json_documents import SetupPlan, SshAccess, UpPlan
 from gpuctl.text import clean, nothing_ends, plural
 from gpuctl.workflow.cluster.setup import NO_SETUP, Setup
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms

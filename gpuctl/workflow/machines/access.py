@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gpuctl.documents import CommandResult, Pulled, Pushed
 from gpuctl.errors import Failed, Usage
+from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.options import App
 from gpuctl.text import clean, plural
 from gpuctl.workflow.connect import connected, load_inventory

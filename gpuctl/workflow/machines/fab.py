@@ -19,8 +19,8 @@ from gpuctl.workflow.machines.access import chosen, with_ssh
 if TYPE_CHECKING:
     from inventories.machine import Machine
     from remote.fabfile import Fabfile, Listed, Step
-    from remote.transport.group import PinnedGroup
-    from remote.transport.pinned import PinnedConnection
+    from remote.transport.connection_group import PinnedGroup
+    from remote.transport.pinned_connection import PinnedConnection
 
 Stream = Literal["stdout", "stderr"]
 ShowLine = Callable[[Stream, str], None]
@@ -51,7 +51,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
     folder = app.store.cluster(app.options.cluster)
     machines = with_ssh(chosen(app, rank))
-    from remote.transport.group import PinnedGroup
+    from remote.transport.connection_group import PinnedGroup
 
     for step in steps:
         if step.hosts:

@@ -8,8 +8,8 @@ from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.options import App
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.training.open_runs import how_it_stands, open_runs
 from gpuctl.workflow.training.stop import stop_run
+from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
 from inventories.machine import Inventory
 
 LAUNCHER = "ray"
@@ -84,7 +84,7 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
         on_ready(f"http://127.0.0.1:{there}")
         Event().wait()
     from remote.errors import PortTaken
-    from remote.transport.forward import forward, wait_until_lost
+    from remote.transport.port_forward import forward, wait_until_lost
 
     machine = next(machine for machine in inventory.machines if machine.name == name)
     with connected(app.store.cluster(inventory.cluster), (machine,)) as nodes:

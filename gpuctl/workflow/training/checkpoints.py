@@ -145,8 +145,8 @@ def survey_checkpoints(
     it ends them first.
     """
     from remote.files import checkpoints
+    from remote.runs.node_state import stop_on_node
     from remote.runs.run_files import mirrored_path
-    from remote.runs.state import stop_on_node
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 

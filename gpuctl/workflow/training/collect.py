@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
 from inventories.disk.store import RunFolder, Store
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import Checkpoints, NodeRecord, Result, Run, Seconds
 

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.view import View
-from gpuctl.workflow.cluster.unprepared import not_set_up, setup_steps
+from gpuctl.workflow.cluster.unprepared_machines import not_set_up, setup_steps
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
@@ -167,7 +167,7 @@ class ElasticScaler:
     def _try(self, active: ActiveRun, at_work: Sequence[Machine], machine: Machine) -> bool:
         """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
         from remote.errors import RemoteError
-        from remote.runs.state import stop_on_node
+        from remote.runs.node_state import stop_on_node
 
         all_there = False
         try:

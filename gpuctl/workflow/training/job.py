@@ -14,7 +14,7 @@ from typing import TypeAlias
 from gpuctl.text import clean, plural
 from gpuctl.workflow.training.checkpoints import ResumePoint
 from gpuctl.workflow.training.request import TrainRequest
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import NodeRecord, Result, Run, RunNode
 
 WRONG_OPTIONS = 2

@@ -7,8 +7,8 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeAlias
 
-from gpuctl.documents import LogLine
 from gpuctl.errors import Usage
+from gpuctl.json_documents import LogLine
 from gpuctl.options import App
 from gpuctl.output import Output
 from gpuctl.workflow.training.collect import attach, final_result

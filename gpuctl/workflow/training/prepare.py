@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.text import duration, plural
 from gpuctl.view import View
-from gpuctl.workflow.cluster.firewall import crosses_a_network, open_firewall
+from gpuctl.workflow.cluster.host_firewalls import crosses_a_network, open_firewall
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 

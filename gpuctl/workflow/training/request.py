@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.workflow.cluster.firewall import owner_of
-from inventories.ended import Reason
+from gpuctl.workflow.cluster.host_firewalls import owner_of
+from inventories.end_reasons import Reason
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, RunOptions
 from remote.launchers import DEFAULT, launcher_of

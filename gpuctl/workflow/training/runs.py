@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from gpuctl.documents import RunInfo
+from gpuctl.json_documents import RunInfo
 from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result
-from gpuctl.workflow.training.open_runs import open_runs
+from gpuctl.workflow.training.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, RunStatus

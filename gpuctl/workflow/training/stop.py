@@ -15,7 +15,7 @@ def stop(app: App, named: str | None) -> tuple[Result, list[str]]:
 
 def stop_run(app: App, folder: RunFolder) -> tuple[Result, list[str]]:
     """End this run; one that is over is left as it is."""
-    from remote.runs.state import stop_everywhere
+    from remote.runs.node_state import stop_everywhere
 
     # Before the nodes know, and also where it is over: whoever follows the run is not to start another.
     folder.stopped_path.touch(mode=0o600)

@@ -16,7 +16,7 @@ from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
-from gpuctl.workflow.cluster.unprepared import check_set_up
+from gpuctl.workflow.cluster.unprepared_machines import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Setup

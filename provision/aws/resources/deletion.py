@@ -6,9 +6,9 @@ from typing import Any
 from provision.aws.api import Answer, Api
 from provision.aws.errors import translate
 from provision.aws.requests import filters
-from provision.aws.resources.blockers import blockers
-from provision.aws.resources.kinds import KINDS, Kind
+from provision.aws.resources.deletion_blockers import blockers
 from provision.aws.resources.listing import listed
+from provision.aws.resources.resource_types import KINDS, Kind
 from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.records import Resource

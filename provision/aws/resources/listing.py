@@ -8,7 +8,7 @@ from provision.aws import instances
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import Item
 from provision.aws.requests import ours, tags_in
-from provision.aws.resources.kinds import KINDS, Kind
+from provision.aws.resources.resource_types import KINDS, Kind
 from provision.cloud import tags
 from provision.cloud.records import Resource
 from provision.parallel import run_all, values

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.driver import unknown_branch
+from inventories.gpu_driver import unknown_branch
 from inventories.spec import Spec
 from provision.cloud.interface import Cloud
 from provision.cloud.machines import machine_of
-from provision.cloud.planning import caller_address, contents
+from provision.cloud.planning import caller_address, planned_resources
 from provision.cloud.planning.drivers import expected_plan
 from provision.cloud.planning.spec_checks import (
     NETWORK,
@@ -36,8 +36,8 @@ from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
-from provision.registry import describe
-from provision.registry import outline as outline_of
+from provision.provider_registry import describe
+from provision.provider_registry import outline as outline_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
     # Machines that join stand where the others are.
     there = replace(offer, zones=(decided.keep[0].zone,)) if decided.keep else offer
     existing, failed = _resources(cloud)
-    preview = cloud.preview(wanted, there, contents.new_machines(create), existing, let_in)
-    own = contents.resources(
+    preview = cloud.preview(wanted, there, planned_resources.new_machines(create), existing, let_in)
+    own = planned_resources.resources(
         wanted, offer, decided.price, create=create, keep=[m.id for m in decided.keep], end=end
     )
     notes = _notes(cloud, wanted, offer, create, known=record is not None, failed=failed if changes else None)
@@ -92,15 +92,18 @@ def make_plan(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec
         ),
         price=decided.price,
         free=False,
-        requests=(*contents.ending_requests(cloud.name, end), *(preview.requests if changes else ())),
-        resources=(*own, *contents.network(preview, offer, changes=changes)),
+        requests=(
+            *planned_resources.ending_requests(cloud.name, end),
+            *(preview.requests if changes else ()),
+        ),
+        resources=(*own, *planned_resources.network(preview, offer, changes=changes)),
         notes=notes,
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
         terms=offer.terms,
         ssh_unknown=decided.ssh_unknown,
-        **contents.conditions(wanted, offer, lives=decided.lives),
+        **planned_resources.conditions(wanted, offer, lives=decided.lives),
         details=Details(cluster=wanted, offer=offer),
     )
 
@@ -116,7 +119,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     if record is not None and lives:
         refuse_changes(record, wanted)
     refuse_stopped(files.name, alive.values())
-    create = contents.to_create(wanted, machines, set(range(count)) - set(alive))
+    create = planned_resources.to_create(wanted, machines, set(range(count)) - set(alive))
     if create:
         refuse_expired(wanted, datetime.now(UTC))
     offer = _offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
@@ -151,12 +154,12 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
     """The plan for an account that can't be asked: as if nothing of ours were there."""
     wanted = wanted_cluster(provider, files.name, None, spec, lives=False)
     wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or caller_address.YOUR_ADDRESS,))
-    create = contents.to_create(wanted, (), range(spec.count or 1))
-    offer, preview = outline_of(wanted, contents.new_machines(create))
+    create = planned_resources.to_create(wanted, (), range(spec.count or 1))
+    offer, preview = outline_of(wanted, planned_resources.new_machines(create))
     price = _price(files, wanted, offer, len(create))
     if price.most_hourly_usd is not None:
         refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
-    own = contents.resources(wanted, offer, price, create=create, keep=(), end=())
+    own = planned_resources.resources(wanted, offer, price, create=create, keep=(), end=())
     driver = expected_plan(
         wanted.driver,
         wanted.image,
@@ -175,12 +178,12 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
         free=False,
         requests=preview.requests,
         resources=(*own, *preview.resources),
-        notes=(*offer.notes, *unknown_branch(driver), *contents.way_in(wanted)),
+        notes=(*offer.notes, *unknown_branch(driver), *planned_resources.way_in(wanted)),
         image=offer.image_name,
         image_why=why,
         driver=driver,
         terms=offer.terms,
-        **contents.conditions(wanted, offer, lives=False),
+        **planned_resources.conditions(wanted, offer, lives=False),
     )
 
 
@@ -219,7 +222,7 @@ def _price(files: CloudState, cluster: CloudCluster, offer: Offer, count: int) -
     each_usd = offer.hourly_usd if varies else on_demand_usd
     if cluster.spot and spot_share is not None and each_usd is not None:
         each_usd *= spot_share
-    return contents.price_of(
+    return planned_resources.price_of(
         cluster,
         offer,
         count,
@@ -254,7 +257,7 @@ def _notes(
     if failed is not None:
         notes.append(f"what exists already could not be looked at, so all is shown as new: {failed}")
     if create:
-        notes += contents.way_in(cluster)
+        notes += planned_resources.way_in(cluster)
     seen = cluster.ssh_cidrs != (caller_address.YOUR_ADDRESS,)
     if create and seen and not cluster.public_ip and cluster.ssh_cidr is None:
         notes.append(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
+from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
-from inventories.suggest import nearest
 from provision.cloud.planning.drivers import System, system_of
 from provision.cloud.records import BootImage, Terms
 from provision.errors import Gone

@@ -5,8 +5,8 @@ Planning only reads. The terms are accepted by `subscribe`, for an offer that sh
 
 from collections.abc import Iterator, Sequence
 
+from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
-from inventories.suggest import nearest
 from provision.cloud.interface import Ensure
 from provision.cloud.records import Offer, Terms
 from provision.errors import Denied, Gone, RefusedPlan

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from provision.cloud import tags
 from provision.errors import Blocked, Gone
 from provision.oci.api import Api, Json
-from provision.oci.resources.kinds import KINDS, is_live, list_kind, tags_of
+from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.parallel import run_all, values
 from provision.retry import PollWaits
 

@@ -16,7 +16,7 @@ from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
-from provision.oci.resources.kinds import KINDS, tags_of
+from provision.oci.resources.resource_types import KINDS, tags_of
 from provision.parallel import together
 
 _SHARED_KINDS = (

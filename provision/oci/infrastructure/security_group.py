@@ -16,7 +16,7 @@ from provision.errors import Gone, Unclear
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.infrastructure.find_or_create import ExistingResources
-from provision.oci.resources.kinds import tags_of
+from provision.oci.resources.resource_types import tags_of
 
 MOST_A_CALL = 25
 ROUNDS = 5

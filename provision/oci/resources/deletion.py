@@ -9,8 +9,8 @@ from provision.cloud.records import Resource
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
-from provision.oci.resources.blockers import blockers
-from provision.oci.resources.kinds import GOING, GONE, KINDS, is_live, list_kind
+from provision.oci.resources.deletion_blockers import blockers
+from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind
 from provision.retry import PollWaits
 
 DELETE_PATIENCE_S = 15.0

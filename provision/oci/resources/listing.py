@@ -3,7 +3,7 @@
 from provision.cloud import tags
 from provision.cloud.records import Resource
 from provision.oci.api import Api
-from provision.oci.resources.kinds import GOING, GONE, KINDS, list_kind, tags_of
+from provision.oci.resources.resource_types import GOING, GONE, KINDS, list_kind, tags_of
 from provision.parallel import run_all, values
 
 

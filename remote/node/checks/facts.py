@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 from remote.node import firewall
 from remote.node.checks import hardware
 from remote.node.gpu import gpus
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
 from remote.shared import frames
 from remote.shared.constants import RENDEZVOUS_PORTS

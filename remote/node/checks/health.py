@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any, Callable, Dict, List, Optional
 
 from remote.node.checks import facts, listening
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import supervisor
 from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RUNS
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import images, locked_work, uv_tool, wheel_files
-from remote.node.home import NODE_HOME
+from remote.node.environments import build_lock, images, uv_tool, wheel_files
+from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
 from remote.shared.files import read_json, walk_files, write_json
@@ -88,8 +88,8 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         mark_used(key)
         frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
         return
-    caller = locked_work.Caller(output, incoming, float(request["deadline_s"]))
-    with locked_work.alone(home_of(key).with_suffix(".lock"), caller):
+    caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
+    with build_lock.alone(home_of(key).with_suffix(".lock"), caller):
         record = ready(key)
         if record is not None:
             frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
@@ -115,7 +115,7 @@ class Failed(Exception):
         self.tail = tail
 
 
-def build(key: str, request: Dict[str, Any], caller: locked_work.Caller) -> Dict[str, Any]:
+def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
     """Make the environment from nothing and write its record. Raises Failed with uv's words, OSError, ValueError."""
     began = time.monotonic()
     home = home_of(key)
@@ -153,10 +153,10 @@ def build(key: str, request: Dict[str, Any], caller: locked_work.Caller) -> Dict
 
 
 def _uv(
-    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: locked_work.Caller
+    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> None:
     """One command of uv. Raises Failed."""
-    code, tail = locked_work.run([uv, *arguments], folder, environment, caller)
+    code, tail = build_lock.run([uv, *arguments], folder, environment, caller)
     if code != 0:
         step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
         raise Failed(step, tail or ["exit status {}".format(code)])

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.shared.constants import UV
 from remote.shared.files import temporary_beside
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Dict
 
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.shared.constants import WHEELS
 from remote.shared.wheels import record_digest
 

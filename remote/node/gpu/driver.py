@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node.gpu import apt, driver_packages, gpus
 from remote.node.gpu.apt import Failed
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
 from remote.shared.files import read_json, write_json

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from remote.node.checks.facts import free_port
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
 from remote.shared import frames
 from remote.shared.constants import LOGS, RAY, START_LABEL

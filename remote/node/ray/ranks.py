@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from remote.node import reasons
+from remote.node import end_reasons
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.rank_wrapper import nccl_debug
@@ -51,7 +51,7 @@ def main(arguments: List[str]) -> int:
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
-            return _fail(run_dir, reasons.not_started(command[0], error))
+            return _fail(run_dir, end_reasons.not_started(command[0], error))
         status = watch(ranks, driver, ray, run_dir)
         why = why_ended(ray, ranks) if status else None
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -91,7 +91,7 @@ class Ray:
         limit = time.monotonic() + WORDS_DEADLINE_S
         while daemons.running(self._folder) and time.monotonic() < limit:
             time.sleep(LOOK_S)
-        return reasons.ended(reasons.RAY_ENDED, detail=daemons.last_words(self._folder))
+        return end_reasons.ended(end_reasons.RAY_ENDED, detail=daemons.last_words(self._folder))
 
 
 def nccl_file(run_dir: Path, pid: str) -> str:
@@ -210,7 +210,7 @@ def why_ended(ray: Ray, ranks: List[Rank]) -> Optional[Dict[str, Any]]:
         return ray.why()
     for rank in ranks:
         if rank.late:
-            return reasons.ended(reasons.RAY_LATE, rank=rank.rank, seconds=BEGIN_DEADLINE_S)
+            return end_reasons.ended(end_reasons.RAY_LATE, rank=rank.rank, seconds=BEGIN_DEADLINE_S)
     return None
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
-from remote.node import reasons
+from remote.node import end_reasons
 from remote.node.runs import nccl_log, process
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import write_json
@@ -55,7 +55,7 @@ def main(arguments: List[str]) -> int:
             )
         except OSError as error:
             log.write("gpuctl: {} could not be started: {}\n".format(command[0], error).encode())
-            why = reasons.not_started(command[0], error)
+            why = end_reasons.not_started(command[0], error)
             write_json(path, dict(record, ended_at=time.time(), exit_code=127, ended=why))
             return 127
         write_json(path, dict(record, pid=child.pid, **group))

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import reasons
-from remote.node.home import NODE_HOME
+from remote.node import end_reasons
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
 from remote.shared.constants import (
@@ -157,7 +157,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     _end_ranks(run_dir, signal.SIGKILL)
     process.kill_descendants(deadline_s=10)
     told = (run_dir / "stop").exists() and not not_ours
-    _write_exit(run_dir, exit_code, told, reasons.ended(reasons.SHUT_DOWN) if not_ours else None)
+    _write_exit(run_dir, exit_code, told, end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None)
 
 
 def forget_place(run_dir: Path) -> None:
@@ -179,7 +179,7 @@ def _told_at(run_dir: Path) -> Optional[float]:
 
 def _why_stopped(run_dir: Path) -> Dict[str, Any]:
     """The reason that came with the order to stop."""
-    return read_json(run_dir / "stop") or reasons.ended(reasons.STOPPED)
+    return read_json(run_dir / "stop") or end_reasons.ended(end_reasons.STOPPED)
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -218,7 +218,11 @@ def _write_exit(
     reserve = run_dir / ".reserve"
     if reserve.exists():
         reserve.unlink()
-    full = reasons.ended(reasons.DISK_FULL, free_bytes=free_bytes) if free_bytes < LOW_DISK_BYTES else None
+    full = (
+        end_reasons.ended(end_reasons.DISK_FULL, free_bytes=free_bytes)
+        if free_bytes < LOW_DISK_BYTES
+        else None
+    )
     ended = (ended or read_json(run_dir / REASON) or full) if exit_code else None
     if stopped and ended is None:
         ended = _why_stopped(run_dir)
@@ -244,16 +248,16 @@ def state(run_dir: Path) -> Dict[str, Any]:
     if not runner and (run_dir / "stop").exists():
         return {"running": False, "exit_code": None, "stopped": True, "ended": _why_stopped(run_dir)}
     if not runner:
-        return _gone(reasons.ended(reasons.NO_RECORD, detail=str(run_dir)))
+        return _gone(end_reasons.ended(end_reasons.NO_RECORD, detail=str(run_dir)))
     if runner["boot_id"] != process.boot_id():
-        return _gone(reasons.ended(reasons.REBOOTED))
+        return _gone(end_reasons.ended(end_reasons.REBOOTED))
     if process.alive(runner["pid"], runner["birth"]):
         return {"running": True, "pid": runner["pid"]}
     # It may have ended between the two looks.
     ended = read_json(run_dir / "exit.json")
     if ended:
         return dict(ended, running=False)
-    return _gone(reasons.ended(reasons.RUNNER_KILLED))
+    return _gone(end_reasons.ended(end_reasons.RUNNER_KILLED))
 
 
 def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
@@ -261,14 +265,14 @@ def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
     return {"running": False, "exit_code": None, "ended": ended}
 
 
-def tell_to_stop(run_dir: Path, reason: str = reasons.STOPPED) -> None:
+def tell_to_stop(run_dir: Path, reason: str = end_reasons.STOPPED) -> None:
     """Tell the run to end, also one that is just being started. Returns at once."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     stop = run_dir / "stop"
     if not stop.exists():  # its time and its reason are those of the first call
         temporary = temporary_beside(stop)
         try:
-            temporary.write_text(json.dumps(reasons.ended(reason)))
+            temporary.write_text(json.dumps(end_reasons.ended(reason)))
         except OSError:  # an empty file finds room on a full disk, too
             temporary.touch()
         temporary.replace(stop)
@@ -311,7 +315,7 @@ def active_runs() -> List[str]:
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`stop`: tell the run to end and say so, then say how it ended."""
     run_dir = Path(request["run_dir"])
-    tell_to_stop(run_dir, request.get("reason", reasons.STOPPED))
+    tell_to_stop(run_dir, request.get("reason", end_reasons.STOPPED))
     frames.write(output, {"t": frames.TOLD})
     frames.write(output, {"t": frames.STOPPED, "state": wait_for_end(run_dir, float(request["deadline_s"]))})
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Optional
 
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs.supervisor import placed_for
 from remote.node.storage.sending import send_files
 from remote.shared import frames

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 
 from remote.node.checks import listening
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
 from remote.shared import constants, frames, trees
 from remote.shared.checkpoint_files import describe

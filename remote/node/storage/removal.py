@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from remote.node.home import NODE_HOME
+from remote.node.home_folder import NODE_HOME
 from remote.node.runs import supervisor
 from remote.node.storage import leftovers
 from remote.node.storage.checkpoints import Heartbeat

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from inventories.driver import NO_DRIVER
+from inventories.gpu_driver import NO_DRIVER
 from provision.cloud.description import CloudDescription
 from provision.cloud.records import Offer, PlannedRequest, Target
 from provision.pricing.price_list import Answer, Say

@@ -10,7 +10,7 @@ import pytest
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
 from inventories.disk.store import RunFolder
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import (
     Checkpoints,
     FirstError,

@@ -6,9 +6,9 @@ import pytest
 
 from gpuctl.run_results.failures import failed_first, first_failure, rank_end
 from gpuctl.run_results.metrics import Line
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
-from remote.reasons import sentence
+from remote.end_sentences import sentence
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 PEER = (

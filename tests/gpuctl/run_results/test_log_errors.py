@@ -3,7 +3,7 @@
 import pytest
 
 from gpuctl.run_results.log_errors import last_words, read
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import Share, StepMs
 
 START = {

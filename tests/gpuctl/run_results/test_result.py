@@ -9,7 +9,7 @@ import pytest
 
 from gpuctl.run_results.result import nothing_was_left, summarise
 from inventories.disk import codec
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
 NODES = (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuctl.scaling.bottleneck import Bottleneck, bottleneck, doubts
-from gpuctl.scaling.measured import Job, Layout, Measured, RankPace, Repetition
+from gpuctl.scaling.measurements import Job, Layout, Measured, RankPace, Repetition
 from inventories.run import Share, StepMs
 
 

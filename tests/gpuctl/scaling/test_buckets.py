@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuctl.scaling.buckets import MIB, Buckets, buckets_of
-from gpuctl.scaling.measured import Job
+from gpuctl.scaling.gradient_buckets import MIB, Buckets, buckets_of
+from gpuctl.scaling.measurements import Job
 
 RESNET18 = 11_181_642
 

@@ -16,7 +16,8 @@ from gpuctl.scaling.forecast import (
     step_of,
     steps_an_epoch,
 )
-from gpuctl.scaling.links import (
+from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts
+from gpuctl.scaling.network_links import (
     UNMEASURED_HOP_S,
     Bandwidth,
     Network,
@@ -25,7 +26,6 @@ from gpuctl.scaling.links import (
     nominal_gb_s,
     rounds,
 )
-from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, parse_layouts
 from inventories.disk.codec import to_json
 from inventories.run import Share, StepMs
 

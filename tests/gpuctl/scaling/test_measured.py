@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuctl.errors import Usage
-from gpuctl.scaling.measured import (
+from gpuctl.scaling.measurements import (
     Job,
     Layout,
     Measured,

@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import Options
 from gpuctl.output import Output
-from gpuctl.run_results.figures import check_picture
+from gpuctl.run_results.plot_files import check_picture
 from gpuctl.scaling.forecast import outlook
-from gpuctl.scaling.links import Bandwidth, Network
-from gpuctl.scaling.measured import Job, Layout, Measured, Repetition, parse_layouts
+from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts
+from gpuctl.scaling.network_links import Bandwidth, Network
 from gpuctl.scaling.plot import write_bench_plot
 from gpuctl.tables.bench import bar_of, batch_of, bench_table, usd
 from inventories.run import Share, StepMs

@@ -11,13 +11,13 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from terminal import Terminal
 
-from gpuctl.documents import ClusterStatus, ClusterSummary, RunInfo
+from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
 from inventories.disk.store import RunFolder
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.machine import MachineInfo
 from inventories.run import (
     FirstError,

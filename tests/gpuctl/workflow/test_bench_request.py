@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from gpuctl import cli
+from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
-from gpuctl.scaling.measured import parse_layouts
-from gpuctl.variables import variable
+from gpuctl.scaling.measurements import parse_layouts
 from gpuctl.workflow.benchmarks.request import BenchRequest, bucket_mb, check, check_gpus, nodes_of
 from inventories.machine import Inventory, Machine
 

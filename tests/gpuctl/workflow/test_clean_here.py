@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuctl import cli
-from gpuctl.workflow.upkeep.clean_here import remove_here
-from gpuctl.workflow.upkeep.cleaning import Choice
+from gpuctl.workflow.maintenance.clean_this_computer import remove_here
+from gpuctl.workflow.maintenance.what_to_clean import Choice
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary

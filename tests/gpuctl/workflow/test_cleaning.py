@@ -10,9 +10,9 @@ import pytest
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.clean import clean_table
-from gpuctl.workflow.cluster.left_behind import by_kind, sentence
-from gpuctl.workflow.upkeep.clean import Seen, once_a_home
-from gpuctl.workflow.upkeep.cleaning import (
+from gpuctl.workflow.cluster.leftovers import by_kind, sentence
+from gpuctl.workflow.maintenance.clean import Seen, once_a_home
+from gpuctl.workflow.maintenance.what_to_clean import (
     Choice,
     Known,
     LocalRun,

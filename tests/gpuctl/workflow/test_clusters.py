@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gpuctl import cli
-from gpuctl.documents import ClusterSummary
+from gpuctl.json_documents import ClusterSummary
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table
-from gpuctl.workflow.asking import Asking
 from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
+from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine, MachineInfo, MachineState
 from provision.cloud.records import CloudCluster, Target

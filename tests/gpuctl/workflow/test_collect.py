@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuctl.workflow.training.collect import checkpoints_left, failed_as_before
 from inventories.disk.store import Store
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
 from remote.runs.run_files import mirrored_path
 

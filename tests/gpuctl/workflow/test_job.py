@@ -20,7 +20,7 @@ from gpuctl.workflow.training.job import (
     what_failed,
 )
 from gpuctl.workflow.training.request import TrainRequest
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from inventories.run import (
     Checkpoints,
     FirstError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuctl.options import App
-from gpuctl.workflow.cluster.firewall import let_go, owner_of, restore_firewalls
+from gpuctl.workflow.cluster.host_firewalls import let_go, owner_of, restore_firewalls
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 

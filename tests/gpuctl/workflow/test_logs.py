@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.documents import LogLine
+from gpuctl.json_documents import LogLine
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.text import clean

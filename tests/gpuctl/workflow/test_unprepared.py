@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
-from gpuctl.workflow.cluster.unprepared import READY, goes_on, unprepared
+from gpuctl.workflow.cluster.unprepared_machines import READY, goes_on, unprepared
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 

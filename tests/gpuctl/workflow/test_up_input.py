@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
-from gpuctl.workflow.cluster.chosen import choose_provider
+from gpuctl.workflow.cluster.choose_provider import choose_provider
 from inventories.disk.store import Store
 from inventories.spec import Spec
 from provision.errors import RefusedPlan, UnknownProvider

@@ -11,9 +11,9 @@ from gpuctl.output import Output
 from gpuctl.workflow.cluster import up_plan
 from gpuctl.workflow.cluster.setup import NO_SETUP, Setup
 from inventories.disk.codec import plain
-from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
-from inventories.setup import SetupStep
+from inventories.setup_steps import SetupStep
 from inventories.spec import Spec
 from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import PlanPrice

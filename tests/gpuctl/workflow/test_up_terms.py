@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpuctl.documents import UpResult
 from gpuctl.errors import Declined, Usage
+from gpuctl.json_documents import UpResult
 from gpuctl.options import App, Options
 from gpuctl.output import Output
 from gpuctl.workflow.cluster.up import HostKeys, plan, up
-from inventories.driver import DriverPlan
 from inventories.errors import InvalidInput
+from inventories.gpu_driver import DriverPlan
 from inventories.spec import Spec
 from provision.provider import Plan
 from tests.fakes.client import FakeCloud, start_fake

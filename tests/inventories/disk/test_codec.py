@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inventories.disk import codec
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.run import (
     FirstError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.cloud.console import MOST_BYTES, end_of, telling
+from provision.cloud.serial_console import MOST_BYTES, end_of, telling
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from stub_cloud import CONSISTENCY_S, ZONES, StubCloud, StubClouds, StubMachine,
 from inventories.disk.store import ClusterFolder, Journal
 from provision.cloud import tags
 from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, LaunchContext
-from provision.cloud.launching import ensure_running
+from provision.cloud.launch_in_zones import ensure_running
 from provision.cloud.records import CloudCluster, Infrastructure, Instance, Target, Zone
+from provision.cloud.single_launch import ENDED_TIMEOUT_S, LaunchContext
 from provision.cloud.state import CloudState, Launch
 from provision.errors import (
     BadCredentials,

@@ -14,8 +14,8 @@ from stub_cloud import ACCOUNT, CONSISTENCY_S, REGION, ZONES, StubClouds, World
 
 from inventories.disk import codec
 from inventories.disk.store import ClusterFolder, Store
-from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput, InventoryError
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.clock import Clock

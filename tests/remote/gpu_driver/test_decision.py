@@ -9,14 +9,14 @@ import pytest
 from node_facts import NO_GPU, facts
 
 from inventories.disk.store import ClusterFolder
-from inventories.driver import NO_DRIVER, DriverPlan
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from remote.checks.facts import Driver
 from remote.errors import BadAnswer
 from remote.gpu_driver import decision
 from remote.gpu_driver.decision import Limits, Look
 from remote.gpu_driver.setup import _Task
-from remote.sessions.bounds import Bounds
+from remote.sessions.limits import Bounds
 
 IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
 WORKS = Driver(devices=2, module=True, smi_exit=0, smi_said="", listed=2, reboot_required=False)

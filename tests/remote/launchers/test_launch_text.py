@@ -14,7 +14,7 @@ from inventories.run import Run, RunNode
 from remote.checks.facts import cores_of_a_node
 from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
-from remote.sessions import payload
+from remote.sessions import node_payload
 from remote.sessions.session import shell_command
 from remote.transport import host_keys, ssh_config
 
@@ -39,7 +39,7 @@ def run_of_two() -> Run:
 def test_torchrun_argv_is_exact() -> None:
     run = run_of_two()
     script = Script(kind="file", target="my.py", args=("--lr", "0.1"))
-    digest = payload.packed()[0]
+    digest = node_payload.packed()[0]
     assert torchrun.argv(run, run.nodes[1], facts(), script, "/home/ubuntu/code") == [
         "/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
         "--node-rank", "1", "--master-addr", "10.0.0.2", "--master-port", "20001",
@@ -157,14 +157,14 @@ def test_ssh_config_keeps_special_characters_in_names(tmp_path: Path, host: str,
 
 
 def test_payload_is_deterministic_and_small() -> None:
-    digest, data = payload.packed()
-    payload.packed.cache_clear()
-    assert payload.packed() == (digest, data)
+    digest, data = node_payload.packed()
+    node_payload.packed.cache_clear()
+    assert node_payload.packed() == (digest, data)
     assert len(data) < 80 * 1024
 
 
 def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> None:
-    line, ahead = payload.first_command(sys.executable, "facts")
+    line, ahead = node_payload.first_command(sys.executable, "facts")
     request = b'{"private_ip": "127.0.0.1", "peers": ["127.0.0.1"], "firewall": false}\n'
     hostile = tmp_path / "cwd"
     hostile.mkdir()
@@ -180,8 +180,8 @@ def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> No
     first = subprocess.run(["/bin/sh", "-c", line], **words)  # type: ignore[call-overload]
     assert b'"free_port":' in first.stdout
     later = {**words, "input": request}
-    again = subprocess.run(["/bin/sh", "-c", payload.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
+    again = subprocess.run(["/bin/sh", "-c", node_payload.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
     assert b'"boot_id":' in again.stdout
     folder = tmp_path / ".gpuctl-node"
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in (folder / "bin").iterdir()] == [payload.packed()[0]]
+    assert [path.name for path in (folder / "bin").iterdir()] == [node_payload.packed()[0]]

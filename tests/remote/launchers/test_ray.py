@@ -23,7 +23,7 @@ from inventories.run import Run, RunNode
 from remote.launchers import ray_commands as ray
 from remote.launchers.rank_command import Script
 from remote.node.ray import daemons
-from remote.sessions import payload
+from remote.sessions import node_payload
 
 GPU = {"name": "A10"}
 HEAD = ray.Head(address="10.0.0.1:20100", dashboard_port=20101)
@@ -158,7 +158,12 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
             head=HEAD,
         )
 
-    part = ["/usr/bin/python3", "-I", f"/home/ubuntu/.gpuctl-node/bin/{payload.packed()[0]}", "ray_ranks"]
+    part = [
+        "/usr/bin/python3",
+        "-I",
+        f"/home/ubuntu/.gpuctl-node/bin/{node_payload.packed()[0]}",
+        "ray_ranks",
+    ]
     names = "GPUCTL_RUN_ID,GPUCTL_RUN_DIR,OMP_NUM_THREADS,NCCL_SOCKET_IFNAME,NCCL_SOCKET_FAMILY,"
     names += "GLOO_SOCKET_IFNAME,KEY"
     assert launch(1)["argv"] == [*part, "/run/c-1", "/code", "2", "2", names]

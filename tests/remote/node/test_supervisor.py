@@ -10,7 +10,7 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from remote.node import reasons
+from remote.node import end_reasons
 from remote.node.runs import supervisor
 
 LAUNCH = """
@@ -35,7 +35,7 @@ json.dump(supervisor.wait_for_end(run_dir, 30), sys.stdout)
 
 
 @pytest.mark.parametrize(
-    ("hook", "stopped", "reason"), [("stop", True, "resized"), ("shut_down", False, reasons.SHUT_DOWN)]
+    ("hook", "stopped", "reason"), [("stop", True, "resized"), ("shut_down", False, end_reasons.SHUT_DOWN)]
 )
 def test_run_stopped_during_launch_is_recorded_as_started(
     tmp_path: Path, hook: str, stopped: bool, reason: str
@@ -64,4 +64,4 @@ def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
 
 def test_order_to_stop_of_older_release_or_on_a_full_disk_is_empty(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
-    assert supervisor.state(tmp_path)["ended"] == {"reason": reasons.STOPPED}
+    assert supervisor.state(tmp_path)["ended"] == {"reason": end_reasons.STOPPED}

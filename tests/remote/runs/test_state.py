@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from remote.errors import BadAnswer
-from remote.runs.state import record_of_end
+from remote.runs.node_state import record_of_end
 
 
 def test_record_of_end_keeps_the_nodes_answer() -> None:

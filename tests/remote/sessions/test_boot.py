@@ -10,8 +10,8 @@ import pytest
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import Unreachable
-from remote.sessions.boot import connect_booting, span
 from remote.sessions.connect import CONNECT_TIMEOUT_S
+from remote.sessions.wait_for_boot import connect_booting, span
 
 
 @pytest.fixture

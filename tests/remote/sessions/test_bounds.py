@@ -18,10 +18,10 @@ from remote.errors import BadAnswer, ConnectionLost, RemoteError
 from remote.files.pull import receive
 from remote.files.receive import FileReceiver
 from remote.runs.monitor import LAST_WORDS
-from remote.sessions.bounds import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
+from remote.sessions.limits import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.transport.pinned import PinnedConnection
+from remote.transport.pinned_connection import PinnedConnection
 from remote.transport.ssh import SshTransport
 
 FRAME = frames.encode({"t": "beat"})
@@ -239,8 +239,8 @@ def test_readiness_wait_and_receive_end_on_an_endless_node(
     monkeypatch.setattr("remote.checks.readiness.SLACK_S", 1.0)
     with pytest.raises(BadAnswer, match="ready does not end: it went on for"):
         wait_for_cloud_init(hostile(node, tmp_path, BEATS), deadline_s=1, say=lambda _: None)
-    monkeypatch.setattr("remote.sessions.bounds.BRING_S", 1.0)
-    monkeypatch.setattr("remote.sessions.bounds.HEADERS_BYTES", 1_000_000)
+    monkeypatch.setattr("remote.sessions.limits.BRING_S", 1.0)
+    monkeypatch.setattr("remote.sessions.limits.HEADERS_BYTES", 1_000_000)
     chunk: dict[str, Any] = {"t": "chunk", "path": "a", "offset": 0}
     again = frames.encode(chunk).decode().strip()
     with pytest.raises(BadAnswer, match="send does not end: it sent more than 2 MB"):

@@ -17,7 +17,7 @@ from inventories.spec import Spec
 from provision.local.provider import LocalProvider
 from remote.errors import AuthenticationFailed
 from remote.sessions.connect import connect
-from remote.transport import agent, host_keys
+from remote.transport import host_keys, ssh_agent
 
 
 @pytest.fixture
@@ -29,15 +29,15 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
         made.listen()
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
         yield made
-    agent._silent.discard(str(path))
+    ssh_agent._silent.discard(str(path))
 
 
 def test_silent_ssh_agent_is_skipped_and_reported(listener: socket.socket) -> None:
-    client = agent.Client()
-    assert not agent.complaint()
+    client = ssh_agent.Client()
+    assert not ssh_agent.complaint()
     assert client.use_agent(login_s=15, answer_s=0.2) is False
-    assert os.environ["SSH_AUTH_SOCK"] in agent.complaint()
-    assert "unset the variable" in agent.complaint()
+    assert os.environ["SSH_AUTH_SOCK"] in ssh_agent.complaint()
+    assert "unset the variable" in ssh_agent.complaint()
     began = time.monotonic()
     assert client.use_agent(login_s=15, answer_s=60) is False, "it is asked once"
     assert time.monotonic() - began < 30
@@ -49,7 +49,7 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     keys = struct.pack(">BI", 12, 1) + b"".join(
         struct.pack(">I", len(part)) + part for part in (key.asbytes(), b"mine")
     )
-    client = agent.Client()
+    client = ssh_agent.Client()
 
     def answer() -> None:
         there, _ = listener.accept()
@@ -63,15 +63,15 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     thread.join(30)
     assert [one.asbytes() for one in client._agent.get_keys()] == [key.asbytes()]
     assert client._agent._conn.gettimeout() == 7, "a signature has as long as the login"
-    assert not agent.complaint()
+    assert not ssh_agent.complaint()
     client.close()
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere/agent"])
 def test_missing_ssh_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", path)
-    assert agent.Client().use_agent(login_s=15) is False
-    assert not agent.complaint()
+    assert ssh_agent.Client().use_agent(login_s=15) is False
+    assert not ssh_agent.complaint()
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine without a key of its own is one that the user reaches with theirs."""
-    monkeypatch.setattr(agent, "ANSWER_S", 0.5)
+    monkeypatch.setattr(ssh_agent, "ANSWER_S", 0.5)
     folder = Store(tmp_path / "gpuctl").cluster("default")
     provider = LocalProvider(folder)
     (made,) = provider.create(provider.plan(Spec(provider="local", count=1), None), folder.journal)

@@ -21,8 +21,8 @@ from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
 from remote.fabfile import failure
 from remote.transport import host_keys
-from remote.transport.group import PinnedGroup
-from remote.transport.pinned import PinnedConnection
+from remote.transport.connection_group import PinnedGroup
+from remote.transport.pinned_connection import PinnedConnection
 from tests.support import wait_for
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from remote.errors import PortTaken
 from remote.sessions.session import Node
-from remote.transport.forward import forward
+from remote.transport.port_forward import forward
 
 UPPER = """
 import socket, sys

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from support import wait_for
 
+from inventories.bastion import read_jump
 from inventories.disk.store import ClusterFolder, Store
-from inventories.jump import read_jump
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.local.provider import LocalProvider

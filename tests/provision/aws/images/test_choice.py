@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from provision.cloud.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running

@@ -14,7 +14,7 @@ from provision import errors
 from provision.aws.cloud import AwsCloud
 from provision.aws.infrastructure import nat
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.aws.resources.kinds import KINDS
+from provision.aws.resources.resource_types import KINDS
 from provision.cloud import teardown
 from provision.cloud.records import Infrastructure, Zone
 from provision.cloud.state import NETWORK_LOCK_WAIT_S

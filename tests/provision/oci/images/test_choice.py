@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inventories.driver import NO_DRIVER, DriverPlan
 from inventories.errors import InvalidInput
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from provision.cloud.records import BootImage
 from provision.errors import Denied, RefusedPlan, TermsRefused
 from provision.oci import requests

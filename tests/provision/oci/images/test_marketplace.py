@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inventories.disk.store import Store
-from inventories.driver import DriverPlan
+from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.cloud.provider import CloudProvider

@@ -5,14 +5,14 @@ from typing import Any
 
 from inventories.disk.codec import from_json
 from inventories.disk.store import ClusterFolder
-from inventories.ended import Reason
+from inventories.end_reasons import Reason
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
-from remote.sessions.bounds import Bounds
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
+from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
 

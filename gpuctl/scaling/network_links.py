@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpuctl.scaling.measured import Layout
+from gpuctl.scaling.measurements import Layout
 
 NOMINAL_AT_LEAST = 0.5
 """Of the vendor's figure: the two A10 machines of 48 Gbps of the OCI example took 17 ms for 67 MB, 66 % of it."""

@@ -18,8 +18,8 @@ from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
 from provision.pricing.spending import ending_clause
 from provision.provider import PlannedMachine
+from provision.provider_registry import describe
 from provision.regions import price_region
-from provision.registry import describe
 
 
 def price_of(

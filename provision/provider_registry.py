@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from inventories.suggest import did_you_mean
 from provision.errors import UnknownProvider, UnknownShape
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import Any
 from gpuctl.errors import Declined, Usage
 from gpuctl.options import App
 from gpuctl.text import for_cluster, plural
-from gpuctl.workflow.cluster.firewall import owner_of
+from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.connect import load_inventory
-from gpuctl.workflow.training.open_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
-from gpuctl.workflow.upkeep.clean_here import leftovers_here, remove_here, runs_here, with_files
-from gpuctl.workflow.upkeep.cleaning import (
+from gpuctl.workflow.maintenance.clean_this_computer import leftovers_here, remove_here, runs_here, with_files
+from gpuctl.workflow.maintenance.what_to_clean import (
     Choice,
     LocalRun,
     Policy,
@@ -25,6 +24,7 @@ from gpuctl.workflow.upkeep.cleaning import (
     latest_checkpoints,
     what_is_lost,
 )
+from gpuctl.workflow.training.unfinished_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuctl.options import App
+from gpuctl.workflow.maintenance.what_to_clean import Choice, LocalRun, began_at
 from gpuctl.workflow.training.collect import final_result
 from gpuctl.workflow.training.resume import script_path
-from gpuctl.workflow.upkeep.cleaning import Choice, LocalRun, began_at
 from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError
 from inventories.run import Run

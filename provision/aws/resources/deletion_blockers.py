@@ -3,8 +3,8 @@
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import Item
 from provision.aws.requests import filters
-from provision.aws.resources.kinds import Kind
 from provision.aws.resources.listing import attachments
+from provision.aws.resources.resource_types import Kind
 from provision.cloud.records import Resource
 
 

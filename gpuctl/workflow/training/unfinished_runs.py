@@ -87,7 +87,7 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
 
     These could not be asked, or know nothing of the run: it is just being launched.
     """
-    from remote.runs.state import is_running
+    from remote.runs.node_state import is_running
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 

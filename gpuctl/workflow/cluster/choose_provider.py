@@ -9,7 +9,7 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
-from provision.registry import CLOUDS
+from provision.provider_registry import CLOUDS
 
 MOST_OF_A_NAME = 16
 """Characters of a cluster's name that a name made of it has."""
@@ -45,7 +45,7 @@ def taken(spec: Spec) -> Spec:
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
     """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
-    from provision.registry import check_name, infer, load
+    from provision.provider_registry import check_name, infer, load
 
     had = provider_name(folder)
     if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
@@ -74,7 +74,7 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.registry import infer, names
+    from provision.provider_registry import infer, names
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):

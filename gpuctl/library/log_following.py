@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from queue import Full, Queue
 from threading import Event, Thread
 
-from gpuctl.documents import LogLine
+from gpuctl.json_documents import LogLine
 from gpuctl.options import App
 from gpuctl.workflow.training.logs import ranks_of, read_logs
 from gpuctl.workflow.training.runs import latest

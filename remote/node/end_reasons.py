@@ -1,4 +1,4 @@
-"""What ended a node's part in a run, as the node itself knows it: some of the reasons of `inventories/ended.py`."""
+"""What ended a node's part in a run, as the node knows it: some of the reasons in `inventories/end_reasons.py`."""
 
 from typing import Any, Dict
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from gpuctl.scaling.measured import Job
+from gpuctl.scaling.measurements import Job
 
 MIB = 2**20
 FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB

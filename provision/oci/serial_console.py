@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 
-from provision.cloud.console import MOST_BYTES, briefly, end_of
+from provision.cloud.serial_console import MOST_BYTES, briefly, end_of
 from provision.errors import CloudError
 from provision.oci.api import Api, Json
 from provision.retry import PollWaits

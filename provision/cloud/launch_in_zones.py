@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from inventories.money import dollars
 from provision.cloud.find_or_create import TOKEN_LIFE_S
-from provision.cloud.launch_attempt import ENDED_TIMEOUT_S, RUNNING_TIMEOUT_S, LaunchAttempt, LaunchContext
 from provision.cloud.records import Infrastructure, Instance, NewMachine, Zone
+from provision.cloud.single_launch import ENDED_TIMEOUT_S, RUNNING_TIMEOUT_S, LaunchAttempt, LaunchContext
 from provision.cloud.state import Launch
 from provision.cloud.user_data import user_data
 from provision.errors import (

@@ -1,6 +1,6 @@
 """What ended a rank, a node's part in a run, or a run: a reason of a closed set, with its facts.
 
-Records hold these values. Sentences are made from them where they are shown (`remote/reasons.py`) and never read.
+Records hold these values. Sentences are made of them where they are shown (`remote/end_sentences.py`), never read.
 """
 
 from dataclasses import dataclass

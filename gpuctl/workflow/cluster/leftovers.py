@@ -6,12 +6,12 @@ Whatever a machine does, or does not, `down` goes on: it waits some seconds, and
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuctl.documents import LeftOnNode
+from gpuctl.json_documents import LeftOnNode
 from gpuctl.options import App
-from gpuctl.workflow.asking import Asking
-from gpuctl.workflow.upkeep.clean import Host, Seen, choose, remove, tell_what_was_freed
-from gpuctl.workflow.upkeep.clean_here import runs_here
-from gpuctl.workflow.upkeep.cleaning import NAMES, Choice, Policy, what_is_lost
+from gpuctl.workflow.maintenance.clean import Host, Seen, choose, remove, tell_what_was_freed
+from gpuctl.workflow.maintenance.clean_this_computer import runs_here
+from gpuctl.workflow.maintenance.what_to_clean import NAMES, Choice, Policy, what_is_lost
+from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine

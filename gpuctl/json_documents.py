@@ -11,10 +11,10 @@ from inventories.disk import codec
 
 if TYPE_CHECKING:
     from gpuctl.workflow.cluster.setup import SetUp
-    from inventories.driver import DriverPlan
+    from inventories.gpu_driver import DriverPlan
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus
-    from inventories.setup import SetupStep
+    from inventories.setup_steps import SetupStep
     from provision.cloud.records import PlannedRequest, PlannedResource, Terms
     from provision.pricing.plan_price import PlanPrice
     from provision.provider import Leftover, PlannedMachine

@@ -2,7 +2,7 @@
 
 from provision.cloud.records import Resource
 from provision.oci.api import Api, Json
-from provision.oci.resources.kinds import KINDS, is_live, list_kind
+from provision.oci.resources.resource_types import KINDS, is_live, list_kind
 from provision.parallel import run_all, values
 
 _VCN_KINDS = tuple(kind for kind in KINDS if kind not in ("vcn", "compute-cluster", "boot-volume"))

@@ -2,7 +2,7 @@
 
 import signal
 
-from inventories.ended import Ended, Reason
+from inventories.end_reasons import Ended, Reason
 from remote.checks.finding import listed
 
 MEMORY = "running out of memory is the usual cause"

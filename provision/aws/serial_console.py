@@ -4,7 +4,7 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.clock import Clock
-from provision.cloud.console import briefly, end_of
+from provision.cloud.serial_console import briefly, end_of
 from provision.errors import CloudError
 
 

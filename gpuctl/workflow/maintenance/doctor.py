@@ -78,9 +78,9 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
-    from gpuctl.workflow.cluster.chosen import choose_provider, taken
+    from gpuctl.workflow.cluster.choose_provider import choose_provider, taken
     from provision.cloud.provider import CloudProvider
-    from provision.registry import check_name, infer, load
+    from provision.provider_registry import check_name, infer, load
 
     if spec.provider is None and spec.shape is None and not folder.exists():
         yield Finding(
@@ -107,7 +107,7 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
 
 def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
     """The cluster's folder, or where the cluster is of another provider, one that no cluster has."""
-    from gpuctl.workflow.cluster.chosen import provider_name
+    from gpuctl.workflow.cluster.choose_provider import provider_name
 
     same = provider_name(folder) in (None, provider)
     return folder if same else ClusterFolder(folder.path.with_name(".none"))

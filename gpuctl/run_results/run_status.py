@@ -1,0 +1,40 @@
+"""A run's status, what ended it, and its exit status, from what its nodes and ranks said. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from gpuctl.run_results.failures import Failure
+from inventories.end_reasons import Reason
+from inventories.run import NodeRecord, RankRecord, Run, RunStatus
+
+
+def run_status(
+    run: Run, records: Mapping[int, RankRecord], nodes: Sequence[NodeRecord], failure: Failure | None
+) -> RunStatus:
+    """Return the status: `succeeded` needs every node's word; `stopped`, that nothing failed by itself before."""
+    if failure:
+        return "failed"
+    if {node.name for node in run.nodes} - {node.node for node in nodes}:
+        return "running"
+    if any(node.stopped for node in nodes):
+        return "stopped"
+    launchers_well = bool(nodes) and all(node.exit_code == 0 for node in nodes)
+    ranks_well = all(record.exit_code in (0, None) for record in records.values())
+    return "succeeded" if launchers_well and ranks_well else "failed"
+
+
+def reason_of(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure | None) -> Reason | None:
+    """Return what ended the run. None: it succeeded, goes on, or it is not known."""
+    if failure:
+        return failure.error.reason
+    if status != "stopped":
+        return None
+    stops = [node.reason for node in nodes if node.stopped and node.reason is not None]
+    # A person's order counts for more than what gpuctl does by itself.
+    return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
+
+
+def exit_code_of(status: RunStatus, failure: Failure | None) -> int | None:
+    """Return the run's exit status. None: it goes on, was stopped, or it is not known."""
+    if status == "succeeded":
+        return 0
+    return failure.exit_code if failure else None

@@ -1,0 +1,1 @@
+"""What keeps things in order: doctor, clean."""
