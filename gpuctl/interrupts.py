@@ -12,10 +12,12 @@ def on_interrupt(handler: Callable[[], None]) -> Iterator[None]:
 
     Only the main thread gets Ctrl-C, and may say what becomes of it: in any other the body just runs.
     """
-    if threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    # None: whoever runs Python in their own program deals with it, and could not be given it back.
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: handler())
+    signal.signal(signal.SIGINT, lambda _number, _frame: handler())
     try:
         yield
     finally:

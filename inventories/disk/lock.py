@@ -58,13 +58,15 @@ def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str]
         handle = _try(path)
         if handle is not None:
             return handle
+        by = _signature(path)
         if time.monotonic() >= deadline:
+            way = "" if by is not None and by[1] == os.getpid() else ", or end that process,"
             raise Locked(
-                f"{subject[:1].upper()}{subject[1:]} is in use by {_holder(path)}. "
-                "Wait until that is done, or end that process, and try again."
+                f"{subject[:1].upper()}{subject[1:]} is in use by {_holder(by)}. "
+                f"Wait until that is done{way} and try again."
             )
-        if on_wait is not None and not told and _is_signed(path):
-            on_wait(f"Waiting up to {wait_s:g} s for {_holder(path)}, which works on {subject}.")
+        if on_wait is not None and not told and by is not None:
+            on_wait(f"Waiting up to {wait_s:g} s for {_holder(by)}, which works on {subject}.")
             told = True
         time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
 
@@ -104,16 +106,22 @@ def _sign(handle: int, command: str) -> None:
     os.pwrite(handle, json.dumps({"pid": os.getpid(), "command": command}).encode(), 0)
 
 
-def _holder(path: Path) -> str:
+def _signature(path: Path) -> tuple[str, int] | None:
+    """The holder's command and pid. None: it is just signing."""
     try:
         entry = json.loads(path.read_bytes())
-        return f"`{entry['command']}` (process {entry['pid']})"
+        return str(entry["command"]), int(entry["pid"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"  # it is just signing
+        return None
 
 
-def _is_signed(path: Path) -> bool:
-    return _holder(path) != "another process"
+def _holder(signature: tuple[str, int] | None) -> str:
+    if signature is None:
+        return "another process"
+    command, pid = signature
+    return f"`{command}` " + (
+        "in another thread of this program" if pid == os.getpid() else f"(process {pid})"
+    )
 
 
 def _forget_in_child() -> None:

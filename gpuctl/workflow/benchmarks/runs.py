@@ -16,7 +16,7 @@ from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, repet
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
 from gpuctl.workflow.training.job import what_failed
-from gpuctl.workflow.training.launch import Launch, plan_run, see_through
+from gpuctl.workflow.training.launch import Launch, plan_run, removed_unless_launched, see_through
 from gpuctl.workflow.training.prepare import Prepared
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import ClusterFolder
@@ -129,7 +129,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
-    with open_view(ready.app.output, logs=False) as view:
+    with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
         launch = Launch(

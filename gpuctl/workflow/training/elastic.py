@@ -86,6 +86,8 @@ class ElasticScaler:
         self._ready: Sequence[Machine] = ()
         self._at_it = ""
         """Name of the machine that is being made ready."""
+        self._nodes: Mapping[str, Node] = {}
+        """The connections with which it is."""
         self._tries: dict[Key, tuple[int, float]] = {}
         """Machines that were of no use → how often, and the monotonic time until which they are left alone."""
         self._said: set[str] = set()
@@ -120,6 +122,15 @@ class ElasticScaler:
             if self._thread.is_alive() and self._at_it:
                 say(f"{self._at_it} is still being made ready; it takes part in what follows")
             self._thread.join()
+
+    def stop(self) -> None:
+        """Break off what is being made ready, and return once nothing of it holds the cluster."""
+        self._over.set()
+        if self._thread is not None:
+            while self._thread.is_alive():
+                for node in self._nodes.values():
+                    node.close()
+                self._thread.join(LOOK_S)
 
     def _look_out(self, active: ActiveRun) -> None:
         at_work = list(active.machines)
@@ -177,10 +188,10 @@ class ElasticScaler:
                 connected(self._folder, at_work, at_least=1 if self._request.drives else None) as others,
                 self._folder.lock("train"),
             ):
-                all_there, self._at_it = True, machine.name
+                all_there, self._at_it, self._nodes = True, machine.name, {**others, **alone}
                 for part in active.job.lost.get(machine.name, ()):
                     stop_on_node(alone[machine.name], part)
-                self._make_ready(active, {**others, **alone}, machine)
+                self._make_ready(active, self._nodes, machine)
         except Locked:
             return False  # by an `up` that may be adding some
         except (RemoteError, InventoryError, OSError) as error:
@@ -189,7 +200,7 @@ class ElasticScaler:
                 self._say_once(active, f"{machine.name} can't take part yet: {error}")
             return False
         finally:
-            self._at_it = ""
+            self._at_it, self._nodes = "", {}
         self._tries.pop(_key(machine), None)
         return True
 

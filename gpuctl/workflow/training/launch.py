@@ -1,7 +1,9 @@
 """A run on nodes that are ready: planned, started, and seen to its end."""
 
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -120,6 +122,17 @@ def _price(inventory: Inventory, machines: int) -> float | None:
 def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     """Return the phases' times as a run's record has them."""
     return {name: round(value, 3) for name, value in seconds.items()}
+
+
+@contextmanager
+def removed_unless_launched(folder: RunFolder) -> Iterator[None]:
+    """Remove a run's folder where the body fails before its record is written: nothing was launched."""
+    try:
+        yield
+    except BaseException:
+        if not folder.run_path.exists():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def see_through(

@@ -3,25 +3,30 @@
 What follows a run is decided in `job.next_step`; here it is carried out.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
-from gpuctl.workflow.cluster.unprepared_machines import check_set_up
+from gpuctl.workflow.cluster.unprepared_machines import check_set_up, not_set_up, setup_steps
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Setup
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
-from gpuctl.workflow.training.launch import Launch, plan_run, rounded, see_through
+from gpuctl.workflow.training.launch import (
+    Launch,
+    plan_run,
+    removed_unless_launched,
+    rounded,
+    see_through,
+)
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
@@ -58,11 +63,11 @@ def train(app: App, request: TrainRequest) -> Job:
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
-    runs = _Runs(app, request)
-    job = Job(request=request)
-    job = job.with_attempt(runs.run(job, point))
-    while isinstance(step := next_step(job), Restart | Resize):
-        job = runs.follow(job, step)
+    with _Runs(app, request) as runs:
+        job = Job(request=request)
+        job = job.with_attempt(runs.run(job, point))
+        while isinstance(step := next_step(job), Restart | Resize):
+            job = runs.follow(job, step)
     if step.reason:
         app.output.say(step.reason)
     return job
@@ -76,6 +81,13 @@ class _Runs:
         self._request = request
         self._folder = app.store.cluster(app.options.cluster)
         self._scaler = ElasticScaler(self._folder, request) if request.elastic else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._scaler is not None:
+            self._scaler.stop()
 
     def follow(self, job: Job, step: Restart | Resize) -> Job:
         """Start the run that follows the job's last one, unless the machines' word speaks against it.
@@ -102,7 +114,7 @@ class _Runs:
             return replace(job, interrupted=True)
         except JobStopped:
             return replace(job, stopped=True)
-        except (RemoteError, InventoryError) as error:
+        except (RemoteError, InventoryError, Usage) as error:
             say(f"{step.why}another could not be started: {error}")
             nodes = error.nodes if isinstance(error, PreflightFailed) else ()
             return job.with_failed_start(step, nodes, bar=isinstance(error, RemoteError))
@@ -113,8 +125,9 @@ class _Runs:
         `point`: what it resumes from. `step`: what it follows the job's last run for; None: it is the first.
         """
         began, started_at = time.monotonic(), datetime.now(UTC)
-        request, usable = self._request, step.machines if step else None
+        request = self._request
         inventory = load_inventory(self._folder)
+        usable = self._usable(inventory, step)
         project = project_of(self._app, request, inventory, machines_of(inventory, request, usable))
         shows_logs = not request.built_in or request.search is not None
         with open_view(self._app.output, logs=shows_logs) as view, ExitStack() as starting:
@@ -123,7 +136,7 @@ class _Runs:
             wait_s = FIRST_LOCK_S if step is None else NEXT_LOCK_S
             starting.enter_context(self._folder.lock("train", wait_s=wait_s, on_wait=view.note))
             inventory = load_inventory(self._folder)  # it may be another by now
-            machines = machines_of(inventory, request, usable)
+            machines = machines_of(inventory, request, self._usable(inventory, step))
             check_set_up(self._folder, machines)
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
             with connected(self._folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
@@ -131,30 +144,47 @@ class _Runs:
                 machines = [machine for machine in machines if machine.name in nodes]
                 prepared, service = self._prepare(view, inventory, nodes, project, seconds)
                 run_folder, facts = self._app.store.new_run(started_at), prepared.facts
-                run = plan_run(
-                    run_folder.id, inventory, request, project.script, machines, facts, started_at, seconds
-                )
-                try:
-                    if point is not None:
-                        run = self._place(view, nodes, point, run, step)
-                    launch = Launch(
-                        run=run,
-                        folder=run_folder,
-                        cluster=self._folder,
-                        nodes=nodes,
-                        commands=service.launches(
-                            run, project.script, facts, prepared.code, project.rank_env
-                        ),
-                        began=began,
+                with removed_unless_launched(run_folder):
+                    run = plan_run(
+                        run_folder.id,
+                        inventory,
+                        request,
+                        project.script,
+                        machines,
+                        facts,
+                        started_at,
+                        seconds,
                     )
-                    setup = Setup(view=view, project=project, prepared=prepared, service=service)
-                    return self._launch(job, launch, setup, machines, starting)
-                except BaseException:
-                    if not run_folder.run_path.exists():  # it is written before anything is launched
-                        shutil.rmtree(run_folder.path, ignore_errors=True)
-                        if point is not None and point.source is not None:
+                    try:
+                        if point is not None:
+                            run = self._place(view, nodes, point, run, step)
+                        launch = Launch(
+                            run=run,
+                            folder=run_folder,
+                            cluster=self._folder,
+                            nodes=nodes,
+                            commands=service.launches(
+                                run, project.script, facts, prepared.code, project.rank_env
+                            ),
+                            began=began,
+                        )
+                        setup = Setup(view=view, project=project, prepared=prepared, service=service)
+                        return self._launch(job, launch, setup, machines, starting)
+                    except BaseException:
+                        if (
+                            not run_folder.run_path.exists()
+                            and point is not None
+                            and point.source is not None
+                        ):
                             take_back(view, self._folder, nodes, run)
-                    raise
+                        raise
+
+    def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:
+        """Names of the machines that can take part in a run that follows another. None: in the first all must."""
+        if step is None:
+            return None
+        lacking = not_set_up(self._folder, inventory.machines, setup_steps(self._folder))
+        return step.machines.difference(machine.name for machine in lacking)
 
     def _prepare(
         self,

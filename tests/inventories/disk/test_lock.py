@@ -214,6 +214,23 @@ def test_lock_excludes_threads_of_one_process(cluster):
     assert entered.is_set()
 
 
+def test_lock_held_by_another_thread_ends_no_process(cluster):
+    said = []
+
+    def other():
+        with pytest.raises(Locked) as refused, cluster.lock("thread", wait_s=0.1):
+            pass
+        said.append(str(refused.value))
+
+    with cluster.lock("me"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(timeout=20)
+    assert said == [
+        "Cluster 'demo' is in use by `me` in another thread of this program. Wait until that is done and try again."
+    ]
+
+
 def test_lock_is_released_when_body_raises(cluster):
     with pytest.raises(KeyError), cluster.lock("me"):
         raise KeyError("x")
