@@ -44,7 +44,7 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class PreparedNodes:
     """What the machines of a run were made ready for, and what one more has to be."""
 
     view: View
@@ -62,7 +62,7 @@ class ActiveRun:
     watch: "RunMonitor"
     machines: Sequence[Machine]
     """Those at work."""
-    setup: Setup
+    setup: PreparedNodes
     job: Job
     """Its job, before this run."""
 

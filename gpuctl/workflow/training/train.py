@@ -18,7 +18,7 @@ from gpuctl.view import View, open_view
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, not_set_up, setup_steps
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
-from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Setup
+from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, PreparedNodes
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import (
     Launch,
@@ -168,7 +168,7 @@ class _Runs:
                             ),
                             began=began,
                         )
-                        setup = Setup(view=view, project=project, prepared=prepared, service=service)
+                        setup = PreparedNodes(view=view, project=project, prepared=prepared, service=service)
                         return self._launch(job, launch, setup, machines, starting)
                     except BaseException:
                         if (
@@ -238,7 +238,7 @@ class _Runs:
         return replace(run, resumed_from=point.run.run, began_with=began_with, seconds=rounded(seconds))
 
     def _launch(
-        self, job: Job, launch: Launch, setup: Setup, machines: Sequence[Machine], starting: ExitStack
+        self, job: Job, launch: Launch, setup: PreparedNodes, machines: Sequence[Machine], starting: ExitStack
     ) -> Attempt:
         """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
         request, scaler = self._request, self._scaler
