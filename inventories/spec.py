@@ -51,12 +51,13 @@ class Spec:
     bastion: str | None = None
     """Bastion through which the machines are reached: `user@host[:port]`, or an alias in `~/.ssh/config`."""
     ttl_s: float | None = None
-    """Time after which the machines end by themselves, `10m` or more, such as `4h` or `1h30m`. Default: never."""
+    """Time after which the machines end (OCI: power off), `10m` or more, such as `4h` or `1h30m`. Default: never."""
     max_cost_usd: float | None = None
-    """Highest cost in US dollars until the `ttl`, which it needs. A plan that could cost more is refused."""
+    """US dollars. Refuse a plan that could cost more before its `ttl` is over. You must also give `ttl`."""
     hosts: Path | None = None
     """Inventory of machines that exist already, for the provider `hosts`."""
     python: str | None = None
     """Absolute path of the Python interpreter on the machines, used as it is."""
     setup: tuple[SetupStep, ...] | None = None
-    """Steps that each new machine runs once: shell lines, or tasks of a fabfile. Default: those of the last `up`."""
+    """Steps that each new machine runs: shell lines, or tasks of a fabfile. Default: those of the last `up`. All
+    steps run again after you change one, and on a machine where one failed: write steps that are safe to repeat."""

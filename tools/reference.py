@@ -26,8 +26,8 @@ NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. 
 SPEC_INTRODUCTION = """# Spec file
 
 {note}
-`gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option of
-`gpuctl up` overrides the key of the same name. A mistake in the file is reported with its line and what is allowed.
+`gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option on
+the command line wins over the file. A mistake in the file is reported with its line and what is allowed.
 `inventories/samples/` in the project's folder has samples with comments.
 
 ```yaml title="cluster.yaml"
@@ -59,8 +59,16 @@ def commands_page() -> str:
 def spec_page() -> str:
     """The page about the keys of a spec file."""
     fields = _fields(spec)
-    rows = [(f"`{key}`", *fields[field]) for key, field in spec_keys().items()]
-    return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(("key", "value", "meaning"), rows), ""])
+    rows = [(f"`{key}`", _option_of(key), *fields[field]) for key, field in spec_keys().items()]
+    header = ("key", "option", "value", "meaning")
+    return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(header, rows), ""])
+
+
+def _option_of(key: str) -> str:
+    """The option of `gpuctl up` that says the same as a key of a spec file; empty: there is none."""
+    name = _OTHER_NAMES.get(key, f"--{key.rpartition('.')[2].replace('_', '-')}")
+    up: click.Command = import_module(root_help.module_of("up")).command
+    return f"`{name}`" if any(name in param.opts for param in up.params) else ""
 
 
 def _global_part() -> Iterator[str]:
@@ -84,11 +92,11 @@ def _command_part(name: str) -> Iterator[str]:
     yield f"### gpuctl {name}\n"
     yield f"```text\n{' '.join(['gpuctl', name, '[OPTIONS]', *pieces])}\n```\n"
     yield from _help(inspect.cleandoc(command.help or ""))
-    common = {option for names, _, _ in root_help.GLOBAL_OPTIONS for option in names}
+    common = {help_line for _, _, help_line in root_help.GLOBAL_OPTIONS}
     rows = []
     for param in command.params:
         record = param.get_help_record(context)
-        if isinstance(param, click.Option) and record is not None and not common & set(param.opts):
+        if isinstance(param, click.Option) and record is not None and record[1] not in common:
             rows.append((f"`{record[0]}`", _escaped(record[1])))
     if rows:
         yield from _table(("option", "meaning"), rows)
@@ -120,6 +128,8 @@ def _fields(module: object) -> dict[str, tuple[str, str]]:
     return found
 
 
+_OTHER_NAMES = {"max_cost_usd": "--max-cost", "network.public_ip": "--no-public-ip"}
+"""Key of a spec file → the option of `gpuctl up` that has another name."""
 _KINDS = {
     "str": "text",
     "int": "whole number",

@@ -71,7 +71,8 @@ def command(
     --repeats timed runs. The first epoch of a run does not count if there are several (default: --epochs 3).
     gpuctl runs lists every run.
 
-    A forecast is a range: from all of the gradient averaging hidden behind the backward pass to none of it.
+    A forecast is a range. At its fast end the ranks average the gradients during the backward pass, at its slow end
+    only after it.
 
     After Ctrl-C, what was measured so far is shown.
     """

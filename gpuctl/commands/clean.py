@@ -16,14 +16,15 @@ from gpuctl.options import App, every_cluster_options
     "--keep-runs",
     type=click.IntRange(min=0),
     metavar="N",
-    help="On this computer, remove all but the latest N runs of each cluster; with --older-than only old ones.",
+    help="On this computer, keep the latest N runs of each cluster and remove the others; with --older-than, only "
+    "those of them that are older.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
     help="On the nodes, also remove what the next run would use again, and files of runs that are not on this "
-    "computer: they may be nowhere else.",
+    "computer. There may be no other copy of these files.",
 )
 @click.option(
     "--here",
@@ -44,14 +45,17 @@ def command(
     \b
     gpuctl clean --dry-run                 show sizes, what would be removed, and why the rest stays
     gpuctl clean                           ask, then remove: on this computer and on all nodes
-    gpuctl clean --cluster a --yes         one cluster's runs and nodes, without a question
+    gpuctl clean --cluster a --yes         remove from one cluster only; do not ask
     gpuctl clean --here --keep-runs 20     runs of machines that are gone, but for each cluster's latest 20
     gpuctl clean --all --cluster a         before `gpuctl down` of machines that stay
 
-    On this computer it removes old runs. On the nodes it removes wheels, environments, code and uv (but not those
-    used last), and runs whose files are all on this computer. It never removes what a process uses, a run that is
-    not over, the checkpoints that `gpuctl train --resume` would take, or files that are not gpuctl's. Without
-    --cluster it is about all clusters. While a run is active there, nothing is removed, and the exit status is 2.
+    On this computer it removes old runs. On the nodes it removes runs whose files are all on this computer, wheels,
+    and environments, code and uv. Of these three it keeps what was used last. It never removes what another process
+    uses, a run that may still be active, the checkpoints that `gpuctl train --resume` would take, or files that are
+    not gpuctl's.
+
+    Without --cluster it cleans all clusters. If a run is active on one of them, it removes nothing at all, and the
+    exit status is 2. Only --here works then.
     """
     from gpuctl.errors import Usage
     from gpuctl.workflow.maintenance.clean import clean_all

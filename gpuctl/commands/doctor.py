@@ -74,7 +74,7 @@ def _with_optional_name(options: list[click.Parameter]) -> list[click.Parameter]
     """`--cluster` alone: that of the global option, or the default. Everywhere else it needs a name."""
     bare = click.Option(
         ["--cluster"],
-        metavar="NAME",
+        metavar="[NAME]",
         is_flag=False,
         flag_value="",
         help="Check the machines of that cluster and the network between them. NAME may be left out here.",

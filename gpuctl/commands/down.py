@@ -10,7 +10,8 @@ from gpuctl.options import App, common_options
 @click.option(
     "--forget",
     is_flag=True,
-    help="Machines that you have: also give up those whose firewall can't be restored, and say which.",
+    help="Machines that you have: remove the cluster even if gpuctl's firewall rules can't be removed from some of "
+    "them, and name those.",
 )
 def command(app: App, forget: bool) -> int:
     """Remove everything of the cluster. Succeeds if there is nothing to remove.

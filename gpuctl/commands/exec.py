@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command(context_settings=TAIL)
 @common_options
 @click.option(
-    "--rank", metavar="R", help="Only on this node, by rank or name.", shell_complete=completions.nodes
+    "--rank", metavar="R", help="Only on this node (its number or name).", shell_complete=completions.nodes
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD [ARGS]...")
 def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:

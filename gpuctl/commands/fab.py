@@ -9,7 +9,7 @@ from gpuctl.options import TAIL, App, common_options, json_note
 @click.command(context_settings=TAIL)
 @common_options
 @click.option(
-    "--rank", metavar="R", help="Only on this node, by rank or name.", shell_complete=completions.nodes
+    "--rank", metavar="R", help="Only on this node (its number or name).", shell_complete=completions.nodes
 )
 @click.option("-l", "--list", "listing", is_flag=True, help="List the tasks, as without any TASK.")
 @click.argument(
@@ -27,8 +27,8 @@ def command(app: App, rank: str | None, listing: bool, words: tuple[str, ...]) -
     gpuctl fab who --greeting hi    run one; several run one after the other
     gpuctl fab who --help           its arguments
 
-    Each task gets a Fabric connection to the node, with its host key pinned, as its context. Tasks named as
-    pre and post of another run once, on this computer. The exit status is 1 where a task failed on a node.
+    Each task gets a Fabric connection to the node as its context. The host key is pinned. If a task names other
+    tasks as `pre` or `post`, these run once, on this computer. The exit status is 1 if a task failed on a node.
     """
     from gpuctl.workflow.machines import fab
 

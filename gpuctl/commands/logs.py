@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @common_options
 @click.argument("run", required=False, shell_complete=completions.runs)
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end. Ctrl-C does not stop the run.")
-@click.option("--rank", type=int, metavar="R", help="Only this rank.")
+@click.option("--rank", type=int, metavar="R", help="Only this rank (the number of a process).")
 def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     """Show the logs of a run (default: the latest), of all ranks or one.
 

@@ -11,7 +11,7 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.option(
-    "--rank", metavar="R", help="Only from this node, by rank or name.", shell_complete=completions.nodes
+    "--rank", metavar="R", help="Only from this node (its number or name).", shell_complete=completions.nodes
 )
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path), default=".")

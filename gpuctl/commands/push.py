@@ -11,7 +11,7 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.option(
-    "--rank", metavar="R", help="Only to this node, by rank or name.", shell_complete=completions.nodes
+    "--rank", metavar="R", help="Only to this node (its number or name).", shell_complete=completions.nodes
 )
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", default="~")

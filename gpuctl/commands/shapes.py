@@ -29,7 +29,7 @@ Priced = tuple["Shape", "Price | None"]
     "gpus",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only shapes with exactly N GPUs.",
+    help="Only shapes with exactly N GPUs. --count also means GPUs, not machines.",
 )
 @click.option("--min-gpus", type=click.IntRange(min=1), metavar="N", help="Only shapes with N GPUs or more.")
 @click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only shapes of this provider.")
@@ -62,7 +62,7 @@ def command(
     gpuctl shapes --refresh-prices --region eu-west-1  today's prices, AWS's in Ireland
 
     Prices are list prices on demand, without disks and traffic. --refresh-prices reads the providers' public
-    price lists; no account is needed. AWS's list has some hundred MB: --provider oci leaves it out. `gpuctl up
+    price lists; no account is needed. AWS's list has several hundred MB: --provider oci leaves it out. `gpuctl up
     --shape NAME` also takes shapes that are not listed, if the provider has them.
     """
     from gpuctl.shape_names import nothing

@@ -8,13 +8,13 @@ from gpuctl.options import TAIL, App, common_options
 
 @click.command(context_settings=TAIL)
 @common_options
-@click.argument("rank", default="0", shell_complete=completions.nodes)
+@click.argument("rank", default="0", metavar="[NODE]", shell_complete=completions.nodes)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[CMD]...")
 def command(app: App, rank: str, words: tuple[str, ...]) -> None:
-    """Open a shell on a node, or run a command there, with the system's ssh. RANK is a rank or a name (default: 0).
+    """Open a shell on a node, or run a command there, with the system's ssh.
 
-    It uses the cluster's pinned host keys and its own key. Plain ssh, scp and rsync work with the same configuration:
-    gpuctl ssh-config > config; ssh -F config NODE
+    NODE is a node's number or name (default: 0). ssh uses the cluster's pinned host keys and its own key.
+    Plain ssh, scp and rsync work with the same configuration: gpuctl ssh-config > config; ssh -F config NAME
     """
     from gpuctl.workflow.machines.access import replace_by_ssh
 

@@ -9,7 +9,7 @@ from gpuctl.options import App, common_options
 @click.command()
 @common_options
 @click.option(
-    "--rank", metavar="R", help="Only this node, by rank or name.", shell_complete=completions.nodes
+    "--rank", metavar="R", help="Only this node (its number or name).", shell_complete=completions.nodes
 )
 @click.option(
     "--every",

@@ -51,7 +51,7 @@ OURS = frozenset({
 @click.option(
     "--nproc-per-node",
     metavar="auto|N",
-    help="Processes on each node (default: one for each GPU, or one).",
+    help="Processes on each node (default: one for each GPU; without GPUs, one).",
 )
 @click.option(
     "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f follows the run."
@@ -68,7 +68,7 @@ OURS = frozenset({
 @click.option(
     "--resume-from",
     metavar="RUN",
-    help="Resume from this run's checkpoints (its first letters are enough).",
+    help="Resume from this run's checkpoints (the beginning of its id is enough).",
     shell_complete=completions.runs,
 )
 @click.option(
@@ -81,7 +81,8 @@ OURS = frozenset({
 @click.option(
     "--dry-run/--no-dry-run",
     default=None,
-    help="Only print what would be run and set on each node. --no-dry-run: --dry-run after a script is the script's.",
+    help="Only print what would be run and set on each node. --no-dry-run: run, and give a --dry-run after the "
+    "script to the script.",
 )
 @click.option(
     "-m", "--module", metavar="MODULE", help="Run a module; the arguments after it are passed to it."
@@ -123,8 +124,8 @@ def command(
     gpuctl train --nproc-per-node 2 my.py      two processes on each node
     gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or your driver
 
-    The current folder is copied to the nodes: what git would track. A script gets torchrun's variables (RANK,
-    WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in its artifacts/ come back) and
+    The current folder is copied to the nodes, without what .gitignore names. A script gets torchrun's variables
+    (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in its artifacts/ come back) and
     GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4, "samples": 640}). It does not have to
     import anything of gpuctl.
 
@@ -145,7 +146,7 @@ def command(
     at its next checkpoint and the job resumes on all of them. With --mode ray and a driver, nodes join its Ray
     instead.
 
-    Ctrl-C stops the run on every node. A second Ctrl-C does not wait for its end.
+    Ctrl-C stops the run on every node. A second Ctrl-C ends the command without waiting until the run has stopped.
     """
     from gpuctl.library.options import train_request
     from gpuctl.library.training import train

@@ -97,9 +97,9 @@ def command(
     gpuctl tune --param 'lr=uniform(0.01,0.2)' --param 'optimizer=choice(sgd,adam)' --scheduler asha -- --epochs 5
     gpuctl tune --param 'width=randint(16,256)' --metric score search.py:objective
 
-    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH) without HIGH, or choice(A,B,…). Put it in
-    quotes: brackets have a meaning in shells. The built-in job takes each as the option of that name. A function
-    gets all of them as a dict, and reports with ray.tune.report as often as it likes.
+    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH) or choice(A,B,…). randint never gives HIGH
+    itself: randint(1,4) gives 1, 2 or 3. Put FROM in quotes: brackets have a meaning in shells. The built-in job
+    takes each NAME as its option. A function gets all of them as a dict, and reports with ray.tune.report.
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """

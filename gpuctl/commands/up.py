@@ -66,12 +66,21 @@ if TYPE_CHECKING:
     "--no-public-ip", is_flag=True, help="Put the machines into a private subnet with a NAT gateway. (clouds)"
 )
 @click.option(
-    "--bastion", metavar="USER@HOST[:PORT]", help="Reach the machines through this bastion. (clouds, hosts)"
+    "--bastion",
+    metavar="USER@HOST[:PORT]",
+    help="Reach the machines through this bastion; it may be an alias in ~/.ssh/config. (clouds, hosts)",
 )
 @click.option(
-    "--ttl", metavar="TIME", help="End the machines after this long, 10m or more, such as 4h. (clouds)"
+    "--ttl",
+    metavar="TIME",
+    help="End the machines after this long, 10m or more, such as 4h; on OCI they power off. (clouds)",
 )
-@click.option("--max-cost", type=float, metavar="USD", help="Refuse a plan that would cost more.")
+@click.option(
+    "--max-cost",
+    type=float,
+    metavar="USD",
+    help="Refuse a plan that could cost more before its --ttl is over. You must also give --ttl.",
+)
 @click.option("--python", metavar="PATH", help="Use this interpreter on the machines as it is.")
 @click.option(
     "--known-hosts",
@@ -79,7 +88,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Host keys of --hosts machines (default: your known_hosts).",
 )
-@click.option("--accept-new-host-keys", is_flag=True, help="Pin the keys that unknown hosts show now.")
+@click.option(
+    "--accept-new-host-keys", is_flag=True, help="Trust and pin the keys that unknown hosts show now. (hosts)"
+)
 @click.option(
     "--boot-timeout",
     metavar="TIME",
@@ -109,7 +120,7 @@ def command(
     \b
     gpuctl up --provider local --count 2       two hosts on this machine, no account
     gpuctl up --hosts inventory.yaml           machines that you have
-    gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, for at most four hours
+    gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, with a time limit of four hours
     gpuctl up --count 3                        one more
     gpuctl up --count 3 --dry-run              show the plan and its price
 

@@ -123,7 +123,7 @@ class Cluster:
     def exec(
         self, command: str | Sequence[str], *, rank: int | str | None = None
     ) -> "tuple[CommandResult, ...]":
-        """Run a command on every node at once, or on one (by rank or name), and return what came of it on each.
+        """Run a command on every node at once, or on one (by number or name), and return what came of it on each.
 
         `command`: a shell command line, or the words of an argv. A node that can't be reached has an `error`.
         """
@@ -196,7 +196,7 @@ class Cluster:
         return done
 
     def connection(self, node: int | str = 0) -> "PinnedConnection":
-        """Return a `fabric.Connection` to a node (by rank or name), its host key pinned; opened when it is used.
+        """Return a `fabric.Connection` to a node (by number or name), its host key pinned; opened when it is used.
 
         Closed at the end of the cluster's `with` block, by `down`, or by its own `close`.
         """

@@ -56,7 +56,7 @@ class UpOptions(TypedDict, total=False):
     ttl: str | None
     """End the machines after this long, such as `4h`."""
     max_cost: float | None
-    """USD. Refuse a plan that would cost more."""
+    """USD. Refuse a plan that could cost more before its `ttl` is over. Needs `ttl`."""
     python: str | None
     """Interpreter on the machines to use as it is."""
     known_hosts: File | None

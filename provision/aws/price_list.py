@@ -1,4 +1,4 @@
-"""AWS's public price lists: a file of some hundred MB for each region, read line by line and never held."""
+"""AWS's public price lists: a file of several hundred MB for each region, read line by line and never held."""
 
 import csv
 import os
