@@ -58,7 +58,7 @@ KEPT = {
         "integration/test_clouds.py",
         "test_reap_lists_and_removes_with_no_local_state",
     ),
-    ("clouds.md", "One network a region"): (
+    ("clouds.md", "One network for each region"): (
         "integration/test_clouds.py",
         "test_down_keeps_shared_network_until_last_cluster",
     ),
