@@ -99,6 +99,8 @@ class App:
             self.output = output
         self.cluster_named = False
         """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
+        self.started_runs: set[str] = set()
+        """The ids of the runs that were started with it."""
 
     def give(self, **given: str | bool | None) -> None:
         """Take over the options that were given; None and False mean: not given here.

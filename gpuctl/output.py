@@ -103,6 +103,11 @@ class Output:
         """True: `confirm` asks a person, as there is a terminal and no --yes."""
         return not self.options.yes and self.stdin.isatty() and self.stderr.isatty()
 
+    @property
+    def offers(self) -> bool:
+        """True: somebody may be asked about what nobody called for, such as to remove files."""
+        return self.asks
+
     def confirm(self, question: str, *, paid: bool = False) -> bool:  # noqa: ARG002 - a person is asked either way
         """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
 

@@ -1,5 +1,6 @@
 """A cluster in a program's hands: what the commands about one cluster do, as methods."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,8 @@ class Cluster:
     """A cluster of this computer, made by `gpuctl.up` or found by `gpuctl.cluster`.
 
     As a context manager it is brought down at the end of the block, also by an exception, unless `keep` is True.
+    While a run is active that this object did not start, the end of the block removes nothing, and Attention names
+    the run and the machines; `down` stops such a run.
     """
 
     def __init__(self, app: App, *, keep: bool = False) -> None:
@@ -61,13 +64,16 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
-        if self.keep or self._is_down:
-            return
         try:
-            self.down()
-        except Exception as failed:
-            if error is None:
+            self._close()
+            if not self.keep and not self._is_down:
+                self._down(only_own_runs=True)
+        except BaseException as failed:
+            if not (self.keep or self._is_down or isinstance(failed, Attention)):
+                failed.add_note(
+                    f"gpuctl: machines may be there: gpuctl.cluster({self.name!r}).down() continues"
+                )
+            if error is None or not isinstance(failed, Exception):
                 raise
             self._app.output.error(str(failed))
             error.add_note(f"gpuctl: {failed}")
@@ -125,10 +131,13 @@ class Cluster:
     ) -> "tuple[CommandResult, ...]":
         """Run a command on every node at once, or on one (by number or name), and return what came of it on each.
 
-        `command`: a shell command line, or the words of an argv. A node that can't be reached has an `error`.
+        `command`: a shell command line, or the words of an argv. A node that can't be reached has an `error`. Raises
+        Usage for an empty command.
         """
-        words = (command,) if isinstance(command, str) else tuple(command)
-        return tuple(access.execute(self._app, words, _name(rank)))
+        line = command if isinstance(command, str) else shlex.join(command)
+        if not line.strip():
+            raise Usage("There is no command to run: give a shell command line, or the words of one.")
+        return tuple(access.execute(self._app, (line,), _name(rank)))
 
     def push(
         self, source: "File", destination: str = "~", *, rank: int | str | None = None
@@ -147,11 +156,12 @@ class Cluster:
     ) -> "Iterator[LogLine]":
         """Return an iterator over the lines of a run's log, of all ranks or one; the latest run unless named.
 
-        `follow`: to the run's end. Leaving the iterator early leaves the run alone.
+        `follow`: to the run's end. Leaving the iterator early leaves the run alone. Raises Usage for a run of another
+        cluster.
         """
         from gpuctl.library.log_following import log_lines
 
-        return log_lines(self._app, run, follow=follow, rank=rank)
+        return log_lines(self._app, self._own(run), follow=follow, rank=rank)
 
     def runs(self) -> "tuple[RunInfo, ...]":
         """Return the cluster's runs, the latest last."""
@@ -162,11 +172,11 @@ class Cluster:
     def stop(self, run: str | None = None) -> "Result":
         """Stop a run on every node and return its result; the latest run unless named.
 
-        Raises Attention, with that result, where a node could not be told.
+        Raises Attention, with that result, where a node could not be told, and Usage for a run of another cluster.
         """
         from gpuctl.workflow.training.stop import stop
 
-        result, errors = stop(self._app, run)
+        result, errors = stop(self._app, self._own(run))
         if errors or result.status == "running":
             why = (
                 "\n".join(errors)
@@ -178,13 +188,18 @@ class Cluster:
     def down(self, *, forget: bool = False) -> "DownResult":
         """Stop what runs, remove the machines, forget the cluster; return what was removed. Results stay.
 
-        Succeeds if there is nothing to remove. `forget`: machines of provider hosts are forgotten also where their
-        firewall can't be restored. Raises Attention, which names what could not be removed.
+        Whoever started the runs, they are stopped without a question. Succeeds if there is nothing to remove.
+        `forget`: machines of provider hosts are forgotten also where their firewall can't be restored. Raises
+        Attention, which names what could not be removed.
         """
+        return self._down(forget=forget)
+
+    def _down(self, *, forget: bool = False, only_own_runs: bool = False) -> "DownResult":
         from gpuctl.workflow.cluster.down import down
 
         self._close()
-        done = down(self._app, forget=forget)
+        own = self._app.started_runs if only_own_runs else None
+        done = down(self._app, forget=forget, may_stop=own)
         if done.leftovers:
             named = "; ".join(f"{left.kind} {left.id}: {left.reason}" for left in done.leftovers)
             raise Attention(
@@ -215,10 +230,26 @@ class Cluster:
         self._opened.append(group)
         return group
 
+    def _own(self, run: str | None) -> str | None:
+        """The whole id of a run that was named. Raises NotFound, and Usage for one of another cluster."""
+        if run is None:
+            return None
+        folder = self._app.store.run(run)
+        cluster = folder.load_run().cluster
+        if cluster != self.name:
+            raise Usage(
+                f"Run {folder.id} is one of the cluster {cluster}, not of {self.name}: use "
+                f"gpuctl.cluster({cluster!r})."
+            )
+        return folder.id
+
     def _close(self) -> None:
-        """Close the connections that were given out."""
+        """Close the connections that were given out. One that can't be closed keeps nothing else from its end."""
         while self._opened:
-            self._opened.pop().close()
+            try:
+                self._opened.pop().close()
+            except Exception as error:  # noqa: BLE001 - a connection's end is not worth the machines
+                self._app.output.detail(f"a connection could not be closed: {error!r}")
 
 
 def _name(rank: int | str | None) -> str | None:

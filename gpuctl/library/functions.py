@@ -1,5 +1,6 @@
 """What `import gpuctl` gives beside `Cluster`: making one, finding it, and what came of runs."""
 
+from contextlib import suppress
 from typing import Unpack
 
 from gpuctl.json_documents import ClusterSummary, RunInfo, UpPlan, UpResult
@@ -7,6 +8,7 @@ from gpuctl.library.cluster import Cluster
 from gpuctl.library.options import UpOptions, UpRequest, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.options import DEFAULT_CLUSTER, App
+from inventories.errors import InventoryError
 from inventories.run import Result
 
 
@@ -20,11 +22,13 @@ def up(
 ) -> Cluster:
     """Create a cluster's machines, wait for them and return the cluster; again: converge.
 
-    The options are those of `gpuctl up`. `keep`: leaving the `with` block leaves the machines. `confirm`: what costs
-    money is created only with True, or where this function, which gets the question with the price, returns True.
-    `progress`: gets each line on what is being done. Raises Usage where nobody confirmed, Declined after a no,
-    NoCapacity, Attention where machines are there whose GPUs or setup failed. Machines that were created before an
-    error or Ctrl-C stay, and the error says so in a note: `gpuctl.cluster(NAME).down()` removes them.
+    The options are those of `gpuctl up`. Leaving the `with` block removes the machines, also those that were there
+    before this call, unless a run is active that the returned object did not start. `keep`: leaving the
+    block leaves the machines. `confirm`: what costs money is created only with True, or where this function, which
+    gets the question with the price, returns True. `progress`: gets each line on what is being done. Raises Usage
+    where nobody confirmed, Declined after a no, NoCapacity, Attention where machines are there whose GPUs or setup
+    failed. Machines that were created before an error or Ctrl-C stay, and the error says so in a note:
+    `gpuctl.cluster(NAME).down()` removes them.
     """
     request = up_request(cluster, options)
     app = silent_app(request.spec.cluster, confirm=confirm, progress=progress)
@@ -32,10 +36,11 @@ def up(
     try:
         create(app, request)
     except (Exception, KeyboardInterrupt) as error:
-        if made.name in {folder.name for folder in app.store.clusters()}:
-            error.add_note(
-                f"gpuctl: machines may be there: gpuctl.cluster({made.name!r}).down() removes them"
-            )
+        with suppress(InventoryError):  # it is not to take the place of what happened
+            if made.name in {folder.name for folder in app.store.clusters()}:
+                error.add_note(
+                    f"gpuctl: machines may be there: gpuctl.cluster({made.name!r}).down() removes them"
+                )
         raise
     return made
 

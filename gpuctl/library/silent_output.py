@@ -58,6 +58,11 @@ class SilentOutput(Output):
         return callable(self._confirm)
 
     @property
+    def offers(self) -> bool:
+        """False: the caller's function is asked about money; what nobody called for is not done."""
+        return False
+
+    @property
     def live(self) -> bool:
         """False: nothing is kept up to date."""
         return False

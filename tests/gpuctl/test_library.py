@@ -4,6 +4,8 @@ import json
 import logging
 import subprocess
 import sys
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -26,9 +28,13 @@ from gpuctl.library.options import (
 )
 from gpuctl.library.silent_output import SilentOutput, silent_app
 from gpuctl.options import Options
+from gpuctl.workflow.cluster.leftovers import offer
+from gpuctl.workflow.maintenance.clean import Seen
+from gpuctl.workflow.maintenance.what_to_clean import Choice
 from inventories.disk.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
+from inventories.run import Run, RunNode
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
@@ -39,6 +45,25 @@ GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidIn
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
 GLOBAL_OPTIONS = {"cluster", "json", "yes", "verbose", "no_color", "help"}
+
+
+def begin_run(store: Store, cluster: str = "work") -> str:
+    """A run that may be active: its node can't be asked. Its id."""
+    folder = store.new_run(datetime.now(UTC))
+    folder.save_run(
+        Run(
+            run=folder.id,
+            cluster=cluster,
+            mode="torchrun",
+            script="my.py",
+            args=(),
+            nodes=(RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere"),),
+            master_addr="127.0.0.1",
+            master_port=1,
+            started_at="2026-11-22T10:00:00+00:00",
+        )
+    )
+    return folder.id
 
 
 def python(code: str, cwd: Path, *path: Path) -> subprocess.CompletedProcess[str]:
@@ -339,3 +364,112 @@ def test_down_names_what_it_could_not_remove(store: Store, work: Inventory) -> N
     with gpuctl.cluster("work", keep=False) as cluster:
         assert cluster.down(forget=True).leftovers == ()
     assert gpuctl.clusters() == ()
+
+
+def test_files_on_machines_are_never_removed_without_a_question(store: Store) -> None:
+    asked, told = [], []
+    app = silent_app("c", confirm=lambda question: not asked.append(question), progress=told.append)
+    doomed = Choice(where="own-0", cluster="c", kind="env", name="x", bytes=2_000_000, removes=True, why="")
+    offer(app, [doomed], Seen(hosts={}, found={}, errors={}))
+    assert asked == []
+    assert ["would have removed 2.0 MB" in line for line in told] == [True]
+
+
+def test_command_of_one_word_is_no_shell_line(
+    work: Inventory, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+
+    class Node:
+        def run(self, line: str, *_: object) -> object:
+            lines.append(line)
+            raise gpuctl.RemoteError("gone")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("remote.sessions.connect.connect", lambda *_, **__: Node())
+    cluster = gpuctl.cluster("work")
+    for command in (["a b; rm x"], ["echo", "a b"], "echo a; echo b"):
+        cluster.exec(command, rank=0)
+    assert lines == ["'a b; rm x'", "echo 'a b'", "echo a; echo b"]
+    empty: tuple[Any, ...] = ([], "", " ")
+    for command in empty:
+        with pytest.raises(gpuctl.Usage, match="no command"):
+            cluster.exec(command)
+
+
+def test_leaving_the_block_stops_no_run_of_others(store: Store, work: Inventory) -> None:
+    store.cluster("work").journal.append("up", provider="hosts", create=[])
+    run = begin_run(store)
+    with (
+        pytest.raises(gpuctl.Attention, match=rf"{run} may still be active.* work-0, work-1\..*\.down\(\)"),
+        gpuctl.cluster("work", keep=False),
+    ):
+        pass
+    with pytest.raises(ValueError, match="mine") as raised, gpuctl.cluster("work", keep=False):
+        raise ValueError("mine")
+    assert [run in note for note in raised.value.__notes__] == [True]
+    assert not store.run(run).stopped_path.exists()
+    assert [cluster.name for cluster in store.clusters()] == ["work"]
+    with pytest.raises(gpuctl.Attention, match="Not all of the cluster"):  # it is told to stop, and can't be
+        gpuctl.cluster("work").down()
+    assert store.run(run).stopped_path.exists()
+
+
+def test_leaving_the_block_stops_runs_that_it_started(store: Store, work: Inventory) -> None:
+    store.cluster("work").journal.append("up", provider="hosts", create=[])
+    app = silent_app("work")
+    run = begin_run(store)
+    app.started_runs.add(run)
+    with suppress(gpuctl.Attention), gpuctl.Cluster(app):
+        pass
+    assert store.run(run).stopped_path.exists()
+
+
+def test_ctrl_c_at_the_end_of_the_block_tells_of_the_machines(
+    store: Store, work: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuctl.workflow.cluster.down.down", interrupted)
+    for error in (None, ValueError("mine")):
+        with pytest.raises(KeyboardInterrupt) as raised, gpuctl.cluster("work", keep=False):
+            if error is not None:
+                raise error
+        assert raised.value.__notes__ == [
+            "gpuctl: machines may be there: gpuctl.cluster('work').down() continues"
+        ]
+
+
+def test_connection_that_can_not_be_closed_does_not_keep_the_machines(store: Store, work: Inventory) -> None:
+    store.cluster("work").journal.append("up", provider="hosts", create=[])
+    with gpuctl.cluster("work", keep=False) as cluster:
+        connection = cluster.connection(0)
+
+        def fails() -> None:
+            raise OSError("gone")
+
+        connection.close = fails  # type: ignore[method-assign]
+    assert store.clusters() == []
+
+
+def test_runs_of_another_cluster_are_refused(store: Store, work: Inventory) -> None:
+    run = begin_run(store, "other")
+    cluster = gpuctl.cluster("work")
+    for call in (cluster.logs, cluster.stop):
+        with pytest.raises(gpuctl.Usage, match=rf"Run {run} is one of the cluster other, not of work"):
+            call(run[:-2])
+    assert not store.run(run).stopped_path.exists()
+
+
+def test_store_that_can_not_be_read_does_not_replace_what_failed(
+    work: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: Store) -> None:
+        raise gpuctl.InventoryError("unreadable")
+
+    monkeypatch.setattr(Store, "clusters", unreadable)
+    with pytest.raises(gpuctl.ProvisionError):
+        gpuctl.up("work", provider="local")

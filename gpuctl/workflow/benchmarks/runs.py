@@ -128,6 +128,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
+    ready.app.started_runs.add(folder.id)
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")

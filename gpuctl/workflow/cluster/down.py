@@ -1,10 +1,10 @@
 """`down`: this cluster to nothing."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuctl.errors import Declined
+from gpuctl.errors import Attention, Declined
 from gpuctl.json_documents import DownResult, LeftOnNode
 from gpuctl.options import App
 from gpuctl.text import plural, spent
@@ -20,8 +20,11 @@ from inventories.machine import Machine
 from provision.provider import Leftover
 
 
-def down(app: App, *, forget: bool = False) -> DownResult:
-    """Stop what runs, remove the machines, forget the cluster."""
+def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = None) -> DownResult:
+    """Stop what runs, remove the machines, forget the cluster.
+
+    `may_stop`: the runs that may be stopped for it; None: any. Raises Attention where another is active.
+    """
     began = time.monotonic()
     folder = app.store.cluster(app.options.cluster)
     name = provider_name(folder)
@@ -38,6 +41,8 @@ def down(app: App, *, forget: bool = False) -> DownResult:
             app.output.say(f"note: {error}")
             machines, unreadable = (), str(error)
         runs = open_runs(app, folder.name)
+        if may_stop is not None:
+            _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
         problems = _stop_runs(app, runs)
         count = plural(len(machines), "machine")
@@ -116,6 +121,25 @@ def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Lef
         for one in end_daemons(folder, {machine.name: machine for machine in machines})
         if one.problem is not None
     ]
+
+
+def _refuse_to_stop(others: Sequence[OpenRun], folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Raise Attention where one of these runs is active, or may be: nobody was asked whether to stop it."""
+    active = [run for run in others if run.going_on or (run.unheard and not _has_ended(run))]
+    if not active:
+        return
+    names = ", ".join(machine.name for machine in machines) or f"those of {folder.name}"
+    raise Attention(
+        f"{' '.join(map(how_it_stands, active))} It was not started here, so nothing was stopped, and the machines "
+        f"stay, and may be billed: {names}. Once nobody needs it, gpuctl.cluster({folder.name!r}).down() stops it "
+        "and removes them."
+    )
+
+
+def _has_ended(run: OpenRun) -> bool:
+    """Whether a result says that it is over, though not all of its nodes do."""
+    result = run.folder.load_result()
+    return result is not None and result.status != "running"
 
 
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, billed: bool, machines: int) -> None:

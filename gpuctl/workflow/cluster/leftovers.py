@@ -70,7 +70,7 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
     doomed = [choice for choice in choices if choice.removes]
     if doomed:
         app.output.say(sentence(choices))
-        _offer(app, doomed, seen)
+        offer(app, doomed, seen)
     return [
         LeftOnNode(node=name, bytes=None if left is None else by_kind(choices, name))
         for name, left in found.items()
@@ -105,10 +105,10 @@ def by_kind(choices: Sequence[Choice], node: str | None = None) -> Mapping[str, 
     return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 
 
-def _offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
+def offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
     """Ask, where somebody is there to answer. --yes is no answer: it was said to `down`, which removes no files."""
     size = human_bytes(sum(choice.bytes for choice in doomed))
-    if not app.output.asks:
+    if not app.output.offers:
         app.output.say(
             f"note: `gpuctl clean --all --cluster {doomed[0].cluster}` before `gpuctl down` would have removed "
             f"{size} of it; all of it is in ~/{NODE_FOLDER} there"

@@ -144,6 +144,7 @@ class _Runs:
                 machines = [machine for machine in machines if machine.name in nodes]
                 prepared, service = self._prepare(view, inventory, nodes, project, seconds)
                 run_folder, facts = self._app.store.new_run(started_at), prepared.facts
+                self._app.started_runs.add(run_folder.id)
                 with removed_unless_launched(run_folder):
                     run = plan_run(
                         run_folder.id,
