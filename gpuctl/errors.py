@@ -52,7 +52,7 @@ class Interrupted(KeyboardInterrupt):
 
     exit_status: ClassVar[int] = 130
 
-    def __init__(self, message: str, *, result: object) -> None:
-        """`result`: what the function would have returned."""
+    def __init__(self, message: str, *, result: object = None) -> None:
+        """`result`: what the function would have returned; None only until it is unpickled."""
         super().__init__(message)
         self.result = result

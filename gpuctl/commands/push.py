@@ -26,6 +26,6 @@ def command(app: App, rank: str | None, source: Path, destination: str) -> None:
     """
     from gpuctl.library.cluster import Cluster
 
-    nodes = Cluster(app).push(source, destination, rank=rank)
+    nodes = Cluster(app).push(source, destination, rank=rank, allow_large=app.options.yes)
     if app.options.json:
         app.output.json({"nodes": nodes})

@@ -171,6 +171,7 @@ def command(
             "resume": resume,
             "resume_from": resume_from,
             "max_restarts": max_restarts,
+            "allow_large": app.options.yes,
         },
     )
     if request.built_in and {"-h", "--help"} & set(words):

@@ -117,6 +117,7 @@ def command(
         requirements=requirements,
         wheels=wheels,
         words=words,
+        allow_large=app.options.yes,
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()

@@ -97,10 +97,10 @@ class Cluster:
         for what can't be run, PreflightFailed for what would fail later, Interrupted with the stopped run as its
         `result` after Ctrl-C.
         """
-        from gpuctl.library.options import train_request
+        from gpuctl.library.options import several, train_request
         from gpuctl.library.training import train
 
-        words = [str(arg) for arg in args]
+        words = [str(arg) for arg in several("args", args)]
         if script is not None:
             if options.get("module") is not None:
                 raise Usage("A script and a module were named: leave out one of them.")
@@ -118,10 +118,11 @@ class Cluster:
         `args`: the built-in job's. Raises Interrupted, with what was measured until then, after Ctrl-C; a run that
         fails ends it with `status` `failed`.
         """
-        from gpuctl.library.options import bench_request
+        from gpuctl.library.options import bench_request, several
         from gpuctl.workflow.benchmarks.bench import bench
 
-        result = bench(self._app, bench_request([str(arg) for arg in args], options)).document()
+        words = [str(arg) for arg in several("args", args)]
+        result = bench(self._app, bench_request(words, options)).document()
         if result.status == "stopped":
             raise Interrupted("The benchmark was interrupted.", result=result)
         return result
@@ -140,10 +141,18 @@ class Cluster:
         return tuple(access.execute(self._app, (line,), _name(rank)))
 
     def push(
-        self, source: "File", destination: str = "~", *, rank: int | str | None = None
+        self,
+        source: "File",
+        destination: str = "~",
+        *,
+        rank: int | str | None = None,
+        allow_large: bool = False,
     ) -> "tuple[Pushed, ...]":
-        """Copy a file or folder into a folder of every node, or of one; return what each node got."""
-        return tuple(access.push(self._app, Path(source), destination, _name(rank)))
+        """Copy a file or folder into a folder of every node, or of one; return what each node got.
+
+        `allow_large`: a folder of any size is sent; else one that is too large is refused.
+        """
+        return tuple(access.push(self._app, Path(source), destination, _name(rank), allow_large=allow_large))
 
     def pull(
         self, source: str, destination: "File" = ".", *, rank: int | str | None = None

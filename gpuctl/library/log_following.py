@@ -34,9 +34,10 @@ def log_lines(app: App, run: str | None, *, follow: bool, rank: int | None) -> I
         end: BaseException | None = None
         try:
             read_logs(app, folder, put, follow=follow, ranks=ranks, left=left)
-        except Exception as error:  # noqa: BLE001 - raised in the reader's thread
+        except BaseException as error:  # noqa: BLE001 - raised in the reader's thread
             end = error
-        put(end)
+        finally:
+            put(end)
 
     return _taken(lines, left, Thread(target=read, daemon=True, name=f"logs of {folder.id}"))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
@@ -18,6 +18,7 @@ from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, 
 from remote.launchers import LAUNCHERS
 
 File: TypeAlias = str | PathLike[str]
+Value = TypeVar("Value")
 MOST_PROCESSES = 1024
 """On a node."""
 MOST_RESTARTS = 1000
@@ -96,6 +97,8 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     project: File | None
     """The folder that is sent to the nodes, and that holds the script. Default: the current one."""
+    allow_large: bool
+    """Send that folder however large it is. Default: one that is too large is refused."""
 
 
 class BenchOptions(TypedDict, total=False):
@@ -191,13 +194,14 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         device=options.get("device"),
         env=_env(options.get("env", {})),
         python=options.get("python"),
-        pip=tuple(options.get("pip", ())),
+        pip=tuple(several("pip", options.get("pip", ()))),
         requirements=_there("requirements", options.get("requirements"), Path.is_file),
         wheels=_there("wheels", options.get("wheels"), Path.is_dir),
         skip_preflight=options.get("skip_preflight", False),
         module=options.get("module"),
         words=tuple(words),
         project=None if project is None else project.absolute(),
+        allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),
         max_restarts=restarts,
@@ -212,6 +216,7 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
     _refuse_unknown("bench", options, BenchOptions)
 
     def layouts(names: Sequence[str], option: str) -> tuple[Layout, ...]:
+        names = several(option.removeprefix("--"), names)
         return parse_layouts(",".join(names), option) if names else ()
 
     repeats = options.get("repeats", LEAST_REPEATS)
@@ -229,6 +234,13 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
         python=options.get("python"),
         words=tuple(words),
     )
+
+
+def several(name: str, values: Sequence[Value]) -> Sequence[Value]:
+    """These values. Raises TypeError for a str, which would be taken for one value a letter."""
+    if isinstance(values, str | bytes):
+        raise TypeError(f"{name} is a list, such as {name}=[{values!r}], and not a {type(values).__name__}")
+    return values
 
 
 def _refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> None:

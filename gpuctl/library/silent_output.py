@@ -86,7 +86,11 @@ class SilentOutput(Output):
         with self._lock:
             LOGGER.log(level, "%s", text)
             if self._progress is not None:
-                self._progress(text)
+                try:
+                    self._progress(text)
+                except (Exception, SystemExit):
+                    # The lines come from within the work, which is not to fail of it.
+                    LOGGER.warning("progress raised, and the work goes on", exc_info=True)
 
     def _write(self, stream: TextIO, text: str) -> None:
         """Print nothing."""

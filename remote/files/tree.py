@@ -185,7 +185,8 @@ def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_l
         if not allow_large and len(found) > 4 * MAX_FILES:
             raise SyncRefused(
                 f"{root} holds more than {len(found):,} files, more than the {MAX_FILES:,} that are sent without "
-                "asking. Run the command in the folder of your project, or send all of it with --yes."
+                "asking. Run the command in the folder of your project, or send all of it with --yes "
+                "(in a program: allow_large=True)."
             )
     return found
 
@@ -200,7 +201,8 @@ def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> 
     return (
         f"{root} is too large to be sent without asking: {len(entries):,} files and {human_bytes(total)} so far, "
         f"{more:,} more files to look at; the largest so far: {largest}. Leave out what the run does not need "
-        "(of a project, what .gitignore names is not sent), or send all of it with --yes."
+        "(of a project, what .gitignore names is not sent), or send all of it with --yes (in a program: "
+        "allow_large=True)."
     )
 
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,7 +149,7 @@ def test_library_has_every_option_of_the_command_line(
 ) -> None:
     names = {param.name for param in command.command.params if isinstance(param, click.Parameter)}
     there = {others.get(name, name) for name in names - GLOBAL_OPTIONS} - {None}
-    only_here = {"project"} if options is TrainOptions else set()
+    only_here = {"project", "allow_large"} if options is TrainOptions else set()
     assert there | only_here == set(options.__annotations__)
 
 
@@ -375,6 +377,55 @@ def test_files_on_machines_are_never_removed_without_a_question(store: Store) ->
     assert ["would have removed 2.0 MB" in line for line in told] == [True]
 
 
+def test_progress_that_raises_fails_no_work(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(line: str) -> None:
+        raise (SystemExit if line == "leave" else ValueError)(line)
+
+    output = SilentOutput(Options(), progress=fails)
+    output.say("one")
+    output.say("leave")
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError, SystemExit]
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SilentOutput(Options(), progress=interrupted).say("one")
+
+
+def test_yes_to_the_price_sends_no_large_folder(
+    work: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.files.tree.MAX_BYTES", 10)
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "data.bin").write_bytes(b"x" * 11)
+    cluster = gpuctl.cluster("work", confirm=True)
+    with pytest.raises(gpuctl.RemoteError, match="allow_large=True"):
+        cluster.push(tmp_path / "sets", rank=0)
+    with pytest.raises(gpuctl.RemoteError, match="no TCP connection"):
+        cluster.push(tmp_path / "sets", rank=0, allow_large=True)
+    (tmp_path / "sets" / "my.py").touch()
+    with pytest.raises(gpuctl.RemoteError, match="allow_large=True"):
+        cluster.train("my.py", project=tmp_path / "sets")
+    with pytest.raises(gpuctl.RemoteError, match="no TCP connection"):
+        cluster.train("my.py", project=tmp_path / "sets", allow_large=True)
+
+
+def test_text_in_place_of_a_list_is_refused(work: Inventory) -> None:
+    cluster: Any = gpuctl.cluster("work")
+    calls: dict[str, Callable[[], object]] = {
+        "pip": lambda: cluster.train("my.py", pip="numpy"),
+        "args": lambda: cluster.train("my.py", "--lr 0.1"),
+        "layouts": lambda: cluster.bench(layouts="1x1"),
+        "forecast": lambda: cluster.bench(forecast="1x1"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=f"{name} is a list, such as {name}=\\['"):
+            call()
+    with pytest.raises(TypeError, match="args"):
+        cluster.bench("--epochs 1")
+
+
 def test_command_of_one_word_is_no_shell_line(
     work: Inventory, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +513,23 @@ def test_runs_of_another_cluster_are_refused(store: Store, work: Inventory) -> N
         with pytest.raises(gpuctl.Usage, match=rf"Run {run} is one of the cluster other, not of work"):
             call(run[:-2])
     assert not store.run(run).stopped_path.exists()
+
+
+def test_interrupted_can_be_pickled() -> None:
+    error = pickle.loads(pickle.dumps(gpuctl.Interrupted("over", result=(1, 2))))
+    assert (str(error), error.result) == ("over", (1, 2))
+
+
+def test_whatever_ends_the_thread_of_a_log_ends_the_iterator(
+    store: Store, work: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaves(*_: object, **__: object) -> None:
+        raise SystemExit("left")
+
+    begin_run(store)
+    monkeypatch.setattr("gpuctl.library.log_following.read_logs", leaves)
+    with pytest.raises(SystemExit, match="left"):
+        next(gpuctl.cluster("work").logs())
 
 
 def test_store_that_can_not_be_read_does_not_replace_what_failed(

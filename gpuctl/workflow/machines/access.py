@@ -136,8 +136,10 @@ def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
         raise Failed("There is no ssh client on this computer. Install OpenSSH's client.") from error
 
 
-def push(app: App, source: Path, destination: str, rank: str | None) -> list[Pushed]:
-    """Copy a file or folder, all of it, into `destination` on the nodes."""
+def push(
+    app: App, source: Path, destination: str, rank: str | None, *, allow_large: bool = False
+) -> list[Pushed]:
+    """Copy a file or folder, all of it, into `destination` on the nodes. `allow_large`: of any size."""
     from remote.files.sync import sync
     from remote.files.tree import human_bytes, read_everything
     from remote.sessions.fanout import fan_out, values
@@ -145,7 +147,7 @@ def push(app: App, source: Path, destination: str, rank: str | None) -> list[Pus
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
     source = source.resolve()
-    tree = read_everything(source, allow_large=app.options.yes)
+    tree = read_everything(source, allow_large=allow_large)
     for name in tree.skipped:
         app.output.say(f"{name} is not sent: it is a link out of the folder, credentials, or no plain file")
     if not tree.entries:

@@ -56,6 +56,8 @@ class TrainRequest:
     """The script and its arguments, or the built-in job's options."""
     project: Path | None = None
     """The folder that is sent. None: the current one."""
+    allow_large: bool = False
+    """True: it is sent however large it is."""
     resume: bool = False
     """Resume the latest run with checkpoints of its own, of the script that is named, or that ran last."""
     resume_from: str | None = None
@@ -221,7 +223,7 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
             f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
             "gpuctl train --resume SCRIPT"
         )
-    tree = read_tree(request.project or Path.cwd(), allow_large=app.options.yes)
+    tree = read_tree(request.project or Path.cwd(), allow_large=request.allow_large)
     if request.search is not None:
         script = replace(user_function(request.words[0], tree), search=request.search)
         return script, tree, code_folder(tree.root, owner_of(inventory))
