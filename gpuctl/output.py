@@ -104,6 +104,11 @@ class Output:
         return not self.options.yes and self.stdin.isatty() and self.stderr.isatty()
 
     @property
+    def owns_process(self) -> bool:
+        """True: all that the process prints is the command's."""
+        return True
+
+    @property
     def offers(self) -> bool:
         """True: somebody may be asked about what nobody called for, such as to remove files."""
         return self.asks

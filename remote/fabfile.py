@@ -5,12 +5,12 @@ A task's `hosts=` are not followed: it runs on the cluster's machines, whose hos
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import TextIOBase
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import fabric
 from invoke.collection import Collection
@@ -58,8 +58,8 @@ class Step:
 class Streams:
     """Where what a task's commands say goes."""
 
-    out: TextIOBase
-    err: TextIOBase
+    out: TextIOBase | TextIO
+    err: TextIOBase | TextIO
 
 
 class Fabfile:
@@ -113,14 +113,14 @@ class Fabfile:
 
         `timeout_s`: for each of its commands; None: as the fabfile's settings have it.
         """
-        box.config = self._config_of(step, streams)
+        box.config = self._config_of(step, streams, overrides={"run": {"in_stream": False}})
         if timeout_s is not None and box.config.timeouts.command is None:
             box.config.timeouts.command = timeout_s
         return _call(step, box)
 
-    def run_here(self, step: Step) -> Any:  # noqa: ANN401 - what the task returns
-        """Run a step on this computer."""
-        return _call(step, Context(self._config_of(step, None)))
+    def run_here(self, step: Step, streams: Streams | None = None) -> Any:  # noqa: ANN401 - what the task returns
+        """Run a step on this computer. `streams`: get what its commands write; None: the usual ones do."""
+        return _call(step, Context(self._config_of(step, streams, overrides={})))
 
     def _contexts(self) -> list[ParserContext]:
         try:
@@ -142,7 +142,7 @@ class Fabfile:
         for after in call.post:
             yield from self._steps(after, asked_for=False)
 
-    def _config_of(self, step: Step, streams: Streams | None) -> Config:
+    def _config_of(self, step: Step, streams: Streams | None, *, overrides: Mapping[str, Any]) -> Config:
         """Settings for one task on one machine, which it may change."""
         config = self._config.clone()
         assert isinstance(config, Config)
@@ -153,7 +153,7 @@ class Fabfile:
                 "remote": _telling(config.runners.remote, streams),
                 "local": _telling(config.runners.local, streams),
             }
-            config.load_overrides({"run": {"in_stream": False}, "runners": runners}, merge=False)
+            config.load_overrides({**overrides, "runners": runners}, merge=False)
         config.merge()
         return config
 

@@ -58,6 +58,11 @@ class SilentOutput(Output):
         return callable(self._confirm)
 
     @property
+    def owns_process(self) -> bool:
+        """False: other threads of the program print what they like."""
+        return False
+
+    @property
     def offers(self) -> bool:
         """False: the caller's function is asked about money; what nobody called for is not done."""
         return False

@@ -1,5 +1,6 @@
 """The library: its names, what it accepts, and how it tells and asks without printing."""
 
+import io
 import json
 import logging
 import pickle
@@ -10,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import iter_modules
+from threading import Event, Thread
 from typing import Any
 
 import click
@@ -31,6 +33,7 @@ from gpuctl.library.options import (
 from gpuctl.library.silent_output import SilentOutput, silent_app
 from gpuctl.options import Options
 from gpuctl.workflow.cluster.leftovers import offer
+from gpuctl.workflow.machines.thread_output import thread_output
 from gpuctl.workflow.maintenance.clean import Seen
 from gpuctl.workflow.maintenance.what_to_clean import Choice
 from inventories.disk.codec import plain
@@ -541,3 +544,74 @@ def test_store_that_can_not_be_read_does_not_replace_what_failed(
     monkeypatch.setattr(Store, "clusters", unreadable)
     with pytest.raises(gpuctl.ProvisionError):
         gpuctl.up("work", provider="local")
+
+
+def test_output_of_a_thread_leaves_that_of_others_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    usual, out, err, other = sys.stdout, io.StringIO(), io.StringIO(), io.StringIO()
+
+    def elsewhere() -> None:
+        print("thread")
+
+    def another() -> None:
+        with thread_output(other, other):
+            print("another")
+
+    with thread_output(out, err):
+        print("mine")
+        print("wrong", file=sys.stderr)
+        for target in (elsewhere, another):
+            thread = Thread(target=target)
+            thread.start()
+            thread.join()
+        with thread_output(other, other):
+            print("inner")
+        print("mine again")
+    assert sys.stdout is usual
+    assert (out.getvalue(), err.getvalue()) == ("mine\nmine again\n", "wrong\n")
+    assert other.getvalue() == "another\ninner\n"
+    assert capsys.readouterr() == ("thread\n", "")
+
+
+def test_output_of_threads_that_leave_out_of_order_ends_where_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usual, first, second = sys.stdout, io.StringIO(), io.StringIO()
+    begun, ended = Event(), Event()
+
+    def longer() -> None:
+        with thread_output(second, second):
+            begun.set()
+            ended.wait(10)
+            print("second")
+
+    thread = Thread(target=longer)
+    with thread_output(first, first):
+        thread.start()
+        begun.wait(10)
+    print("usual")
+    ended.set()
+    thread.join()
+    assert sys.stdout is usual
+    print("after")
+    assert (first.getvalue(), second.getvalue()) == ("", "second\n")
+    assert capsys.readouterr().out == "usual\nafter\n"
+
+
+def test_setup_task_on_this_computer_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "fabfile.py").write_text(
+        "from fabric import task\nprint('loaded')\n\n"
+        "@task\ndef prepare(c):\n    print('prepared')\n    c.run('echo out; echo err >&2', in_stream=False)\n"
+    )
+    code = """
+from gpuctl.library.silent_output import silent_app
+from gpuctl.workflow.machines.fab import Work, load_fabfile
+app = silent_app("work")
+fabfile = load_fabfile(app)
+work = Work(app=app, fabfile=fabfile, out=app.output.stderr, show=None)
+((step,), _) = fabfile.parse(["prepare"])
+with work.printing():
+    done = work.here(step)
+print(done["status"], *sorted(app.output.stderr.getvalue().split()))
+"""
+    done = python(code, tmp_path)
+    assert (done.stdout, done.stderr) == ("done err loaded out prepared\n", "")

@@ -5,16 +5,17 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from gpuctl.options import App
 from gpuctl.text import clean, plural
 from gpuctl.workflow.machines.access import chosen, with_ssh
+from gpuctl.workflow.machines.thread_output import thread_output
 
 if TYPE_CHECKING:
     from inventories.machine import Machine
@@ -85,9 +86,20 @@ def load_fabfile(app: App) -> "Fabfile":
     """Load the fabfile of the working folder or the nearest above it. Raises BadFabfile."""
     from remote import fabfile
 
-    assert app.output.stdout  # what the file prints is no result, and the output is to have the real one
-    with redirect_stdout(sys.stderr or io.StringIO()):
+    with _printing(app, app.output.stderr):  # what the file prints is no result
         return fabfile.load(Path.cwd())
+
+
+@contextmanager
+def _printing(app: App, out: TextIO) -> Iterator[None]:
+    """Take what is printed here: by this thread, and in a command's process also by those that tasks start."""
+    err = app.output.stderr
+    with ExitStack() as taken:
+        if app.output.owns_process:
+            taken.enter_context(redirect_stdout(out))
+            taken.enter_context(redirect_stderr(err))
+        taken.enter_context(thread_output(out, err))
+        yield
 
 
 def _help(app: App, task: "Listed") -> int:
@@ -162,30 +174,6 @@ class _Show:
             (output.text if stream == "stdout" else output.say)(prefix + text)
 
 
-class _ByThread(io.TextIOBase):
-    """What a task prints itself goes where its commands' output goes; a thread of nobody's to the usual stream."""
-
-    encoding = "utf-8"
-
-    def __init__(self, usual: Any) -> None:  # noqa: ANN401 - a text stream of any kind
-        super().__init__()
-        self._usual = usual
-        self.of: dict[int, Lines] = {}
-
-    def writable(self) -> bool:
-        """Whether it can be written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Take some text."""
-        return int(self.of.get(get_ident(), self._usual).write(text))
-
-    def flush(self) -> None:
-        """Flush what is not ours."""
-        if get_ident() not in self.of:
-            self._usual.flush()
-
-
 class Work:
     """What is done for one line of tasks."""
 
@@ -206,20 +194,22 @@ class Work:
         self._fabfile = fabfile
         self._show = show
         self._timeout_s = timeout_s
-        self._out = _ByThread(out)
-        self._err = _ByThread(app.output.stderr)
+        self._out = out
 
     @contextmanager
     def printing(self) -> Iterator[None]:
         """Take what tasks print."""
-        with redirect_stdout(self._out), redirect_stderr(self._err):
+        with _printing(self._app, self._out):
             yield
 
     def here(self, step: "Step") -> dict[str, Any]:
         """Run a task on this computer; its document."""
+        from remote.fabfile import Streams
+
         value, error = None, None
         try:
-            value = self._fabfile.run_here(step)
+            # Commands are read by threads of their own, so they are told where it goes.
+            value = self._fabfile.run_here(step, Streams(out=self._out, err=self._app.output.stderr))
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
             error = self._why(raised, None)
         if error is not None:
@@ -232,15 +222,14 @@ class Work:
 
         show = None if self._show is None else self._show(box.machine)
         out, err = Lines(show, "stdout"), Lines(show, "stderr")
-        thread = get_ident()
-        self._out.of[thread], self._err.of[thread] = out, err
         value, error, unknown = None, None, False
         try:
-            value = self._fabfile.run(step, box, Streams(out=out, err=err), timeout_s=self._timeout_s)
+            # What a task prints itself goes where its commands' output goes.
+            with thread_output(out, err):
+                value = self._fabfile.run(step, box, Streams(out=out, err=err), timeout_s=self._timeout_s)
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
             error, unknown = self._why(raised, box), lost(raised, box)
         finally:
-            del self._out.of[thread], self._err.of[thread]
             out.end()
             err.end()
         said = {"stdout": "".join(out.kept), "stderr": "".join(err.kept)}
