@@ -16,7 +16,7 @@ from remote.errors import BadAnswer, RemoteError
 from remote.files import checkpoints
 from remote.files.receive import FileReceiver
 from remote.runs.observer import Observer
-from remote.runs.run_files import incoming, keep_checkpoints
+from remote.runs.run_files import keep_checkpoints
 from remote.sessions.session import Node
 
 MAX_MIRROR_BYTES = 256 * 1000**2
@@ -34,9 +34,11 @@ class _Closed(Exception):
 class Mirror:
     """Brings a run's newest checkpoints from its first node, one set at a time, in a thread of its own."""
 
-    def __init__(self, run: Run, folder: RunFolder, observer: Observer) -> None:
+    def __init__(self, run: Run, folder: RunFolder, incoming: Path, observer: Observer) -> None:
+        """`incoming`: where files are taken in."""
         self._run = run
         self._folder = folder
+        self._incoming = incoming
         self._observer = observer
         self._lock = Lock()
         self._wanted: tuple[Node, Checkpoints] | None = None
@@ -80,7 +82,7 @@ class Mirror:
             return wanted
 
     def _try(self, node: Node, found: Checkpoints) -> None:
-        passing = incoming(self._folder) / ".mirror"
+        passing = self._incoming / ".mirror"
         shutil.rmtree(passing, ignore_errors=True)
         try:
             self._bring(node, found, passing)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -14,6 +15,8 @@ MAX_NAMES = 1_000_000
 """Files that one node may send in all."""
 MAX_ARRIVING = 64
 """Files that it may have begun and not ended; ours sends one after the other."""
+READ_AGAIN_BYTES = 16 * 1024**2
+"""Of a file of up to this size the digest is also taken of what lies on the disk; of a larger one its size is."""
 
 
 def plain_parts(path: object) -> list[str]:
@@ -63,6 +66,8 @@ class FileReceiver:
         self._counted = 0
         """Of `max_bytes`: of each file what is in its place, or what has come to replace it if that is more."""
         self._begun = 0
+        self._token = secrets.token_hex(4)
+        """In the names of what is on its way: several receivers, also of one process, may share a folder."""
         self._closed = False
         self._lock = Lock()
 
@@ -91,7 +96,7 @@ class FileReceiver:
             file = self._file(path)
             if file is None:
                 return
-            if file.size != expected_bytes or file.digest.hexdigest() != sha256:
+            if file.size != expected_bytes or file.digest.hexdigest() != sha256 or not _on_disk(file):
                 self._refuse(path, "it arrived damaged")
                 return
             if file.target.is_dir():
@@ -162,7 +167,19 @@ class FileReceiver:
                 raise BadAnswer("its path goes through something that is no folder")
             folder.mkdir(mode=0o700, exist_ok=True)
         self._begun += 1
-        temporary = folder / f".incoming-{os.getpid()}-{self._begun}"
-        temporary.unlink(missing_ok=True)
-        temporary.touch(mode=0o600)
+        temporary = folder / f".incoming-{os.getpid()}-{self._token}-{self._begun}"
+        temporary.touch(mode=0o600, exist_ok=False)
         return _Arriving(temporary=temporary, target=folder / parts[-1], digest=hashlib.sha256())
+
+
+def _on_disk(file: _Arriving) -> bool:
+    """Whether what lies on the disk is what came."""
+    try:
+        with file.temporary.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_size != file.size:
+                return False
+            if file.size > READ_AGAIN_BYTES:
+                return True
+            return hashlib.file_digest(stream, "sha256").digest() == bytes(file.digest.digest())
+    except FileNotFoundError:
+        return False

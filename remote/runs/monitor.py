@@ -21,7 +21,13 @@ from remote.files import checkpoints
 from remote.files.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
-from remote.runs.run_files import MAX_ARTIFACT_BYTES, MAX_CHECKPOINT_BYTES, RunFiles, save_node_record
+from remote.runs.run_files import (
+    MAX_ARTIFACT_BYTES,
+    MAX_CHECKPOINT_BYTES,
+    RunFiles,
+    new_incoming,
+    save_node_record,
+)
 from remote.runs.stopping import Stopping
 from remote.sessions.connect import connect, reconnect
 from remote.sessions.limits import Bounds, of_files
@@ -87,9 +93,13 @@ class RunMonitor:
         self._given = set(nodes or {})
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
-        self._replicas = {part.name: RunFiles(folder, part) for part in run.nodes}
+        self.incoming = new_incoming(folder)
+        """Where what the nodes bring is taken in, until it is merged into the run's folder."""
+        self._files = {part.name: RunFiles(folder, part, self.incoming) for part in run.nodes}
         self._mirrors = {
-            part.name: Mirror(run, folder, observer) for part in run.nodes if mirror and part.rank == 0
+            part.name: Mirror(run, folder, self.incoming, observer)
+            for part in run.nodes
+            if mirror and part.rank == 0
         }
         """The first node's, where checkpoints are brought while the run goes on."""
         # A SimpleQueue, as signal handlers put into it.
@@ -100,6 +110,9 @@ class RunMonitor:
         """Nodes with a failed rank → when that was seen (monotonic)."""
         self._stopping = Stopping(self._parts, self._node, observer)
         self._locks = {name: Lock() for name in self._parts}
+        """Held by who connects to a node."""
+        self._changing = Lock()
+        """Of `_nodes`, `_given` and `_closed`; never held for long, so that `close` waits for no connection."""
         self._heard_s: dict[str, float] = {}
         """Nodes that are followed → when they last said something, or else when that began (monotonic)."""
         self.records: dict[str, NodeRecord] = {}
@@ -127,6 +140,8 @@ class RunMonitor:
         With `launches`, each node's launcher is started first. Once `left` is set, nobody waits any more. Raises what
         broke in a follower's thread.
         """
+        if left is not None and left.is_set():
+            return
         for name in self._parts:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
@@ -151,10 +166,17 @@ class RunMonitor:
                 on_started()
 
     def close(self) -> None:
-        """Close the connections that were opened here, and follow no longer what is still being followed."""
-        self._closed = True
-        for name in set(self._nodes) - self._given:
-            self._nodes[name].close()
+        """Close the connections that were opened here, and follow no longer what is still being followed.
+
+        Waits for nobody: who is just connecting closes that connection, and ends.
+        """
+        with self._changing:
+            self._closed = True
+            opened = [self._nodes.pop(name) for name in self._nodes.keys() - self._given]
+        for node in opened:
+            node.close()
+        for files in self._files.values():
+            files.intake.close()
 
     def interrupt(self) -> None:
         """Ctrl-C, from a signal handler: the first stops the run; a later one leaves, once all nodes were told."""
@@ -253,15 +275,30 @@ class RunMonitor:
 
     def _node(self, name: str) -> Node:
         with self._locks[name]:
-            if name not in self._nodes:
-                self._nodes[name] = connect(self._machines[name], self._cluster)
-            return self._nodes[name]
+            with self._changing:
+                self._go_on(name)
+                known = self._nodes.get(name)
+            return known or self._keep(name, connect(self._machines[name], self._cluster))
+
+    def _keep(self, name: str, node: Node) -> Node:
+        """Keep a new connection for who needs it next, and for `close`. Raises ConnectionLost after that."""
+        with self._changing:
+            if not self._closed:
+                self._nodes[name] = node
+                return node
+        node.close()
+        raise _left(name)
+
+    def _go_on(self, name: str) -> None:
+        """Raise ConnectionLost where nobody follows any more."""
+        if self._closed:
+            raise _left(name)
 
     def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
         self._heard_s[name] = time.monotonic()
         try:
-            while True:
+            while not self._closed:
                 try:
                     self._follow_once(name, launch if name not in self.started_s else None, wait)
                     return
@@ -295,7 +332,7 @@ class RunMonitor:
 
     def _stop_unwatched(self, name: str) -> None:
         """What can't be followed must not go on by itself."""
-        if self._gang:
+        if self._gang and not self._closed:
             self._stopping.tell(name, Reason.PEER_FAILED)
 
     def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
@@ -306,23 +343,31 @@ class RunMonitor:
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
         with self._locks[name]:
-            broken = self._nodes.pop(name, None)
-            self._given.discard(name)
+            with self._changing:
+                self._go_on(name)
+                broken = self._nodes.pop(name, None)
+                self._given.discard(name)
             if broken is not None:
                 broken.close()
             try:
-                self._nodes[name] = reconnect(self._machines[name], self._cluster, deadline_s=RECONNECT_S)
+                node = reconnect(
+                    self._machines[name],
+                    self._cluster,
+                    deadline_s=RECONNECT_S,
+                    wanted=lambda: not self._closed,
+                )
             except RemoteError as error:
                 detail = f"{_said(name, why)}; {error}"
                 raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=RECONNECT_S, detail=detail)) from error
+            self._keep(name, node)
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
-        replica, mirror, node = self._replicas[name], self._mirrors.get(name), self._node(name)
-        replica.intake.begin_again()
+        files, mirror, node = self._files[name], self._mirrors.get(name), self._node(name)
+        files.intake.begin_again()
         request = {
             "run_dir": self._parts[name].run_dir,
-            "offsets": replica.offsets(),
-            "records": replica.records(),
+            "offsets": files.offsets(),
+            "records": files.records(),
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
             # A later run looks for them where this one's first node left them.
@@ -342,6 +387,7 @@ class RunMonitor:
         with node.stream("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
                 self._heard_s[name] = time.monotonic()
+                self._go_on(name)
                 if name in self._stopping.told and not ending:
                     ending = True
                     talk.bound(LAST_WORDS)
@@ -349,12 +395,10 @@ class RunMonitor:
                 if kind == frames.STARTED:
                     self._events.put(_Event(kind="started", node=name))
                 elif kind == frames.FILE:
-                    replica.append(header["path"], int(header["offset"]), body)
+                    files.append(header["path"], int(header["offset"]), body)
                     lines.feed(header["path"], body)
                 elif kind == frames.RECORD:
-                    self._events.put(
-                        _Event(kind="rank", node=name, rank=replica.record(header["path"], body))
-                    )
+                    self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.told(node, checkpoints.told(header))
                 elif kind == frames.END:
@@ -365,22 +409,24 @@ class RunMonitor:
                     lines.flush()
                     ended = self._end(name, header["state"])
                 elif kind == frames.CHUNK:
-                    replica.intake.chunk(header["path"], int(header["offset"]), body)
+                    files.intake.chunk(header["path"], int(header["offset"]), body)
                 elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
-                    replica.intake.complete(header["path"], size, digest, int(header["mode"]))
+                    files.intake.complete(header["path"], size, digest, int(header["mode"]))
                 elif kind == frames.SKIPPED:
                     self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
                 elif kind == frames.DONE:
                     done = True
-                elif kind != "beat":
+                elif kind != frames.BEAT:
                     raise BadAnswer(f"{name}: sent {kind!r}, which is not part of a run.")
-        replica.intake.discard()
-        for path, why in replica.intake.refused.items():
+        files.intake.discard()
+        for path, why in files.intake.refused.items():
             self._observer.note(f"{name}: the file {path!r} was refused: {why}.")
         if not done:
             raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
-        replica.keep_checkpoints()
+        with self._changing:
+            self._go_on(name)  # after that not everything was taken in
+            files.keep_checkpoints()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
     def _end(self, name: str, state: Mapping[str, Any]) -> bool:
@@ -397,6 +443,11 @@ def _why(record: NodeRecord) -> str:
     if record.failure:
         return sentence(record.failure)
     return "stopped" if record.stopped else "failed" if record.exit_code != 0 else "done"
+
+
+def _left(name: str) -> ConnectionLost:
+    """What ends who is still at work once nobody follows any more."""
+    return ConnectionLost(f"{name}: it is not followed from here any more.")
 
 
 def _said(name: str, error: RemoteError) -> str:

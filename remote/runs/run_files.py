@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,9 +31,12 @@ MAX_METRICS_LINE_BYTES = 65_536
 Record = TypeVar("Record", RankRecord, NodeRecord)
 
 
-def incoming(folder: RunFolder) -> Path:
-    """Where this process takes in artifacts, a folder a node: two commands may bring the same run's at once."""
-    return folder.path / f"incoming-{os.getpid()}"
+def new_incoming(folder: RunFolder) -> Path:
+    """A place of its own to take in files: two commands, or two threads of one, may bring the same run's at once.
+
+    The name tells which process it belongs to.
+    """
+    return folder.path / f"incoming-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def mirrored_path(folder: RunFolder) -> Path:
@@ -64,7 +68,8 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
 class RunFiles:
     """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
-    def __init__(self, folder: RunFolder, node: RunNode) -> None:
+    def __init__(self, folder: RunFolder, node: RunNode, incoming: Path) -> None:
+        """`incoming`: where artifacts and checkpoints are taken in, in a folder of the node's name."""
         self._folder = folder
         self._node = node
         ranks = range(node.first_rank, node.first_rank + node.nproc)
@@ -73,9 +78,7 @@ class RunFiles:
         self._growing |= {constants.RANK_METRICS.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
-        self.intake = FileReceiver(
-            incoming(folder) / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES
-        )
+        self.intake = FileReceiver(incoming / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES)
 
     def offsets(self) -> dict[str, int]:
         """The node's growing files, each with the number of its bytes that are here already."""
@@ -127,14 +130,14 @@ class RunFiles:
         return record
 
 
-def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
-    """Move what the nodes brought into `artifacts/`.
+def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path) -> None:
+    """Move what the nodes brought into `artifacts/`, and remove what is left there, or of a process that is gone.
 
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
     put under `artifacts/<node's name>/`.
     """
     for node in sorted(nodes, key=lambda node: node.rank):
-        brought = incoming(folder) / node.name / constants.ARTIFACTS
+        brought = incoming / node.name / constants.ARTIFACTS
         for file in sorted(path for path in brought.rglob("*") if path.is_file()):
             name = file.relative_to(brought)
             target = folder.artifacts_path / name
@@ -149,8 +152,8 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 file.replace(target)
     for left in folder.path.glob("incoming-*"):
-        pid = int(left.name.partition("-")[2])
-        if pid == os.getpid() or not psutil.pid_exists(pid):
+        pid = left.name.split("-")[1]
+        if left == incoming or (pid.isdecimal() and not psutil.pid_exists(int(pid))):
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -1,6 +1,7 @@
 """Connecting to a machine, whatever its transport."""
 
 import time
+from collections.abc import Callable
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
@@ -19,17 +20,24 @@ def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONN
     return Node(machine, open_transport(machine, cluster, timeout_s))
 
 
-def reconnect(machine: Machine, cluster: ClusterFolder, *, deadline_s: float) -> Node:
+def reconnect(
+    machine: Machine,
+    cluster: ClusterFolder,
+    *,
+    deadline_s: float,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Node:
     """Connect again to a machine that was reachable a moment ago, with a growing pause between attempts.
 
-    A wrong host key or a refused login ends it at once. Raises the last Unreachable after the deadline.
+    A wrong host key or a refused login ends it at once. Raises the last Unreachable after the deadline, or where it
+    is not `wanted` any more.
     """
     limit, pause_s = time.monotonic() + deadline_s, 0.5
     while True:
         try:
             return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - time.monotonic())))
         except Unreachable:
-            if time.monotonic() + pause_s > limit:
+            if time.monotonic() + pause_s > limit or not wanted():
                 raise
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 5.0)

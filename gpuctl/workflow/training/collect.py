@@ -36,7 +36,7 @@ def conclude(
     """
     from remote.runs.run_files import merge_artifacts, read_node_records
 
-    merge_artifacts(folder, run.nodes)
+    merge_artifacts(folder, run.nodes, watch.incoming)
     records = {record.node: record for record in read_node_records(folder, run.nodes)}
     if launched is not None:
         records = watch.records | records

@@ -110,13 +110,13 @@ def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Pat
     """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
     from remote.files import checkpoints
     from remote.files.receive import FileReceiver
-    from remote.runs.run_files import incoming
+    from remote.runs.run_files import new_incoming
 
     if not (bring and point.locations):
         yield folder.checkpoints_path
         return
     assert point.source is not None
-    there, passing = point.locations[0], incoming(folder)
+    there, passing = point.locations[0], new_incoming(folder)
     try:
         told = point.found
         # Of what the node told just now; a file may have been replaced since.

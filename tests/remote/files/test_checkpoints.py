@@ -22,7 +22,7 @@ from remote.files.receive import FileReceiver
 from remote.node.__main__ import FAILED
 from remote.node.runs import process
 from remote.node.storage.checkpoints import describe, files_in, send_if_small
-from remote.runs.run_files import RunFiles, mirrored_path
+from remote.runs.run_files import RunFiles, mirrored_path, new_incoming
 from remote.shared import frames
 from remote.shared.files import write_json
 
@@ -210,16 +210,16 @@ def test_keep_checkpoints_keeps_old_files_after_a_refused_one(
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.checkpoints_path.mkdir()
     (folder.checkpoints_path / "shard-0").write_bytes(b"old")
-    replica = RunFiles(folder, SCRIPTS.nodes[0])
-    replica.intake.chunk("checkpoints/shard-0", 0, b"new")
-    replica.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
+    files = RunFiles(folder, SCRIPTS.nodes[0], new_incoming(folder))
+    files.intake.chunk("checkpoints/shard-0", 0, b"new")
+    files.intake.complete("checkpoints/shard-0", 3, hashlib.sha256(b"new").hexdigest(), 0o644)
     if refused:
-        replica.intake.complete(refused, 3, "0" * 64, 0o644)
+        files.intake.complete(refused, 3, "0" * 64, 0o644)
     mirrored_path(folder).touch()
-    replica.keep_checkpoints()
+    files.keep_checkpoints()
     assert (folder.checkpoints_path / "shard-0").read_bytes() == kept
     assert mirrored_path(folder).exists() == (kept == b"old")
-    assert [path.name for path in replica.intake.root.glob(".*")] == []
+    assert [path.name for path in files.intake.root.glob(".*")] == []
 
 
 @pytest.mark.parametrize("whole", [True, False])

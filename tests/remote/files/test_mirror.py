@@ -22,7 +22,7 @@ from remote.errors import ConnectionLost
 from remote.files.checkpoints import told
 from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
-from remote.runs.run_files import incoming, mirrored_path
+from remote.runs.run_files import mirrored_path, new_incoming
 
 FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1}
 NEWER = {**FOUND, "newest": "step-000050.pt"}
@@ -147,7 +147,8 @@ class Scene:
         self.there.mkdir(parents=True)
         self.folder: RunFolder = Store(folder / "here").new_run(datetime.now(UTC))
         self.observer = Notes()
-        self.mirror = Mirror(run, self.folder, self.observer)
+        self.incoming = new_incoming(self.folder)
+        self.mirror = Mirror(run, self.folder, self.incoming, self.observer)
         self.run = run
 
     def found(self) -> Checkpoints:
@@ -161,7 +162,7 @@ class Scene:
     def wait(self) -> None:
         """Until nothing more is being brought."""
         wait_for(lambda: self.mirror._thread is None, what="the end of the transfer", deadline_s=30)
-        assert list(incoming(self.folder).glob(".*")) == []
+        assert list(self.incoming.glob(".*")) == []
 
 
 def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_mirror_drops_script_checkpoints_changed_in_transfer(tmp_path: Path) -> 
 def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
-    incoming(scene.folder).write_text("in the way")
+    scene.incoming.write_text("in the way")
     for there in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
         scene.mirror.told(there, scene.found())
         wait_for(lambda: scene.mirror._thread is None, what="the end of the transfer", deadline_s=30)
@@ -216,7 +217,7 @@ def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
         "gpu-0: its newest checkpoints were not brought here (the connection broke: send_checkpoints); the next "
         "ones are tried again."
     ]
-    incoming(scene.folder).unlink()
+    scene.incoming.unlink()
     scene.mirror.told(node, scene.found())
     scene.wait()
     assert scene.here() == {"step-000040.pt", "step-000040.json"}

@@ -20,6 +20,7 @@ from remote.runs.run_files import (
     RunFiles,
     merge_artifacts,
     mirrored_path,
+    new_incoming,
     read_rank_records,
 )
 
@@ -142,13 +143,47 @@ def test_intake_counts_a_replaced_file_once(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 10
 
 
+def test_intakes_of_one_process_and_folder_do_not_mix(tmp_path: Path) -> None:
+    one, other = FileReceiver(tmp_path), FileReceiver(tmp_path)
+    for intake in (one, other):
+        intake.chunk("a", 0, b"first ")
+    for intake in (one, other):
+        intake.chunk("a", 6, b"half")
+    for intake in (one, other):
+        intake.complete("a", 10, hashlib.sha256(b"first half").hexdigest(), 0o644)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name == "a"} == {
+            "a": b"first half"
+        }
+    assert [intake.refused for intake in (one, other)] == [{}, {}]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("change", [b"body and more", b"bad!", None])
+@pytest.mark.parametrize("read_again_bytes", [0, 100])
+def test_intake_refuses_a_file_that_changed_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: bytes | None, read_again_bytes: int
+) -> None:
+    monkeypatch.setattr("remote.files.receive.READ_AGAIN_BYTES", read_again_bytes)
+    intake = FileReceiver(tmp_path)
+    intake.chunk("a", 0, b"body")
+    (file,) = tmp_path.iterdir()
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change)
+    intake.complete("a", 4, hashlib.sha256(b"body").hexdigest(), 0o644)
+    noticed = change != b"bad!" or read_again_bytes > 0
+    assert intake.refused == ({"a": "it arrived damaged"} if noticed else {})
+    assert len(list(tmp_path.iterdir())) == (0 if noticed else 1)
+
+
 def test_replica_limits_artifacts_and_checkpoints_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remote.runs.run_files.MAX_ARTIFACT_BYTES", 10)
     monkeypatch.setattr("remote.runs.run_files.MAX_CHECKPOINT_BYTES", 5)
     folder, run = folder_of_two(tmp_path)
-    intake = RunFiles(folder, run.nodes[0]).intake
+    intake = RunFiles(folder, run.nodes[0], new_incoming(folder)).intake
     for path, body in (("artifacts/a", b"1234567890"), ("checkpoints/c", b"12345"), ("artifacts/b", b"1")):
         send(intake, path, body)
     assert intake.refused == {"artifacts/b": "over the limit of 15 bytes"}
@@ -159,9 +194,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from inventories.disk.store import RunFolder
-from remote.runs.run_files import incoming, keep_checkpoints
+from remote.runs.run_files import keep_checkpoints, new_incoming
 folder, final = RunFolder(Path(sys.argv[2])), sys.argv[3] == "True"
-brought = incoming(folder) / "checkpoints"
+brought = new_incoming(folder) / "checkpoints"
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(200):
@@ -208,33 +243,35 @@ def folder_of_two(tmp_path: Path) -> tuple[RunFolder, Run]:
 
 def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
-    replica = RunFiles(folder, run.nodes[1])
-    replica.append("logs/rank-1.log", 0, b"hello")
-    replica.append("logs/rank-1.log", 5, b" again")
+    files = RunFiles(folder, run.nodes[1], new_incoming(folder))
+    files.append("logs/rank-1.log", 0, b"hello")
+    files.append("logs/rank-1.log", 5, b" again")
     assert (folder.path / "logs" / "rank-1.log").read_bytes() == b"hello again"
-    assert replica.offsets() == {
+    assert files.offsets() == {
         "logs/n-1.log": 0,
         "logs/rank-1.log": 11,
         "metrics/rank-1.jsonl": 0,
         "usage/n-1.jsonl": 0,
     }
-    assert replica.records() == ["ranks/rank-1.json"]
+    assert files.records() == ["ranks/rank-1.json"]
     for offset in (-1, 12, 10**12):
         with pytest.raises(BadAnswer):
-            replica.append("logs/rank-1.log", offset, b"evil")
+            files.append("logs/rank-1.log", offset, b"evil")
     for path in ("logs/rank-0.log", "logs/../run.json", "run.json", "usage/n-0.jsonl", "logs/n-0.log"):
         with pytest.raises(BadAnswer):
-            replica.append(path, 0, b"evil")
+            files.append(path, 0, b"evil")
     with pytest.raises(BadAnswer):
-        replica.record("ranks/rank-0.json", b"{}")
+        files.record("ranks/rank-0.json", b"{}")
     with pytest.raises(BadAnswer):
-        replica.record("ranks/rank-1.json", b"[]")
+        files.record("ranks/rank-1.json", b"[]")
 
 
 def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     old = {"rank": 1, "local_rank": 0, "pid": 7, "started_at": 1.5, "ended_at": 2.5, "exit_code": 0}
-    record = RunFiles(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(old).encode())
+    record = RunFiles(folder, run.nodes[1], new_incoming(folder)).record(
+        "ranks/rank-1.json", json.dumps(old).encode()
+    )
     assert (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) == (
         None,
         None,
@@ -246,7 +283,9 @@ def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) 
         "metrics_ended_at": 2.25,
         "of a newer one": 1,
     }
-    RunFiles(folder, run.nodes[1]).record("ranks/rank-1.json", json.dumps(later).encode())
+    RunFiles(folder, run.nodes[1], new_incoming(folder)).record(
+        "ranks/rank-1.json", json.dumps(later).encode()
+    )
     kept = read_rank_records(folder, run.nodes)["n-1"]
     assert [
         (record.metrics_began_at, record.metrics_began_samples, record.metrics_ended_at) for record in kept
@@ -255,13 +294,14 @@ def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) 
 
 def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
+    incoming = new_incoming(folder)
     for rank, files in enumerate(
         ({"same": b"s", "model.pt": b"0", "x": b"file"}, {"same": b"s", "model.pt": b"1", "x/y": b"in"})
     ):
-        intake = RunFiles(folder, run.nodes[rank]).intake
+        intake = RunFiles(folder, run.nodes[rank], incoming).intake
         for name, body in files.items():
             send(intake, f"artifacts/{name}", body)
-    merge_artifacts(folder, run.nodes)
+    merge_artifacts(folder, run.nodes, incoming)
     found = {
         p.relative_to(folder.artifacts_path).as_posix(): p.read_bytes()
         for p in folder.artifacts_path.rglob("*")
@@ -269,3 +309,19 @@ def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     }
     assert found == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
     assert not list(folder.path.glob("incoming-*"))
+
+
+def test_merge_artifacts_leaves_another_watch_of_this_process_alone(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    ours, theirs = new_incoming(folder), new_incoming(folder)
+    for incoming in (ours, theirs):
+        send(RunFiles(folder, run.nodes[0], incoming).intake, "artifacts/a", b"a")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f"incoming-{ended.pid}", f"incoming-{ended.pid}-00ff", "incoming-somebody"):
+        (folder.path / name).mkdir()
+    merge_artifacts(folder, run.nodes, ours)
+    left = {path.name for path in folder.path.glob("incoming-*")}
+    assert left == {theirs.name, "incoming-somebody"}
+    merge_artifacts(folder, run.nodes, theirs)
+    assert [path.read_bytes() for path in folder.artifacts_path.rglob("*")] == [b"a"]

@@ -1,0 +1,215 @@
+"""Who leaves a run that goes on leaves nothing behind: no thread that follows it, no connection."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from types import ModuleType
+
+import pytest
+from support import wait_for
+
+from inventories.disk.store import ClusterFolder, Store
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote.errors import ConnectionLost, Unreachable
+from remote.runs.monitor import RunMonitor
+from remote.runs.observer import Observer
+from remote.sessions.connect import connect
+from remote.shared import frames
+from remote.transport import TRANSPORTS
+
+
+class Nobody(Observer):
+    """Watches nothing."""
+
+
+class Following:
+    """The node's part: takes the request, and says nothing until the connection is closed."""
+
+    def __init__(self, transport: "Way") -> None:
+        self._transport = transport
+        self._closed = Event()
+        self._said = [frames.encode({"t": frames.BEAT})]
+
+    def send(self, data: bytes) -> int:
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        if self._said:
+            self._transport.streaming.set()
+            return self._said.pop()
+        while not (self._closed.is_set() or self._transport.closed.is_set()):
+            if self._transport.more.wait(0.01):
+                self._transport.more.clear()
+                return frames.encode({"t": frames.BEAT})
+        return b""
+
+    def recv_stderr(self, size: int) -> bytes:
+        return b""
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        return None
+
+    def end_input(self) -> None: ...
+
+    def settimeout(self, timeout_s: float | None) -> None: ...
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class Way:
+    """An open connection."""
+
+    ssh_config = None
+
+    def __init__(self) -> None:
+        self.streaming, self.more, self.closed = Event(), Event(), Event()
+
+    def start(self, command: str, *, window_bytes: int | None = None) -> Following:
+        if self.closed.is_set():
+            raise ConnectionLost("it is closed.")
+        return Following(self)
+
+    def connect_port(self, port: int) -> Following:
+        raise ConnectionLost("nobody listens there.")
+
+    def is_open(self) -> bool:
+        return not self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Ways(ModuleType):
+    """A kind of transport of which each connection takes until it is let in."""
+
+    def __init__(self) -> None:
+        super().__init__("ways")
+        self.asked, self.let_in = Event(), Event()
+        self.refuses = False
+        self.open: list[Way] = []
+
+    def connect(self, machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Way:
+        self.asked.set()
+        assert self.let_in.wait(30)
+        if self.refuses:
+            raise Unreachable(f"{machine.name}: refused.")
+        self.open.append(Way())
+        return self.open[-1]
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ways]:
+    made = Ways()
+    monkeypatch.setitem(sys.modules, "ways", made)
+    monkeypatch.setitem(TRANSPORTS, "ways", "ways")
+    yield made
+    made.let_in.set()
+
+
+MACHINE = Machine(
+    name="n-0", rank=0, state="running", host="h", user="me", private_ip="h", gpus=0, id="0", transport="ways"
+)
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, ways: Ways) -> Callable[..., RunMonitor]:
+    store = Store(tmp_path)
+    folder = store.new_run(datetime.now(UTC))
+    part = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
+    run = Run(
+        run=folder.id, cluster="n", mode="torchrun", script="x", args=(), nodes=(part,), master_addr="h",
+        master_port=1, started_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    machines, cluster = {"n-0": MACHINE}, store.cluster("n")
+
+    def make(*, given: bool = False) -> RunMonitor:
+        nodes = {"n-0": connect(MACHINE, cluster)} if given else None
+        return RunMonitor(run, folder, machines, cluster, Nobody(), gang=False, nodes=nodes)
+
+    return make
+
+
+def followers() -> list[Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "follow n-0"]
+
+
+def followed(watch: RunMonitor) -> tuple[Event, Thread]:
+    """What ends `go` early, and who is in it."""
+    left = Event()
+    thread = Thread(target=watch.go, kwargs={"left": left}, daemon=True)
+    thread.start()
+    return left, thread
+
+
+def test_close_ends_who_is_connecting(ways: Ways, monitor: Callable[..., RunMonitor]) -> None:
+    watch = monitor()
+    left, going = followed(watch)
+    assert ways.asked.wait(30)
+    left.set()
+    going.join(30)
+    watch.close()
+    ways.let_in.set()
+    wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
+    assert [way.closed.is_set() for way in ways.open] == [True]
+    watch.close()
+
+
+def test_close_ends_who_follows(ways: Ways, monitor: Callable[..., RunMonitor]) -> None:
+    ways.let_in.set()
+    watch = monitor()
+    left, going = followed(watch)
+    wait_for(lambda: ways.open and ways.open[0].streaming.is_set(), what="the first word", deadline_s=30)
+    left.set()
+    going.join(30)
+    watch.close()
+    wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
+    assert [way.closed.is_set() for way in ways.open] == [True]
+
+
+def test_close_keeps_a_given_connection_and_follows_no_more(
+    ways: Ways, monitor: Callable[..., RunMonitor]
+) -> None:
+    ways.let_in.set()
+    watch = monitor(given=True)
+    left, going = followed(watch)
+    wait_for(ways.open[0].streaming.is_set, what="the first word", deadline_s=30)
+    left.set()
+    going.join(30)
+    watch.close()
+    ways.open[0].more.set()
+    wait_for(lambda: not followers(), what="the follower's end", deadline_s=30)
+    assert [way.closed.is_set() for way in ways.open] == [False]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_close_ends_who_reconnects(ways: Ways, monitor: Callable[..., RunMonitor], refuses: bool) -> None:
+    ways.let_in.set()
+    watch = monitor()
+    left, going = followed(watch)
+    wait_for(lambda: ways.open and ways.open[0].streaming.is_set(), what="the first word", deadline_s=30)
+    ways.asked.clear()
+    ways.let_in.clear()
+    ways.open[0].close()  # the link breaks
+    assert ways.asked.wait(30)
+    left.set()
+    going.join(30)
+    watch.close()
+    ways.refuses = refuses
+    ways.let_in.set()
+    wait_for(lambda: not followers(), what="the follower's end", deadline_s=40)
+    assert all(way.closed.is_set() for way in ways.open)
+    assert len(ways.open) == (1 if refuses else 2)
+
+
+def test_go_asks_nobody_when_it_was_left_before(ways: Ways, monitor: Callable[..., RunMonitor]) -> None:
+    watch, left = monitor(), Event()
+    left.set()
+    watch.go(left=left)
+    watch.close()
+    assert not followers()
+    assert not ways.asked.is_set()
