@@ -9,7 +9,7 @@ MEMORY = "running out of memory is the usual cause"
 
 
 def sentence(ended: Ended) -> str:
-    """One line on what ended it: `exit status 3: RuntimeError: boom`."""
+    """One line on what ended it: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
     match ended.reason:
         case Reason.SIGNAL if ended.signal == signal.SIGKILL:
             return f"{exit_text(ended)}; {MEMORY}"
@@ -17,15 +17,15 @@ def sentence(ended: Ended) -> str:
             return f"killed, it is not known by what; {MEMORY}"
         case Reason.THREAD_AT_EXIT:
             return (
-                f"{exit_text(ended)}: {ended.detail}; if its work was done, a thread of torch's gloo was still at it "
-                "when Python ended: end the script with os._exit(0)"
+                f"{_with_words(exit_text(ended), ended)}; if its work was done, a thread of torch's gloo was "
+                "still at it when Python ended: end the script with os._exit(0)"
             )
         case Reason.NOT_STARTED:
-            return f"{ended.program} could not be started: {ended.detail}"
+            return _with_words(f"{ended.program or 'its program'} could not be started", ended)
         case Reason.LAUNCHER_ENDED if ended.exit_code is None:
-            return f"{ended.program} ended, and its exit status is not known"
+            return f"{_launcher(ended)} ended, and its exit status is not known"
         case Reason.LAUNCHER_ENDED:
-            return f"{ended.program} ended by itself: {exit_text(ended)}"
+            return f"{_launcher(ended)} ended by itself: {exit_text(ended)}"
         case Reason.TIMED_OUT | Reason.HUNG | Reason.ENDED_EARLY:
             return _waiting(ended)
         case Reason.RAY_ENDED | Reason.RAY_LATE:
@@ -37,7 +37,7 @@ def sentence(ended: Ended) -> str:
         case Reason.PEER_FAILED:
             return "stopped, as another node had failed"
         case reason if reason in _OF_RANKS:
-            return ": ".join(filter(None, [exit_text(ended), ended.detail]))
+            return _with_words(exit_text(ended), ended)
         case _:
             return _of_node(ended)
 
@@ -59,7 +59,8 @@ def _of_node(ended: Ended) -> str:
     match ended.reason:
         case Reason.DISK_FULL:
             free = ended.free_bytes
-            return ended.detail if free is None else f"the disk is full ({free // 1024} kB free)"
+            full = "the disk is full"
+            return ended.detail or full if free is None else f"{full} ({free // 1024} kB free)"
         case Reason.SHUT_DOWN:
             return "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
         case Reason.REBOOTED:
@@ -67,26 +68,27 @@ def _of_node(ended: Ended) -> str:
         case Reason.RUNNER_KILLED:
             return "the runner was killed from outside"
         case Reason.NO_RECORD:
-            return f"the run was never started here, or its folder {ended.detail} is gone"
+            return f"the run was never started here, or its folder {ended.detail or 'there'} is gone"
         case Reason.NODE_LOST:
-            return f"the node was lost and could not be reached again within {ended.seconds:.0f} s: {ended.detail}"
+            return _with_words(f"the node was lost and could not be reached again{_within(ended)}", ended)
         case Reason.NODE_SILENT:
+            since = "for long" if ended.seconds is None else f"for {ended.seconds:.0f} s"
             return (
-                f"the node was lost: it can be logged in to, but has said nothing for {ended.seconds:.0f} s. Its "
-                "disk may hang, its memory be used up, or large packets be lost on the way."
+                f"the node was lost: it can be logged in to, but has said nothing {since}. Its disk may hang, its "
+                "memory be used up, or large packets be lost on the way."
             )
         case Reason.MACHINE_REMOVED:
             return "the machine was removed or replaced before the run's end could be brought back"
         case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER | Reason.TOLD:
-            return ended.detail
+            return ended.detail or "it is not known what ended it"
     raise ValueError(f"no sentence for {ended.reason}")
 
 
 def _of_ray(ended: Ended) -> str:
     if ended.reason is Reason.RAY_ENDED:
-        return f"Ray ended here during the run: {ended.detail}"
+        return _with_words("Ray ended here during the run", ended)
     return (
-        f"Ray did not start rank {ended.rank} here within {ended.seconds:.0f} s: others may use what it has "
+        f"Ray did not start {_rank(ended)} here{_within(ended) or ' in time'}: others may use what it has "
         "(gpuctl ray stop ends them, too)"
     )
 
@@ -96,13 +98,34 @@ def _waiting(ended: Ended) -> str:
     if ended.reason is Reason.TIMED_OUT:
         return (
             "every rank waited for others until its time was over: the network between them fails, or they are not "
-            f"in the same operation; rank {ended.rank} waited in vain ({ended.detail})"
+            f"in the same operation; {_rank(ended)} waited in vain{_in_brackets(ended)}"
         )
-    one = len(ended.ranks) == 1
+    one = len(ended.ranks) <= 1
     which = "" if one else f"one of the ranks {listed(list(map(str, ended.ranks)), most=8)} "
     how = "had ended" if ended.reason is Reason.ENDED_EARLY else "hung, or was far behind"
     whom = "it" if one else "them"
-    return f"{which}{how}: rank {ended.rank} waited for {whom} in vain ({ended.detail})"
+    return f"{which}{how}: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
+
+
+def _rank(ended: Ended) -> str:
+    return "a rank" if ended.rank is None else f"rank {ended.rank}"
+
+
+def _launcher(ended: Ended) -> str:
+    return ended.program or "the launcher"
+
+
+def _within(ended: Ended) -> str:
+    return "" if ended.seconds is None else f" within {ended.seconds:.0f} s"
+
+
+def _in_brackets(ended: Ended) -> str:
+    return f" ({ended.detail})" if ended.detail else ""
+
+
+def _with_words(text: str, ended: Ended) -> str:
+    """A text, and the words of others after it where there are any."""
+    return f"{text}: {ended.detail}" if ended.detail else text
 
 
 def exit_text(ended: Ended) -> str:

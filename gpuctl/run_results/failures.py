@@ -39,11 +39,18 @@ SUSPICION = {
     # 2: a rank that was ended while it died of an error of its own.
     Reason.UNKNOWN: 3,
     Reason.TIMED_OUT: 4,
+    # What is made of a rank's end later; no rank and no node says so itself.
+    Reason.HUNG: 4,
+    Reason.ENDED_EARLY: 4,
     Reason.TERMINATED: 5,
     Reason.LOST_PEER: 6,
     Reason.LAUNCHER_ENDED: 7,
+    # No failures.
+    Reason.STOPPED: 8,
+    Reason.RESIZED: 8,
+    Reason.PEER_FAILED: 8,
 }
-"""How near a reason is to the cause: of a run's ends, the one of the lowest number began it."""
+"""How near each reason is to the cause: of a run's ends, the one of the lowest number began it."""
 DYING = 2
 _RAY_FOLLOWS = 1.5
 """Ray's end on a node other than its head's, where that one failed."""

@@ -12,6 +12,7 @@ from remote.sessions.fanout import fan_out, values
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.constants import LOGS, NODE_FOLDER, RAY
 
 READY_DEADLINE_S = 90.0
 SILENCE_S = 30.0
@@ -127,7 +128,7 @@ def _wait_until_ready(
                 raise RayNotReady(
                     f"Ray's head on {head.name} did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. "
                     f"{missing[0]}'s own log may tell: gpuctl exec --rank {missing[0]} -- 'tail -n 20 "
-                    "~/{NODE_FOLDER}/{RAY}/*/daemons-*/{LOGS}/ray.log'"
+                    f"~/{NODE_FOLDER}/{RAY}/*/daemons-*/{LOGS}/ray.log'"
                 )
             if header["t"] == frames.READY:
                 return

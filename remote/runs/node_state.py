@@ -10,6 +10,7 @@ from inventories.errors import CorruptFile
 from inventories.machine import Machine
 from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
+from remote.runs.reasons_of_nodes import OF_A_NODE, problem
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
 from remote.sessions.limits import Bounds
@@ -42,6 +43,9 @@ def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     for when in (record.ended_at, record.stopped_at):
         if when is not None and not 0 <= when <= LATEST_CLOCK_S:
             raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
+    wrong = problem(record.ended, OF_A_NODE)
+    if wrong:
+        raise BadAnswer(f"{name}: what it says of the run's end can't be read: {wrong}.")
     return record
 
 

@@ -19,6 +19,7 @@ from inventories.errors import CorruptFile
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver
+from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
@@ -126,6 +127,9 @@ class RunFiles:
             raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {error}") from error
         if record.rank != self._records[path]:
             raise BadAnswer(f"{self._node.name}: {path} is the record of rank {record.rank}; it was refused.")
+        wrong = problem(record.ended, OF_A_RANK)
+        if wrong:
+            raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {wrong}.")
         write_atomic(self._folder.path / path, dump(record))
         return record
 

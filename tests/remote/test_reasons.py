@@ -5,6 +5,7 @@ import pytest
 from inventories.end_reasons import STOPS, Ended, Reason
 from remote.end_sentences import sentence
 from remote.node import end_reasons as on_a_node
+from remote.runs.reasons_of_nodes import OF_A_NODE, OF_A_RANK
 
 R = Reason
 MEMORY = "running out of memory is the usual cause"
@@ -106,7 +107,16 @@ def test_every_reason_has_a_sentence() -> None:
     assert {ended.reason for ended, _ in SENTENCES} == set(Reason)
 
 
+@pytest.mark.parametrize("reason", Reason)
+def test_sentence_needs_no_facts(reason: Reason) -> None:
+    text = sentence(Ended(reason=reason))
+    assert text.strip(" :;") == text != ""
+    assert [part for part in ("None", "()", "  ") if part in text] == []
+
+
 def test_a_node_gives_reasons_that_are_known() -> None:
     given = {value for name, value in vars(on_a_node).items() if name.isupper()}
     assert given < set(Reason)
     assert given & STOPS == {Reason.STOPPED}
+    assert given | STOPS | {Reason.TOLD} == set(OF_A_NODE), "what is taken from a node is what a node gives"
+    assert set(OF_A_RANK) <= given

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.run_results.failures import failed_first, first_failure, rank_end
+from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure, rank_end
 from gpuctl.run_results.metrics import Line
 from inventories.end_reasons import Ended, Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
@@ -503,3 +503,7 @@ def test_first_failure_tells_program_that_could_not_be_started() -> None:
     why = Ended(reason=Reason.NOT_STARTED, program="my-train", detail="No such file or directory")
     found = first(replace(ended(0, 127), ended=why), ended(1, -15, 10.5), nodes=(node(0), node(1)))
     assert found == (0, "node-0", "my-train could not be started: No such file or directory", 127)
+
+
+def test_every_reason_has_its_place() -> None:
+    assert set(SUSPICION) == set(Reason)

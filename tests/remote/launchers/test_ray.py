@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ from support import wait_for
 
 from inventories.machine import Machine
 from inventories.run import Run, RunNode
+from remote.errors import RayNotReady
 from remote.launchers import ray_commands as ray
 from remote.launchers.rank_command import Script
+from remote.launchers.ray_cluster import bring_up
 from remote.node.ray import daemons
 from remote.sessions import node_payload
 
@@ -523,3 +526,26 @@ def test_ray_stop_removes_the_environment_file(tmp_path: Path) -> None:
         part.terminate()
         assert part.wait(timeout=20) == 128 + signal.SIGTERM
     assert not place.exists()
+
+
+class Counting(NodeHere):
+    """A head that has started its daemons and counts in nobody."""
+
+    def __init__(self) -> None:
+        self.machine = machine(0, "10.0.0.1")
+
+    def call(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
+        return {"kept": False, "ports": {"gcs": 20100, "dashboard": 20101}, "start": "s"}
+
+    @contextmanager
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        yield SimpleNamespace(frames=lambda: iter([({"t": "ready", "missing": ["10.0.0.1"]}, b"")]))
+
+
+def test_bring_up_says_where_the_log_of_a_missing_node_is() -> None:
+    with pytest.raises(RayNotReady) as raised:
+        bring_up({"c-0": Counting()}, {"c-0": facts()}, "TOKEN", lambda _name, _text: None)
+    assert str(raised.value) == (
+        "Ray's head on c-0 did not count in c-0 in 90 s. c-0's own log may tell: gpuctl exec --rank c-0 -- "
+        "'tail -n 20 ~/.gpuctl-node/ray/*/daemons-*/logs/ray.log'"
+    )

@@ -292,6 +292,24 @@ def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) 
     ] == [(1.75, 64.0, 2.25)]
 
 
+@pytest.mark.parametrize("reason", ["hung", "stopped", "node_lost", "not_started"])
+def test_rank_record_is_refused_for_a_reason_no_rank_gives(tmp_path: Path, reason: str) -> None:
+    folder, run = folder_of_two(tmp_path)
+    files = RunFiles(folder, run.nodes[1], new_incoming(folder))
+    said = {
+        "rank": 1,
+        "local_rank": 0,
+        "pid": 7,
+        "started_at": 1.5,
+        "exit_code": 127,
+        "ended": {"reason": reason},
+    }
+    with pytest.raises(BadAnswer, match="n-1: a rank's record can't be read: "):
+        files.record("ranks/rank-1.json", json.dumps(said).encode())
+    whole = said | {"ended": {"reason": "not_started", "program": "x", "detail": "no"}}
+    assert files.record("ranks/rank-1.json", json.dumps(whole).encode()).ended is not None
+
+
 def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     incoming = new_incoming(folder)

@@ -29,6 +29,28 @@ def test_record_of_end_keeps_the_nodes_answer() -> None:
 
 
 @pytest.mark.parametrize(
+    "ended",
+    [
+        {"reason": "not_started", "program": "torchrun", "detail": "No such file or directory"},
+        {"reason": "ray_late", "rank": 0, "seconds": 300.0},
+        {"reason": "disk_full", "free_bytes": 0},
+        {"reason": "no_record", "detail": "/r"},
+        {"reason": "ray_ended", "detail": ""},
+        {"reason": "peer_failed"},
+        {"reason": "resized"},
+    ],
+)
+def test_record_of_end_takes_what_nodes_say(ended: dict[str, Any]) -> None:
+    record = record_of_end("gpu-0", "ray", {"running": False, "exit_code": 1, "ended": ended})
+    assert record.reason == ended["reason"]
+
+
+def test_record_of_end_takes_the_sentence_of_an_older_node() -> None:
+    record = record_of_end("gpu-0", "torchrun", {"running": False, "exit_code": 1, "failure": "it broke"})
+    assert record.failure == Ended(reason=Reason.TOLD, detail="it broke")
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"exit_code": "0"},
@@ -43,6 +65,15 @@ def test_record_of_end_keeps_the_nodes_answer() -> None:
         {"ended": "disk full"},
         {"ended": {"reason": "tired"}},
         {"ended": {"reason": "disk_full", "free_bytes": "none"}},
+        {"ended": {"reason": "disk_full"}},
+        {"ended": {"reason": "node_lost"}},
+        {"ended": {"reason": "node_lost", "seconds": 25.0, "detail": "gone"}},
+        {"ended": {"reason": "ray_late", "rank": 3}},
+        {"ended": {"reason": "not_started"}},
+        {"ended": {"reason": "hung"}},
+        {"ended": {"reason": "ended_early"}},
+        {"ended": {"reason": "launcher_ended"}},
+        {"ended": {"reason": "machine_removed"}},
     ],
 )
 def test_record_of_end_refuses_impossible_values(wrong: dict[str, Any]) -> None:
