@@ -66,7 +66,7 @@ def _of_node(ended: Ended) -> str:
         case Reason.REBOOTED:
             return "the machine was rebooted during the run"
         case Reason.RUNNER_KILLED:
-            return "the runner was killed from outside"
+            return "the supervisor of the run was killed from outside"
         case Reason.NO_RECORD:
             return f"the run was never started here, or its folder {ended.detail or 'there'} is gone"
         case Reason.NODE_LOST:

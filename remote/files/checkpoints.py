@@ -13,6 +13,7 @@ from remote.files.sync import sync
 from remote.files.tree import tree_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
+from remote.shared import frames
 from remote.shared.checkpoint_files import describe
 from remote.shared.constants import PLACED_CHECKPOINTS
 
@@ -47,7 +48,7 @@ def place(node: Node, run: Run, target: RunNode) -> None:
         last = None
         for header, _ in talk.frames():
             last = header.get("t")
-    if last != "placed":
+    if last != frames.PLACED:
         raise BadAnswer(f"{node.name}: did not say that it has placed the checkpoints of run {run.run}.")
 
 
@@ -61,7 +62,7 @@ def bring(
 ) -> None:
     """Bring what a node has of `run`, or what is needed to resume from the `newest`. In chunks.
 
-    `window_bytes` as `Node.converse` takes it. Raises NodeFailed where it is not all of it.
+    `window_bytes` as `Node.stream` takes it. Raises NodeFailed where it is not all of it.
     """
     request = {"source": _source(run), "newest": newest}
     refused = take_in(node, "send_checkpoints", request, intake, window_bytes=window_bytes)

@@ -124,7 +124,7 @@ def launch(
     wished: Mapping[str, str],
     head: Head,
 ) -> dict[str, Any]:
-    """What the node's runner is given.
+    """What the node's supervisor is given.
 
     A script is a driver, on the first node alone: what runs on the others is its own affair. The built-in job's
     driver is ours, and every node watches over its ranks.

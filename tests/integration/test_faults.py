@@ -320,7 +320,7 @@ def test_killed_runner_is_reported_and_leaves_no_process(two_hosts: Gpuctl) -> N
     assert process.returncode == 1, err
     error = json.loads(out)["first_error"]
     assert error["node"] == "default-1"
-    assert "runner was killed" in error["message"]
+    assert "supervisor of the run was killed" in error["message"]
     assert error["reason"] == "runner_killed"
     assert not processes_with("steps.py", str(two_hosts.home))
 

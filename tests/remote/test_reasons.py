@@ -73,7 +73,7 @@ SENTENCES: list[tuple[Ended, str]] = [
         "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run",
     ),
     (Ended(reason=R.REBOOTED), "the machine was rebooted during the run"),
-    (Ended(reason=R.RUNNER_KILLED), "the runner was killed from outside"),
+    (Ended(reason=R.RUNNER_KILLED), "the supervisor of the run was killed from outside"),
     (Ended(reason=R.NO_RECORD, detail="/r"), "the run was never started here, or its folder /r is gone"),
     (Ended(reason=R.NODE_FAILED, detail="gpu-0: no."), "gpu-0: no."),
     (

@@ -1,6 +1,6 @@
-"""Ray's daemons on a node: under a runner of their own, kept between runs, ended without a trace.
+"""Ray's daemons on a node: under a supervisor of their own, kept between runs, ended without a trace.
 
-~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the runner's folder)
+~/.gpuctl-node/ray/   node.json  token  lock  daemons-XXXX/ (the supervisor's folder)
 $TMPDIR/gpuctl-ray-XXXX  r/ (its own folder) and what its processes keep for a while; in /tmp where that is too long
 """
 
@@ -277,7 +277,7 @@ def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _end(folder: Path, known: Dict[str, Any]) -> None:
-    """End the daemons, also where their runner was killed, and remove their folders. Raises OSError if some stay."""
+    """End the daemons, also where their supervisor was killed; remove their folders. Raises OSError if any stay."""
     if not known:
         return
     run_dir = Path(known["run_dir"])

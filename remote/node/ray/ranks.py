@@ -8,7 +8,6 @@ is the driver, run in CWD, which has them started; its end is this process's. NA
 given, separated by commas.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -228,7 +227,17 @@ def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
     return True
 
 
+def in_words(ended: Dict[str, Any]) -> str:
+    """What ended it, for who reads the launcher's log; `reason.json` has it for gpuctl."""
+    detail = ": {}".format(ended["detail"]) if ended.get("detail") else ""
+    if ended["reason"] == end_reasons.NOT_STARTED:
+        return "{} could not be started{}".format(ended["program"], detail)
+    if ended["reason"] == end_reasons.RAY_LATE:
+        return "Ray did not start rank {} within {:.0f} s".format(ended["rank"], ended["seconds"])
+    return "Ray ended during the run{}".format(detail)
+
+
 def _fail(run_dir: Path, ended: Dict[str, Any], status: int = 1) -> int:
-    sys.stderr.write("gpuctl: this node's part ended: {}\n".format(json.dumps(ended, sort_keys=True)))
+    sys.stderr.write("gpuctl: this node's part ended: {}\n".format(in_words(ended)))
     supervisor.explain(run_dir, ended)
     return status

@@ -1,6 +1,6 @@
 """A run on a node: started so that it outlives the connection, and ended without a trace.
 
-The runner is the parent of the launcher (torchrun, …). It lives in a session of its own, writes
+The supervisor is the parent of the launcher (torchrun, …). It lives in a session of its own, writes
 `runner.json` (its pid and birth) when it starts and `exit.json` when the launcher has ended and nothing
 that descends from it is left.
 """
@@ -39,7 +39,7 @@ REASON = "reason.json"
 
 
 class Stopped(Exception):
-    """The runner was told to stop."""
+    """The supervisor was told to stop."""
 
 
 def placed_for(run_dir: Path) -> Path:
@@ -81,7 +81,7 @@ def launch(spec: Dict[str, Any]) -> None:
 
 
 def start(spec: Dict[str, Any], run_dir: Path) -> None:
-    """Fork the runner and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
+    """Fork the supervisor and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
     (run_dir / LOGS).mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
     reader, writer = os.pipe()
@@ -103,11 +103,11 @@ def start(spec: Dict[str, Any], run_dir: Path) -> None:
     with os.fdopen(reader, "rb") as answers:
         answer = answers.read().decode()
     if answer != "ok":
-        raise OSError(answer or "the runner died before it could start {}".format(spec["argv"][0]))
+        raise OSError(answer or "the supervisor died before it could start {}".format(spec["argv"][0]))
 
 
 def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
-    """The runner itself: start the launcher, wait, clean up, write the exit status."""
+    """The supervisor itself: start the launcher, wait, clean up, write the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Kept in mind until it is said that the run is under way: who stops it sooner has not made its start fail.
@@ -240,19 +240,19 @@ def _write_exit(
 
 
 def state(run_dir: Path) -> Dict[str, Any]:
-    """`running` with the runner's `pid`; else what `exit.json` says, or why there is none."""
-    runner = read_json(run_dir / "runner.json")
+    """`running` with the supervisor's `pid`; else what `exit.json` says, or why there is none."""
+    supervisor = read_json(run_dir / "runner.json")
     ended = read_json(run_dir / "exit.json")
     if ended:
         return dict(ended, running=False)
-    if not runner and (run_dir / "stop").exists():
+    if not supervisor and (run_dir / "stop").exists():
         return {"running": False, "exit_code": None, "stopped": True, "ended": _why_stopped(run_dir)}
-    if not runner:
+    if not supervisor:
         return _gone(end_reasons.ended(end_reasons.NO_RECORD, detail=str(run_dir)))
-    if runner["boot_id"] != process.boot_id():
+    if supervisor["boot_id"] != process.boot_id():
         return _gone(end_reasons.ended(end_reasons.REBOOTED))
-    if process.alive(runner["pid"], runner["birth"]):
-        return {"running": True, "pid": runner["pid"]}
+    if process.alive(supervisor["pid"], supervisor["birth"]):
+        return {"running": True, "pid": supervisor["pid"]}
     # It may have ended between the two looks.
     ended = read_json(run_dir / "exit.json")
     if ended:
@@ -284,7 +284,7 @@ def tell_to_stop(run_dir: Path, reason: str = end_reasons.STOPPED) -> None:
 
 
 def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
-    """Wait until the run has ended, and end what a killed runner left. Returns the final state."""
+    """Wait until the run has ended, and end what a killed supervisor left. Returns the final state."""
     now = state(run_dir)
     limit = time.monotonic() + deadline_s
     while now["running"] and time.monotonic() < limit:
@@ -296,14 +296,14 @@ def wait_for_end(run_dir: Path, deadline_s: float) -> Dict[str, Any]:
 
 
 def clean_up(run_dir: Path) -> None:
-    """Do what a killed runner could not: end what is left of its run. Nothing where the runner ended by itself."""
-    runner = read_json(run_dir / "runner.json")
-    if not runner or (run_dir / "exit.json").exists() or runner["boot_id"] != process.boot_id():
+    """Do what a killed supervisor could not: end what is left of its run. Nothing where it ended by itself."""
+    supervisor = read_json(run_dir / "runner.json")
+    if not supervisor or (run_dir / "exit.json").exists() or supervisor["boot_id"] != process.boot_id():
         return
     _end_ranks(run_dir, signal.SIGKILL)
     forget_place(run_dir)
-    if process.birth(runner["launcher"]) in (None, runner["launcher_birth"]):
-        process.signal_group(runner["launcher"], signal.SIGKILL)
+    if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
+        process.signal_group(supervisor["launcher"], signal.SIGKILL)
 
 
 def active_runs() -> List[str]:

@@ -68,17 +68,17 @@ def mean(values: Sequence[Tuple[Optional[float], float]]) -> Optional[float]:
 
 
 def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
-    """Keep the log from a process of its own until the run's runner has ended. Returns at once.
+    """Keep the log from a process of its own until the run's supervisor has ended. Returns at once.
 
     A second call for the same run does nothing. A run is worth more than its log: where that can't be kept (no
     space, no process) there is none, and nothing else happens.
     """
-    runner = read_json(run_dir / "runner.json")
-    if not runner:
+    supervisor = read_json(run_dir / "runner.json")
+    if not supervisor:
         return
     try:
         (run_dir / USAGE).mkdir(mode=0o700)
-        _detach(lambda: _keep(runner, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
+        _detach(lambda: _keep(supervisor, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
     except OSError:
         return
 
@@ -101,15 +101,15 @@ def _detach(work: Callable[[], None]) -> None:
         os._exit(0)
 
 
-def _keep(runner: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
-    """Write the log until the runner has ended, or there is no space for it."""
+def _keep(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
+    """Write the log until the supervisor has ended, or there is no space for it."""
     os.nice(NICENESS)
     samples: List[Dict[str, Any]] = []
     written, running = 0, True
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     with closing(Sampler(GPU_TICK_S, interfaces)) as sampler:
         while running:
-            running = _lives_on(runner, min(line_s(written), TICK_S))
+            running = _lives_on(supervisor, min(line_s(written), TICK_S))
             samples.append(sampler.sample())
             if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
                 os.write(handle, json.dumps(merge(samples)).encode() + b"\n")
@@ -117,9 +117,9 @@ def _keep(runner: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> N
                 samples.clear()
 
 
-def _lives_on(runner: Mapping[str, Any], seconds: float) -> bool:
-    """Wait that long; False, and at once, where the runner ends before."""
-    pid, born = runner["pid"], runner["birth"]
+def _lives_on(supervisor: Mapping[str, Any], seconds: float) -> bool:
+    """Wait that long; False, and at once, where the supervisor ends before."""
+    pid, born = supervisor["pid"], supervisor["birth"]
     limit = time.monotonic() + seconds
     while process.alive(pid, born):
         left_s = limit - time.monotonic()

@@ -86,7 +86,8 @@ def _set_aside(kind: str, name: str) -> Path:
     if kind == "environment" and leftovers.is_being_built(path):
         raise Kept("it is being built")
     if kind == "wheels" and any(
-        leftovers.is_being_built(NODE_HOME / "envs" / one) for one in leftovers.folders_in(NODE_HOME / "envs")
+        leftovers.is_being_built(NODE_HOME / constants.ENVIRONMENTS / one)
+        for one in leftovers.folders_in(NODE_HOME / constants.ENVIRONMENTS)
     ):
         raise Kept("an environment is being built from them")
     if kind == "run" and not all(leftovers.is_over(part) for part in leftovers.parts_of(path)):

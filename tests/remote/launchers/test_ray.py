@@ -257,7 +257,7 @@ def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path)
     known = json.loads((tmp_path / ".gpuctl-node/ray/c-0/node.json").read_text())
     keeper = json.loads((Path(known["run_dir"]) / "runner.json").read_text())["pid"]
     os.kill(keeper, signal.SIGKILL)
-    wait_for(lambda: not node.call("ray_state", {"node": "c-0"})["running"], what="the runner's end")
+    wait_for(lambda: not node.call("ray_state", {"node": "c-0"})["running"], what="the supervisor's end")
     assert marked(known["run_dir"]), "they outlive their runner"
     assert node.call("ray_stop", {"node": "c-0"})["was_there"]
     assert not marked(known["run_dir"])

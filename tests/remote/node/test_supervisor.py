@@ -26,7 +26,7 @@ def shut_down(event, arguments):
 
 def stop(event, arguments):
     if event == "open" and arguments[0] == str(run_dir) and not (run_dir / "stop").exists():
-        supervisor.tell_to_stop(run_dir, "resized")  # the runner can be found from here on
+        supervisor.tell_to_stop(run_dir, "resized")  # the supervisor can be found from here on
 
 sys.addaudithook({hook})
 supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv={argv!r}, env=dict()))

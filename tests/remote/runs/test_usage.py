@@ -270,7 +270,7 @@ def test_usage_log_ends_with_the_runner(smi: Path, tmp_path: Path, number: int) 
         sampled = ours.parse(line)
         assert sampled.gpus is not None
         assert [gpu.utilization for gpu in sampled.gpus] == [0.87, None]
-        # The kernel counts in ticks of 10 ms; the line of the runner's end may be shorter, and then knows of none.
+        # The kernel counts in ticks of 10 ms; the line of its end may be shorter, and then knows of none.
         if sys.platform == "linux" and line["seconds"] > 0.05:
             assert sampled.cpu_utilization is not None
             assert sampled.received_bytes_per_s is not None
