@@ -73,7 +73,7 @@ def test_clean_frees_disks_and_refuses_during_a_run(two_hosts: Gpuctl) -> None:
     ):
         busy = gpuctl(*words)
         assert busy.status == 2, busy.err
-        assert f"The run {run} is going on on the cluster default" in busy.err
+        assert f"The run {run} is active on the cluster default" in busy.err
     assert run in gpuctl.ok("clusters").out
     assert gpuctl.ok("clean", "--here", "--dry-run", "--json").json["not_asked"] == []
     gpuctl.ok("stop", run)
