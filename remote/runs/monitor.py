@@ -48,7 +48,7 @@ OWN_END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "give way"]
+    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "resize"]
     """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
@@ -190,7 +190,7 @@ class RunMonitor:
 
     def stop_for_resize(self) -> None:
         """Stop the run on every node, unless it is about to end already. From any thread."""
-        self._events.put(_Event(kind="give way"))
+        self._events.put(_Event(kind="resize"))
 
     def _handle(self, event: _Event) -> None:
         match event.kind:
@@ -199,7 +199,7 @@ class RunMonitor:
                 raise event.error
             case "interrupted":
                 self._interrupted()
-            case "give way" if not (self.records or self._stopping.reasons):
+            case "resize" if not (self.records or self._stopping.reasons):
                 self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
             case "started":

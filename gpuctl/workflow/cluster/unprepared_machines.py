@@ -56,6 +56,12 @@ def _lacking(
     return [machine for machine in machines if identity(machine) not in done]
 
 
+def without_setup(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Machine]:
+    """The machines that have not run their cluster's setup; none where it has none."""
+    entries = folder.journal.read()
+    return _lacking(entries, machines, _steps_in(entries))
+
+
 def identity(machine: Machine) -> str:
     """What tells a machine from one that takes its place: its id; of one whose owner named it, its address."""
     return machine.id if machine.id != machine.name else f"{machine.name} {machine.host}:{machine.port}"
@@ -63,7 +69,7 @@ def identity(machine: Machine) -> str:
 
 def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Raise Failed where a machine has not run the setup of its cluster."""
-    if lacking := not_set_up(folder, machines, setup_steps(folder)):
+    if lacking := without_setup(folder, machines):
         names = _some([machine.name for machine in lacking])
         raise Failed(
             f"The setup of the cluster has not ended well on {names}, and a run may need it. `gpuctl up` runs it."

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.view import View
-from gpuctl.workflow.cluster.unprepared_machines import not_set_up, setup_steps
+from gpuctl.workflow.cluster.unprepared_machines import without_setup
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
@@ -215,7 +215,7 @@ class ElasticScaler:
         setup, request, master = active.setup, self._request, active.machines[0]
         if master.name not in nodes:
             raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
-        if not_set_up(self._folder, [machine], setup_steps(self._folder)):
+        if without_setup(self._folder, [machine]):
             raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
         others = {name: node for name, node in nodes.items() if name != machine.name}
         ready = prepare(

@@ -15,7 +15,7 @@ from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
-from gpuctl.workflow.cluster.unprepared_machines import check_set_up, not_set_up, setup_steps
+from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, PreparedNodes
@@ -184,7 +184,7 @@ class _Runs:
         """Names of the machines that can take part in a run that follows another. None: in the first all must."""
         if step is None:
             return None
-        lacking = not_set_up(self._folder, inventory.machines, setup_steps(self._folder))
+        lacking = without_setup(self._folder, inventory.machines)
         return step.machines.difference(machine.name for machine in lacking)
 
     def _prepare(

@@ -102,24 +102,9 @@ def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
 
 def _begin(request: Dict[str, Any]) -> None:
     """Fork the process that installs; returns when its status is there. Raises OSError where it could not start."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        # Above all the lock, which a copy would hold for as long as the installation goes on.
-        os.closerange(3, writer)
-        os.closerange(writer + 1, 256)
-        os.setsid()
-        if os.fork() == 0:
-            try:
-                _work(request, writer)
-            finally:
-                os._exit(0)
-        os._exit(0)
-    os.close(writer)
-    os.wait()
-    with os.fdopen(reader, "rb") as answers:
-        answer = answers.read().decode()
-    if answer != "ok":
-        raise OSError(answer or "the installation of the driver died before it began")
+    process.start_detached(
+        lambda answers: _work(request, answers), "the installation of the driver died before it began"
+    )
 
 
 def _work(request: Dict[str, Any], answers: int) -> None:

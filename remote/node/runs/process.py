@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 
 def boot_id() -> str:
@@ -93,6 +93,34 @@ def name(pid: int) -> Optional[str]:
         return Path("/proc/{}/comm".format(pid)).read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def start_detached(work: Callable[[int], None], died: str) -> None:
+    """Run `work` in a process of its own session, which outlives this one; return once it says it has begun.
+
+    It gets a descriptor: `ok` there is that word, anything else is why it could not begin, raised as OSError;
+    `died` where it ended without a word.
+    """
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        # Above all a lock, which a copy would hold for as long as the work goes on.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, 256)
+        os.setsid()
+        if os.fork() == 0:
+            status = 1
+            try:
+                work(writer)
+                status = 0
+            finally:
+                os._exit(status)
+        os._exit(0)
+    os.close(writer)
+    os.wait()
+    with os.fdopen(reader, "rb") as answers:
+        answer = answers.read().decode()
+    if answer != "ok":
+        raise OSError(answer or died)
 
 
 def adopt_orphans() -> None:

@@ -84,26 +84,8 @@ def start(spec: Dict[str, Any], run_dir: Path) -> None:
     """Fork the supervisor and wait until its launcher runs; `run_dir` is there. Raises OSError with a sentence."""
     (run_dir / LOGS).mkdir(mode=0o700)
     (run_dir / ".reserve").write_bytes(b"\0" * RESERVE_BYTES)
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        # Above all the lock: a copy of it would be held for as long as the run goes on.
-        os.closerange(3, writer)
-        os.closerange(writer + 1, 256)
-        os.setsid()
-        if os.fork() == 0:
-            status = 1
-            try:
-                _supervise(spec, run_dir, writer)
-                status = 0
-            finally:
-                os._exit(status)
-        os._exit(0)
-    os.close(writer)
-    os.wait()
-    with os.fdopen(reader, "rb") as answers:
-        answer = answers.read().decode()
-    if answer != "ok":
-        raise OSError(answer or "the supervisor died before it could start {}".format(spec["argv"][0]))
+    died = "the supervisor died before it could start {}".format(spec["argv"][0])
+    process.start_detached(lambda answers: _supervise(spec, run_dir, answers), died)
 
 
 def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
