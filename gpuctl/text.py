@@ -1,6 +1,7 @@
 """Small texts: numbers as people write them, and lines from elsewhere made safe to print."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -57,6 +58,12 @@ def shorten(line: str, limit: int) -> str:
         return line
     head = limit // 2
     return f"{line[:head]}…{line[len(line) - (limit - head - 1) :]}"
+
+
+def with_tilde(path: str) -> str:
+    """A path as people write it: `~` in place of this user's home folder."""
+    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+    return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
 
 
 def command(script: str, args: Sequence[str]) -> str:

@@ -318,7 +318,7 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     if result.resumed_from:
         grid.add_row("resumed", f"from run {result.resumed_from}")
     grid.add_row("cost", text.dollars(result.cost_usd))
-    grid.add_row("files", result.dir)
+    grid.add_row("files", text.with_tilde(result.dir))
     if artifacts:
         names = [text.clean(name, 60) for name in artifacts[:5]]
         more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from gpuctl.errors import Failed, Usage
 from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.options import App
-from gpuctl.text import clean, plural
+from gpuctl.text import clean, plural, with_tilde
 from gpuctl.workflow.connect import connected, load_inventory
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
@@ -57,12 +57,6 @@ def with_ssh(machines: Sequence[Machine]) -> Sequence[Machine]:
                 f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: use `gpuctl exec`."
             )
     return machines
-
-
-def path_there(path: str) -> str:
-    """A path as it is meant on a node: the shell here turns an unquoted `~/x` into one in the home folder here."""
-    home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
-    return "~" + path[len(home) :] if home and (path + "/").startswith(home + "/") else path
 
 
 def execute(
@@ -155,7 +149,7 @@ def push(
     if source.is_dir():
         entries = {f"{source.name}/{name}": entry for name, entry in tree.entries.items()}
         tree = replace(tree, root=source.parent, entries=entries)
-    destination = path_there(destination)
+    destination = with_tilde(destination)  # the shell here replaced an unquoted ~
     folder = app.store.cluster(app.options.cluster)
     with connected(folder, chosen(app, rank)) as nodes:
 
@@ -203,7 +197,7 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pul
     }
 
     def one(node: "Node") -> tuple[FileReceiver, list[str]]:
-        return intakes[node.name], receive(node, path_there(source), intakes[node.name])
+        return intakes[node.name], receive(node, with_tilde(source), intakes[node.name])
 
     with connected(folder, machines) as nodes:
         try:
