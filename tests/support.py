@@ -49,8 +49,14 @@ class Gpuctl:
 
     def start(self, *words: str, cwd: Path | None = None, **options: Any) -> "subprocess.Popen[str]":
         """Start a command in a session of its own; the caller ends it."""
+        return self.start_program(BIN / "gpuctl", *words, cwd=cwd, **options)
+
+    def start_program(
+        self, *words: str | Path, cwd: Path | None = None, **options: Any
+    ) -> "subprocess.Popen[str]":
+        """Start any program as `start` does a command."""
         process = subprocess.Popen(
-            [str(BIN / "gpuctl"), *words],
+            words,
             cwd=cwd or self.cwd,
             env={**self.env, **options.pop("env", {})},
             stdin=subprocess.DEVNULL,
@@ -128,6 +134,15 @@ def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60)
             return found
         time.sleep(0.05)
     raise AssertionError(f"{what} did not happen within {deadline_s} s")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie has ended."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def processes_with(*markers: str) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clouds import KINDS, Clouds
-from support import STARTED, Gpuctl, interrupt
+from support import Gpuctl, interrupt
 
 pytestmark = pytest.mark.slow
 
@@ -25,18 +25,9 @@ def program(gpuctl: Gpuctl, text: str) -> "subprocess.Popen[str]":
     """Start a program of a person's in the project's folder; warnings of the interpreter are errors."""
     for name, script in (("my.py", MY), ("endless.py", ENDLESS)):
         gpuctl.script(name, script)
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error::ResourceWarning", gpuctl.script("program.py", text)],
-        cwd=gpuctl.cwd,
-        env=gpuctl.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    return gpuctl.start_program(
+        sys.executable, "-W", "error::ResourceWarning", gpuctl.script("program.py", text)
     )
-    STARTED.append(process)
-    return process
 
 
 def test_every_line_of_the_page_runs(clouds: Clouds, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import shutil
 import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from support import alive, wait_for
 
 from inventories.disk.store import Store
 from inventories.errors import CorruptFile, InvalidInput
@@ -30,22 +30,9 @@ def cluster(make_cluster, tmp_path):
     return make_cluster(tmp_path / "home")
 
 
-def until(condition, what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not alive(pid), "SIGKILL did not end it")
+    wait_for(lambda: not alive(pid), what="the end by SIGKILL")
 
 
 def spec(count: int | None = None, **more) -> Spec:
@@ -197,7 +184,7 @@ class TestDown:
         nameless = started_on(ssh, f"env -i setsid sleep 300 {quiet}")
         stubborn = started_on(ssh, f"trap '' TERM; setsid sleep 300 {quiet}")
         with subprocess.Popen(ssh.command("sleep 300"), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            until(lambda: len(cluster.processes()) >= 6, "the command did not start")
+            wait_for(lambda: len(cluster.processes()) >= 6, what="the start of the command")
             assert cluster.provider.destroy() == ()
         for pid in (detached, nameless, stubborn):
             assert not alive(pid)
@@ -446,7 +433,7 @@ provider.create(provider.plan(Spec(count=3), None), folder.journal)
             before = cluster.processes()
             with subprocess.Popen(program) as creator:
                 try:
-                    until(lambda: listening(cluster) == 2, "the servers did not start")
+                    wait_for(lambda: listening(cluster) == 2, what="the start of the servers")
                     assert creator.poll() is None
                 finally:
                     creator.kill()
@@ -556,7 +543,7 @@ except KeyboardInterrupt:
     sys.exit(130)
 """)
         with subprocess.Popen(program) as creator:
-            until(lambda: listening(cluster) == 1, "the server did not start")
+            wait_for(lambda: listening(cluster) == 1, what="the start of the server")
             creator.send_signal(signal.SIGINT)
             assert creator.wait(LIMIT_S) == 130
         self.assert_nothing_left(cluster)

@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncssh
 import psutil
 import pytest
+from support import alive, wait_for
 
 from inventories.machine import Machine
 from provision.ssh_keys import make_key
@@ -42,7 +42,7 @@ def cluster(make_cluster, tmp_path_factory):
     files = server.num_fds()
     yield made
     # After all that the tests did to it: no traceback, no file left open, no child left over.
-    until(lambda: server.num_fds() == files, "the server leaks files")
+    wait_for(lambda: server.num_fds() == files, what="the server's close of its files")
     assert (made.folder.path / "local" / machine.name / "server.log").read_text() == ""
     assert [child.name() for child in server.children() if child.status() == psutil.STATUS_ZOMBIE] == []
 
@@ -73,17 +73,8 @@ async def connect(ssh, **options) -> AsyncIterator[asyncssh.SSHClientConnection]
             yield connection
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+def ended(pid: int) -> None:
+    wait_for(lambda: not alive(pid), what="the end of the command")
 
 
 def test_commands_take_signals_that_were_ignored_where_the_host_was_made(make_cluster, ssh_to, tmp_path):
@@ -227,12 +218,12 @@ class TestSignals:
                 if how == "the channel":
                     process.close()
                     await process.wait_closed()
-                    await asyncio.to_thread(until, lambda: not alive(attached), "the command was not hung up")
+                    await asyncio.to_thread(ended, attached)
                 return detached, attached
 
         detached, attached = asyncio.run(main())
         try:
-            until(lambda: not alive(attached), "the command was not hung up")
+            ended(attached)
             assert alive(detached)
         finally:
             os.kill(detached, 9)
@@ -284,7 +275,7 @@ class TestTerminal:
                 return pid
 
         pid = asyncio.run(main())
-        until(lambda: not alive(pid), "the command outlived its terminal")
+        wait_for(lambda: not alive(pid), what="the command's end with its terminal")
 
 
 class TestFiles:

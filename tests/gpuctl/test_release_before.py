@@ -1,4 +1,4 @@
-"""Runs as the release before recorded them, with sentences in place of reasons: read, shown and concluded."""
+"""Runs that the release before recorded, real ones in `release_before/`: shown, concluded, resumed and removed."""
 
 import io
 import json
@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gpuctl import cli
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.training.collect import attach
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
+from inventories.machine import Inventory
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Observer
 from remote.runs.run_files import read_node_records
 
-RUNS = Path(__file__).parent / "older_runs"
+RUNS = Path(__file__).parent / "release_before"
+RESUMED_RUNS, FAILED_RUNS = RUNS / "resumed", RUNS / "failed"
+FIRST, SECOND, THIRD, BUILT_IN = sorted(path.name for path in RESUMED_RUNS.iterdir())
+"""An elastic job of a script: two runs that failed, one that resumed them; and a run of the built-in job."""
 FAILED, HUNG = "20261123-051414-51f4", "20261123-051649-9cf0"
 KILLED, SHUT_DOWN = "20261123-051916-3286", "20261123-051929-7082"
 """A rank failed, a rank was stopped in the middle, a runner was killed, a runner got SIGTERM."""
@@ -28,8 +33,20 @@ OF_SIGTERM = "the run was ended by SIGTERM: the machine was shut down, or somebo
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    shutil.copytree(RUNS, tmp_path / "runs")
+    shutil.copytree(FAILED_RUNS, tmp_path / "runs")
     return Store(tmp_path)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A home with an elastic job, whose machines are gone."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    shutil.copytree(RESUMED_RUNS, tmp_path / "runs")
+    store = Store(tmp_path)
+    store.cluster("default").save(
+        Inventory(cluster="default", provider="hosts", created_at="2026-11-23T05:00:00+00:00", machines=())
+    )
+    return store
 
 
 class Nobody(Observer):
@@ -94,3 +111,42 @@ def test_word_of_an_older_runner_is_understood(store: Store, run: str) -> None:
     if run == KILLED:
         failure = Ended(reason=Reason.TOLD, detail="the runner was killed from outside")
         assert records["default-1"].failure == failure
+
+
+def test_runs_of_older_release_are_listed_and_shown(home: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runs", "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["run"], run["status"]) for run in runs] == [
+        (FIRST, "failed"),
+        (SECOND, "failed"),
+        (THIRD, "succeeded"),
+        (BUILT_IN, "succeeded"),
+    ]
+    assert cli.main(["results", THIRD, "--json"]) == 0
+    [shown] = json.loads(capsys.readouterr().out)["runs"]
+    stored = json.loads((RESUMED_RUNS / THIRD / "result.json").read_text())
+    assert {key: shown[key] for key in stored if key != "format"} == {
+        key: value for key, value in stored.items() if key != "format"
+    }
+    assert shown["checkpoints"] == {}
+    assert cli.main(["results", THIRD]) == 0
+    assert f"from run {SECOND}" in capsys.readouterr().out
+
+
+def test_run_of_older_release_is_resumed_with_its_options(
+    home: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = home.run(FIRST).checkpoints_path
+    checkpoints.mkdir()
+    (checkpoints / "a.pt").write_text("x")
+    assert cli.main(["train", "--resume-from", FIRST, "--dry-run"]) == 2
+    assert f"Run {FIRST} was given --env TOKEN, and values are not kept" in capsys.readouterr().err
+    assert cli.main(["train", "--resume-from", FIRST, "--env", "TOKEN=1", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert f"note: --nnodes 1:2, as run {FIRST} was started" in said
+    assert "--nnodes 1:2 is not possible: the cluster default has 0 nodes" in said
+
+
+def test_runs_of_older_release_are_removed_by_clean(home: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["clean", "--here", "--keep-runs", "1", "--yes", "--json"]) == 0
+    assert [folder.id for folder in home.runs()] == [BUILT_IN]
