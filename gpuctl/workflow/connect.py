@@ -42,6 +42,7 @@ def connected(
     outcomes = fan_out(
         lambda machine: connect(machine, folder),
         {machine.name: machine for machine in machines},
+        discard=lambda node: node.close(),
     )
     try:
         there = [outcome for outcome in outcomes if outcome.error is None]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Semaphore, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Generic, TypeVar
 
 from remote.errors import RemoteError, SomeNodesFailed
@@ -23,32 +23,54 @@ class Outcome(Generic[Value]):
 
 
 def fan_out(
-    work: Callable[[Item], Value], items: Mapping[str, Item], *, at_once: int = MAX_AT_ONCE
+    work: Callable[[Item], Value],
+    items: Mapping[str, Item],
+    *,
+    at_once: int = MAX_AT_ONCE,
+    discard: Callable[[Value], object] = lambda _: None,
 ) -> list[Outcome[Value]]:
     """`work` on every item in threads; outcomes in the items' order. Errors outside RemoteError are raised.
 
-    The threads are daemons: an interrupt ends the command without waiting for hosts that do not answer.
+    The threads are daemons: an interrupt does not wait for hosts that do not answer. What has not begun then never
+    begins; `discard` gets each value that nobody will have, also those that come later.
     """
     outcomes: dict[str, Outcome[Value]] = {}
     unexpected: list[Exception] = []
-    places = Semaphore(at_once)
+    places, lock, given_up = Semaphore(at_once), Lock(), False
 
     def one(name: str) -> None:
         try:
             with places:
-                outcomes[name] = Outcome(node=name, value=work(items[name]))
+                if given_up:
+                    return
+                outcome = Outcome(node=name, value=work(items[name]))
         except RemoteError as error:
-            outcomes[name] = Outcome(node=name, error=error)
+            outcome = Outcome(node=name, error=error)
         except Exception as error:  # noqa: BLE001 - raised again below, in the caller's thread
             unexpected.append(error)
+            return
+        with lock:
+            outcomes[name] = outcome
+            late = given_up
+        if late and outcome.value is not None:
+            discard(outcome.value)
 
     threads = [Thread(target=one, args=(name,), daemon=True, name=f"fan out to {name}") for name in items]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if unexpected:
-        raise unexpected[0]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if unexpected:
+            raise unexpected[0]
+    except BaseException:
+        with lock:
+            given_up = True
+            there = list(outcomes.values())
+        for outcome in there:
+            if outcome.value is not None:
+                discard(outcome.value)
+        raise
     return [outcomes[name] for name in items]
 
 

@@ -79,6 +79,7 @@ def _connect(
     outcomes = fan_out(
         lambda machine: connect(machine, folder),
         {machine.name: machine for machine in machines},
+        discard=lambda node: node.close(),
     )
     nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     for node in nodes.values():

@@ -1,0 +1,55 @@
+"""Work on all nodes at once: what comes of it where somebody interrupts it, or where it fails."""
+
+import os
+import signal
+from threading import Event
+
+import pytest
+from support import wait_for
+
+from remote.errors import Unreachable
+from remote.sessions.fanout import fan_out, values
+
+
+def test_outcomes_keep_the_order_and_every_error() -> None:
+    def work(item: int) -> int:
+        if item == 2:
+            raise Unreachable("node 2: no answer")
+        return item * 10
+
+    outcomes = fan_out(work, {"c": 3, "b": 2, "a": 1}, at_once=1)
+    assert [(o.node, o.value, str(o.error or "")) for o in outcomes] == [
+        ("c", 30, ""),
+        ("b", None, "node 2: no answer"),
+        ("a", 10, ""),
+    ]
+    with pytest.raises(Unreachable):
+        values(outcomes)
+
+
+def test_interrupt_discards_what_came_and_what_comes_later_and_begins_nothing_more() -> None:
+    early, interrupted, begun, discarded = Event(), Event(), [], set()
+
+    def work(item: str) -> str:
+        begun.append(item)
+        if item == "early":
+            early.set()
+        elif item == "late":
+            assert early.wait(30)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted.wait(30)
+        return item
+
+    with pytest.raises(KeyboardInterrupt):
+        fan_out(work, {item: item for item in ("early", "late", "never")}, at_once=1, discard=discarded.add)
+    assert discarded == {"early"}
+    interrupted.set()
+    wait_for(lambda: discarded == {"early", "late"}, what="the late value")
+    assert begun == ["early", "late"]
+
+
+def test_unexpected_error_discards_the_values_of_the_others() -> None:
+    discarded = []
+    with pytest.raises(ZeroDivisionError):
+        fan_out(lambda item: 1 // item, {"a": 1, "b": 0}, discard=discarded.append)
+    assert discarded == [1]
