@@ -70,7 +70,7 @@ def reach(
     SomeNodesFailed; of rented machines with the ends of their consoles.
     """
     from remote.gpu_driver.decision import Limits
-    from remote.sessions.fanout import fan_out, values
+    from remote.sessions.fanout import MAX_AT_ONCE, fan_out, values
 
     app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
     work = _Work(app, folder, tuple(m.private_ip for m in machines), driver, limits or Limits())
@@ -79,7 +79,7 @@ def reach(
         work.up if boot is None else partial(work.booted, boot=boot),
         by_name,
         # Those that are slow to boot must not keep the others waiting.
-        **({} if boot is None and driver.source == "none" else {"at_once": max(1, len(by_name))}),
+        at_once=MAX_AT_ONCE if boot is None and driver.source == "none" else max(1, len(by_name)),
     )
     failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
     seen = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
