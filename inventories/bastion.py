@@ -1,4 +1,4 @@
-"""A jump host as it is written: `user@host`, `user@host:port`, `user@[IPv6]:port`.
+"""A bastion as it is written: `user@host`, `user@host:port`, `user@[IPv6]:port`.
 
 The host may also be an alias of the user's own SSH configuration, and the user be left to that.
 """
@@ -17,7 +17,7 @@ _FORM = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jump:
+class Bastion:
     """A host over which others are reached. None: as the user's own SSH configuration says."""
 
     host: str
@@ -30,8 +30,8 @@ class Jump:
         return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
 
 
-def read_jump(text: object) -> Jump:
-    """The jump host that a text names. Raises InvalidInput.
+def read_bastion(text: object) -> Bastion:
+    """The bastion that a text names. Raises InvalidInput.
 
     What is accepted needs no quoting in a shell or an SSH configuration.
     """
@@ -39,9 +39,9 @@ def read_jump(text: object) -> Jump:
     if found is not None:
         port = None if found["port"] is None else int(found["port"])
         if (port is None or 1 <= port <= 65535) and _is_address(found["address"]):
-            return Jump(host=found["address"] or found["host"], user=found["user"], port=port)
+            return Bastion(host=found["address"] or found["host"], user=found["user"], port=port)
     raise InvalidInput(
-        f"Jump host {shown(text)} can't be used: it is written as in ubuntu@203.0.113.7, ubuntu@bastion.example:2222 "
+        f"Bastion {shown(text)} can't be used: it is written as in ubuntu@203.0.113.7, ubuntu@bastion.example:2222 "
         "or ubuntu@[2001:db8::7]:22."
     )
 

@@ -22,7 +22,7 @@ class Machine:
     user: str
     transport: str = "ssh"
     """How this computer gets there, by a name of `remote.transport.TRANSPORTS`."""
-    jump: str | None = None
+    bastion: str | None = None
     """Host over which this computer gets there, as `inventories.bastion` reads it. None: directly."""
     private_ip: str
     """Address that the machine's peers connect to."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inventories.bastion import read_jump
+from inventories.bastion import read_bastion
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import check_driver
@@ -112,8 +112,8 @@ def check_port(port: object) -> int:
 
 
 def check_bastion(text: object) -> str:
-    """A jump host, in the form in which `inventories.bastion` writes it."""
-    return str(read_jump(text.strip() if isinstance(text, str) else text))
+    """A bastion, in the form in which `inventories.bastion` writes it."""
+    return str(read_bastion(text.strip() if isinstance(text, str) else text))
 
 
 def check_python(path: object) -> str:

@@ -78,7 +78,7 @@ class HostsProvider:
                         "user": machine.user,
                         "host": machine.host,
                         "port": machine.port,
-                        "jump": machine.jump,
+                        "bastion": machine.bastion,
                     },
                 )
                 for machine in keep
@@ -89,7 +89,7 @@ class HostsProvider:
                     kind="host",
                     name=machine.name,
                     detail=f"{machine.user}@{machine.host} port {machine.port}"
-                    + (f" over {machine.jump}" if machine.jump else "")
+                    + (f" over {machine.bastion}" if machine.bastion else "")
                     + INSTALLS * (driver.source == "install"),
                 )
                 for machine in keep
@@ -115,8 +115,8 @@ class HostsProvider:
         return self._folder.load().machines if self._folder.exists() else ()
 
     def refresh(self, machine: Machine) -> Machine:
-        """`running` where the machine's SSH port answers within 2 s, else `unknown`; that also behind a jump host."""
-        if machine.jump is not None:
+        """`running` where the machine's SSH port answers within 2 s, else `unknown`; that also behind a bastion."""
+        if machine.bastion is not None:
             return replace(machine, state="unknown")
         try:
             with socket.create_connection((machine.host, machine.port), timeout=CONNECT_TIMEOUT_S):
@@ -147,13 +147,13 @@ class HostsProvider:
 
 
 def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machine:
-    """The machine with its interpreter and jump host: the spec's, else the file's, else the ones that it had."""
+    """The machine with its interpreter and bastion: the spec's, else the file's, else the ones that it had."""
     known = {(one.host, one.port): one for one in (current.machines if current else ())}
     had = known.get((machine.host, machine.port), machine)
     return replace(
         machine,
         python=spec.python or machine.python or had.python,
-        jump=spec.bastion or machine.jump or had.jump,
+        bastion=spec.bastion or machine.bastion or had.bastion,
     )
 
 

@@ -77,7 +77,7 @@ IMPORTS = (
 )
 """What commands import when they come to it."""
 PRIVATE = ("--no-public-ip", "--bastion", "somebody@192.0.2.9")
-"""Machines in a private subnet of gpuctl's, behind a jump host of the user's."""
+"""Machines in a private subnet of gpuctl's, behind a bastion of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/gpu_driver/",
         "tests/fakes/",
     ),
-    "integration/test_jump_host.py": (
+    "integration/test_bastion.py": (
         "remote/transport/bastion.py",
         "remote/sessions/connect.py",
         "remote/transport/login.py",

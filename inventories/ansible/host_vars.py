@@ -21,13 +21,14 @@ from inventories.yaml_source import Problems, shown
 _KEY_FILE = "ansible_ssh_private_key_file"
 _COMMON_ARGS = "ansible_ssh_common_args"
 
-_LEGACY = {
+_OTHER_NAMES = {
     "ansible_ssh_host": "ansible_host",
     "ansible_ssh_port": "ansible_port",
     "ansible_ssh_user": "ansible_user",
     "ansible_private_key_file": _KEY_FILE,
+    "jump": "bastion",
 }
-"""Ansible's other names of the same variables."""
+"""Other names of the same variables: Ansible's, and one of earlier releases."""
 
 _FACTS = {
     "ansible_hostname",
@@ -79,7 +80,7 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
         port=found.get("ansible_port", 22),
         user=found.get("ansible_user", ""),
         transport=found.get("gpuctl_transport", "ssh"),
-        jump=found.get("jump") or found.get(_COMMON_ARGS),
+        bastion=found.get("bastion") or found.get(_COMMON_ARGS),
         private_ip=found.get("private_ip", ""),
         gpus=found.get("gpus"),
         id=found.get("id", ""),
@@ -109,7 +110,7 @@ def _add_defaults(host: Host, found: dict[str, Any], problems: Problems) -> None
             problems.add(host.line, f"host '{host.name}' needs ansible_user: the current user has no name.")
     key_file = found.get(_KEY_FILE)
     if key_file is not None and not key_file.is_file():
-        line = next(host.vars[key].line for key in (_KEY_FILE, *_LEGACY) if key in host.vars)
+        line = next(host.vars[key].line for key in (_KEY_FILE, *_OTHER_NAMES) if key in host.vars)
         problems.add(line, f"{_KEY_FILE}: there is no file '{key_file}'.")
 
 
@@ -117,7 +118,7 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
     """The values of the variables that are known, by the variable's main name."""
     found: dict[str, Any] = {}
     for written, var in host.vars.items():
-        key = _LEGACY.get(written, written)
+        key = _OTHER_NAMES.get(written, written)
         if key not in _CHECKS:
             _report_typo(written, var, problems)
             continue
@@ -144,7 +145,7 @@ def _report_typo(key: str, var: Var, problems: Problems) -> None:
 @cache
 def _meant(key: str) -> list[str]:
     """Of which variable a key looks like a misspelling: looked up once for all hosts that have it."""
-    return [] if key in _FACTS else nearest(key, [*_CHECKS, *_LEGACY], limit=1, cutoff=0.85)
+    return [] if key in _FACTS else nearest(key, [*_CHECKS, *_OTHER_NAMES], limit=1, cutoff=0.85)
 
 
 def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> list[int]:
@@ -205,22 +206,22 @@ def _word(value: object) -> str:
     return text
 
 
-def _jump(value: object) -> str:
-    from inventories.bastion import read_jump  # few machines have one
+def _bastion(value: object) -> str:
+    from inventories.bastion import read_bastion  # few machines have one
 
     try:
-        return str(read_jump(value))
+        return str(read_bastion(value))
     except InvalidInput as error:
-        raise _Wrong("a jump host as in user@host or user@host:22") from error
+        raise _Wrong("a bastion as in user@host or user@host:22") from error
 
 
-def _jump_of_args(value: object) -> str | None:
-    return _jump_among(value) if isinstance(value, str) else None
+def _bastion_of_args(value: object) -> str | None:
+    return _bastion_among(value) if isinstance(value, str) else None
 
 
 @cache
-def _jump_among(args_text: str) -> str | None:
-    """The jump host among ssh's arguments (`-J x`, `-o ProxyJump=x`), often all hosts' own. None: there is none."""
+def _bastion_among(args_text: str) -> str | None:
+    """The bastion among ssh's arguments (`-J x`, `-o ProxyJump=x`), often all hosts' own. None: there is none."""
     try:
         args = iter(shlex.split(args_text))
     except ValueError as error:
@@ -230,11 +231,11 @@ def _jump_among(args_text: str) -> str | None:
         if option not in ("-J", "-o"):
             continue
         text = (text or next(args, "")).strip()
-        name, jump = (
+        name, bastion = (
             ("proxyjump", text) if option == "-J" else (*re.split(r"[=\s]+", text, maxsplit=1), "")[:2]
         )
-        if name.lower() == "proxyjump" and jump != "none":
-            return _jump(jump)
+        if name.lower() == "proxyjump" and bastion != "none":
+            return _bastion(bastion)
     return None
 
 
@@ -285,8 +286,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "ansible_port": _port,
     "ansible_user": _word,
     "gpuctl_transport": _word,
-    "jump": _jump,
-    _COMMON_ARGS: _jump_of_args,
+    "bastion": _bastion,
+    _COMMON_ARGS: _bastion_of_args,
     _KEY_FILE: _path,
     "ansible_python_interpreter": _interpreter,
     "rank": _whole,

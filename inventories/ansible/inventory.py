@@ -92,11 +92,11 @@ def read_hosts_file(path: Path) -> tuple[Machine, ...]:
 def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
     # A host's arguments replace those of all.
     through = [_pinning(known_hosts)] if known_hosts is not None else []
-    through.append(f"-o ProxyJump={machine.jump}")
+    through.append(f"-o ProxyJump={machine.bastion}")
     optional = {
         "gpuctl_transport": None if machine.transport == "ssh" else machine.transport,
-        "jump": machine.jump,
-        _COMMON_ARGS: " ".join(through) if machine.jump else None,
+        "bastion": machine.bastion,
+        _COMMON_ARGS: " ".join(through) if machine.bastion else None,
         "ansible_ssh_private_key_file": machine.key_file and str(machine.key_file.absolute()),
         "ansible_python_interpreter": machine.python,
         "shape": machine.shape,

@@ -100,7 +100,7 @@ def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:
         return None
     return (
         f"{used} of the {most} EFA interfaces of {offer.shape} will be used: AWS gives a public address only to "
-        "a machine with a single interface. With --no-public-ip and a jump host (--bastion) it has all of them."
+        "a machine with a single interface. With --no-public-ip and a bastion (--bastion) it has all of them."
     )
 
 

@@ -36,6 +36,6 @@ def machine_of(
         key_file=files.cluster_folder.key_path,
         python=python,
         host_key=launch.host_key(instance.rank) if launch else None,
-        jump=cluster.bastion,
+        bastion=cluster.bastion,
         launched_at=instance.launched_at,
     )

@@ -63,7 +63,7 @@ class CloudCluster:
     """An existing subnet; None: the shared network of ours."""
     public_ip: bool = True
     bastion: str | None = None
-    """Jump host for machines without a public address, `user@host[:port]`."""
+    """Bastion for machines without a public address, `user@host[:port]`."""
     ttl_s: float | None = None
     """As it was asked for."""
     max_cost_usd: float | None = None

@@ -1,4 +1,4 @@
-"""Connecting to a jump host: the user's own, reached as their `ssh` would: their keys, agent, configuration.
+"""Connecting to a bastion: the user's own, reached as their `ssh` would: their keys, agent, configuration.
 
 Its host key has to be in the user's known_hosts already; none is ever added. `Include` in the configuration
 is not followed.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import paramiko
 
-from inventories.bastion import Jump
+from inventories.bastion import Bastion
 from inventories.deadline import read
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport import host_keys
@@ -28,7 +28,7 @@ KEEPALIVE_S = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How to get to a jump host, with what the user's configuration says."""
+    """How to get to a bastion, with what the user's configuration says."""
 
     host: str
     port: int
@@ -41,15 +41,15 @@ class Way:
     agent: bool
 
 
-def connect_bastion(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
+def connect_bastion(bastion: Bastion, timeout_s: float) -> paramiko.SSHClient:
     """An open connection. Raises HostKeyRejected, Unreachable or AuthenticationFailed, which name the host."""
-    return retry_hang_ups(lambda: _connect(jump, timeout_s), deadline_s=timeout_s)
+    return retry_hang_ups(lambda: _connect(bastion, timeout_s), deadline_s=timeout_s)
 
 
-def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
+def _connect(bastion: Bastion, timeout_s: float) -> paramiko.SSHClient:
     """As `connect_bastion`, once. Raises HungUp, too."""
-    way = find_way(jump)
-    where = f"jump host {jump}"
+    way = find_way(bastion)
+    where = f"bastion {bastion}"
     keys = _trusted_keys(way, where)
     try:
         stream = open_tcp(way.host, way.port, timeout_s)
@@ -75,22 +75,22 @@ def _connect(jump: Jump, timeout_s: float) -> paramiko.SSHClient:
     return client
 
 
-def find_way(jump: Jump, config: Path = USER_CONFIG) -> Way:
+def find_way(bastion: Bastion, config: Path = USER_CONFIG) -> Way:
     """What is written wins over the user's configuration, and that over the defaults."""
-    found = _lookup(jump.host, config.expanduser())
+    found = _lookup(bastion.host, config.expanduser())
     for key in ("proxyjump", "proxycommand"):
         if found.get(key, "none") != "none":
             raise Unreachable(
-                f"jump host {jump}: {config} reaches it over another host ({key}), which gpuctl does not "
-                "follow. Name a jump host that this computer reaches directly."
+                f"bastion {bastion}: {config} reaches it over another host ({key}), which gpuctl does not "
+                "follow. Name a bastion that this computer reaches directly."
             )
-    host = found.get("hostname", jump.host)
-    port = jump.port or _port(found.get("port", "22"), f"jump host {jump}: {config}")
+    host = found.get("hostname", bastion.host)
+    port = bastion.port or _port(found.get("port", "22"), f"bastion {bastion}: {config}")
     files = [Path(path).expanduser() for path in shlex.split(found.get("userknownhostsfile", ""))]
     return Way(
         host=host,
         port=port,
-        user=jump.user or found.get("user") or getpass.getuser(),
+        user=bastion.user or found.get("user") or getpass.getuser(),
         key_name=found.get("hostkeyalias") or host_keys.host_pattern(host, port),
         known_hosts=tuple(files) or host_keys.USER_FILES,
         key_files=tuple(
@@ -114,7 +114,7 @@ def _lookup(host: str, config: Path) -> Mapping[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, paramiko.SSHException) as error:
-        raise Unreachable(f"jump host {host}: {config} can't be read: {error}.") from error
+        raise Unreachable(f"bastion {host}: {config} can't be read: {error}.") from error
     return {key: "\0".join(value) if isinstance(value, list) else str(value) for key, value in found.items()}
 
 

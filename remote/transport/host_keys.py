@@ -169,7 +169,9 @@ def _ask(machine: Machine) -> str:
     from remote.transport.tunnel import open_tunnel
 
     try:
-        stream = open_tunnel(machine, ASK_S) if machine.jump else open_tcp(machine.host, machine.port, ASK_S)
+        stream = (
+            open_tunnel(machine, ASK_S) if machine.bastion else open_tcp(machine.host, machine.port, ASK_S)
+        )
         try:
             transport = paramiko.Transport(stream)  # type: ignore[arg-type]
             try:

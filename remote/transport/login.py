@@ -45,7 +45,7 @@ def log_in(
     except BaseException:
         client.close()
         raise
-    _notice_its_end(client, in_tunnel=machine.jump is not None)
+    _notice_its_end(client, in_tunnel=machine.bastion is not None)
     return client
 
 

@@ -117,7 +117,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
     def _log_in(self) -> paramiko.SSHClient:
         """A client that is logged in. Raises HungUp, too."""
         timeout_s = self.open_timeout_s
-        stream = _tunnel(self.machine, timeout_s) if self.machine.jump else _tcp(self.machine, timeout_s)
+        stream = _tunnel(self.machine, timeout_s) if self.machine.bastion else _tcp(self.machine, timeout_s)
         try:
             return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s)
         except BaseException:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from inventories.bastion import read_jump
+from inventories.bastion import read_bastion
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from remote.transport.host_keys import USER_CONFIG, USER_FILES
@@ -12,12 +12,12 @@ from remote.transport.host_keys import USER_CONFIG, USER_FILES
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:
     """One `Host` block a machine, by name; strict host keys, and only the cluster's own key where it has one.
 
-    A jump host has a block as well, with what the user's own configuration says of it. Raises InvalidInput for a
+    A bastion has a block as well, with what the user's own configuration says of it. Raises InvalidInput for a
     path that such a file can't hold.
     """
-    jumps = {read_jump(machine.jump).host for machine in machines if machine.jump}
+    bastions = {read_bastion(machine.bastion).host for machine in machines if machine.bastion}
     blocks = [_host(machine, known_hosts) for machine in machines]
-    return "\n".join(blocks + [_jump_host(host) for host in sorted(jumps)])
+    return "\n".join(blocks + [_bastion(host) for host in sorted(bastions)])
 
 
 def _host(machine: Machine, known_hosts: Path) -> str:
@@ -31,8 +31,8 @@ def _host(machine: Machine, known_hosts: Path) -> str:
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
     ]
-    if machine.jump is not None:
-        lines.append(f"    ProxyJump {read_jump(machine.jump)}")
+    if machine.bastion is not None:
+        lines.append(f"    ProxyJump {read_bastion(machine.bastion)}")
     if machine.key_file is not None:
         lines += [
             f'    IdentityFile "{_escaped(machine.key_file)}"',
@@ -42,8 +42,8 @@ def _host(machine: Machine, known_hosts: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _jump_host(host: str) -> str:
-    """The user's settings for a jump host, which ssh does not read where it is given a file with -F.
+def _bastion(host: str) -> str:
+    """The user's settings for a bastion, which ssh does not read where it is given a file with -F.
 
     As in gpuctl's own connections, its host key has to be known.
     """

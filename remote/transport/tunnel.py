@@ -1,4 +1,4 @@
-"""Streams to machines that are reached over a jump host: one connection to it, shared by all of them."""
+"""Streams to machines that are reached over a bastion: one connection to it, shared by all of them."""
 
 import time
 import weakref
@@ -9,7 +9,7 @@ from threading import Lock
 import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
-from inventories.bastion import Jump, read_jump
+from inventories.bastion import Bastion, read_bastion
 from inventories.machine import Machine
 from remote.errors import RemoteError, Unreachable
 from remote.transport.bastion import connect_bastion
@@ -21,9 +21,9 @@ ASK_EVERY_S = 10.0
 
 @dataclass(kw_only=True, eq=False)
 class _Shared:
-    """A connection to a jump host, open or on its way, and how many need it."""
+    """A connection to a bastion, open or on its way, and how many need it."""
 
-    jump: Jump
+    bastion: Bastion
     client: Future[paramiko.SSHClient] = field(default_factory=Future)
     users: int = 0
 
@@ -36,16 +36,16 @@ class _Shared:
 
 
 _lock = Lock()
-_open: dict[Jump, _Shared] = {}
+_open: dict[Bastion, _Shared] = {}
 
 
 def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
-    """A stream to the machine's SSH port over its jump host, which is connected to where nobody is yet.
+    """A stream to the machine's SSH port over its bastion, which is connected to where nobody is yet.
 
-    Raises what `connect_bastion` raises, and Unreachable where the jump host can't reach the machine, each
-    with the machine's name and the jump host's.
+    Raises what `connect_bastion` raises, and Unreachable where the bastion can't reach the machine, each
+    with the machine's name and the bastion's.
     """
-    shared, first = _take(read_jump(machine.jump))
+    shared, first = _take(read_bastion(machine.bastion))
     try:
         if first:
             _fulfil(shared, timeout_s)
@@ -92,7 +92,7 @@ class Tunnel:
         return self._channel.send(data)
 
     def close(self) -> None:
-        """Close it, and the connection to the jump host with the last one. Again: nothing."""
+        """Close it, and the connection to the bastion with the last one. Again: nothing."""
         with _lock:
             shared, self._shared = self._shared, None
         if shared is None:
@@ -106,7 +106,7 @@ class Tunnel:
 
 
 class TunnelTransport(paramiko.Transport):
-    """SSH through a tunnel, where the kernel's timer watches over the way to the jump host only."""
+    """SSH through a tunnel, where the kernel's timer watches over the way to the bastion only."""
 
     def watch(self) -> None:
         """Ask for a sign of life now and then; the connection breaks where none comes."""
@@ -126,20 +126,20 @@ class TunnelTransport(paramiko.Transport):
         self._send_user_message(message)  # type: ignore[attr-defined]
 
 
-def _take(jump: Jump) -> tuple[_Shared, bool]:
-    """The connection to a jump host, and whether the caller is the one to open it. To be released."""
+def _take(bastion: Bastion) -> tuple[_Shared, bool]:
+    """The connection to a bastion, and whether the caller is the one to open it. To be released."""
     with _lock:
-        shared = _open.get(jump)
+        shared = _open.get(bastion)
         first = shared is None or not shared.usable()
         if shared is None or first:
-            shared = _open[jump] = _Shared(jump=jump)
+            shared = _open[bastion] = _Shared(bastion=bastion)
         shared.users += 1
         return shared, first
 
 
 def _fulfil(shared: _Shared, timeout_s: float) -> None:
     try:
-        shared.client.set_result(connect_bastion(shared.jump, timeout_s))
+        shared.client.set_result(connect_bastion(shared.bastion, timeout_s))
     except BaseException as error:
         shared.client.set_exception(error)
         raise
@@ -149,15 +149,15 @@ def _release(shared: _Shared) -> None:
     with _lock:
         shared.users -= 1
         last = shared.users == 0
-        if last and _open.get(shared.jump) is shared:
-            del _open[shared.jump]
+        if last and _open.get(shared.bastion) is shared:
+            del _open[shared.bastion]
     if last and shared.client.done() and shared.client.exception() is None:
         shared.client.result().close()
 
 
 def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> paramiko.Channel:
-    """A channel of the jump host's to the machine's SSH port."""
-    here = f"jump host {machine.jump}: "
+    """A channel of the bastion's to the machine's SSH port."""
+    here = f"bastion {machine.bastion}: "
     there = f"{machine.host}:{machine.port}"
     transport = client.get_transport()
     try:
@@ -170,11 +170,11 @@ def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> 
         if error.code == 1:
             raise Unreachable(
                 f"{here}it may not forward to {there}. Set AllowTcpForwarding in its sshd_config, or take "
-                "another jump host."
+                "another bastion."
             ) from error
         raise Unreachable(
             f"{here}it can't connect to {there} ({error.text}). The machine is off or not up yet, or its "
-            "firewall does not let the jump host in: see `gpuctl status`."
+            "firewall does not let the bastion in: see `gpuctl status`."
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         late = channel_timed_out(error)

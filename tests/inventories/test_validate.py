@@ -29,7 +29,7 @@ ALLOWED = (
     "ssh_cidr, ttl, max_cost_usd, hosts, python, setup, network."
 )
 NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
-JUMP = (
+BASTION = (
     "can't be used: it is written as in ubuntu@203.0.113.7, ubuntu@bastion.example:2222 "
     "or ubuntu@[2001:db8::7]:22."
 )
@@ -160,7 +160,7 @@ def test_checks_of_port_and_bastion_refuse_bad_values():
     for port in (0, 65536, -1, "22", True, 2.0, None):
         assert refusal(check_port, port).endswith("a port is a whole number from 1 to 65535.")
     assert check_bastion(" opc@b:22 ") == "opc@b:22"
-    assert refusal(check_bastion, 7) == f"Jump host 7 {JUMP}"
+    assert refusal(check_bastion, 7) == f"Bastion 7 {BASTION}"
     assert check_option("bastion", "opc@b") == "opc@b"
     assert check_option("subnet_id", "subnet-1") == "subnet-1"
 
@@ -264,7 +264,7 @@ def test_read_spec_resolves_paths_against_spec_folder_or_home(write, tmp_path, m
             [
                 "2: key 'network.public_ip': 'no thanks' can't be used: it should be true or false.",
                 "3: key 'network.ssh_port': Port 0 can't be used: a port is a whole number from 1 to 65535.",
-                f"4: key 'network.bastion': Jump host 'a b' {JUMP}",
+                f"4: key 'network.bastion': Bastion 'a b' {BASTION}",
                 f"5: key 'network.subnet_id': '-x' {NO_WORD}",
             ],
         ),

@@ -54,25 +54,27 @@ def test_plan_uses_all_machines_of_the_hosts_file(provider, hosts_file, open_por
     plan = provider.plan(Spec(hosts=hosts_file), None)
     assert [(machine.name, machine.rank) for machine in plan.keep] == [("here", 0), ("away", 1)]
     assert (plan.create, plan.changes, plan.free, plan.hourly_usd) == ((), False, True, 0.0)
-    body = {"name": "here", "user": "me", "host": "127.0.0.1", "port": open_port, "jump": None}
+    body = {"name": "here", "user": "me", "host": "127.0.0.1", "port": open_port, "bastion": None}
     assert (plan.requests[0].operation, dict(plan.requests[0].body)) == ("UseMachine", body)
     assert (plan.resources[0].action, plan.resources[0].name) == ("use", "here")
 
 
-def test_bastion_option_overrides_the_jump_hosts_of_the_file(provider, folder, hosts_file):
-    hosts_file.write_text(hosts_file.read_text().replace("    away:\n", "    away:\n      jump: own@gate\n"))
-    assert [machine.jump for machine in provider.plan(Spec(hosts=hosts_file), None).keep] == [
+def test_bastion_option_overrides_the_bastions_of_the_file(provider, folder, hosts_file):
+    hosts_file.write_text(
+        hosts_file.read_text().replace("    away:\n", "    away:\n      bastion: own@gate\n")
+    )
+    assert [machine.bastion for machine in provider.plan(Spec(hosts=hosts_file), None).keep] == [
         None,
         "own@gate",
     ]
     plan = provider.plan(Spec(hosts=hosts_file, bastion="opc@b"), None)
-    assert [machine.jump for machine in plan.keep] == ["opc@b", "opc@b"]
-    assert plan.requests[0].body["jump"] == "opc@b"
+    assert [machine.bastion for machine in plan.keep] == ["opc@b", "opc@b"]
+    assert plan.requests[0].body["bastion"] == "opc@b"
     machines = provider.create(plan, folder.journal)
     assert {machine.state for machine in machines} == {"unknown"}, "this computer can't knock at their ports"
     had = Inventory(cluster="default", provider="hosts", created_at="2026-11-21T06:00:00Z", machines=machines)
     again = provider.plan(Spec(provider="hosts"), had)
-    assert [machine.jump for machine in again.keep] == ["opc@b", "opc@b"]
+    assert [machine.bastion for machine in again.keep] == ["opc@b", "opc@b"]
 
 
 def test_plan_with_count_uses_the_first_hosts(provider, hosts_file):

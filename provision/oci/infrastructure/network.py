@@ -78,7 +78,7 @@ def check_subnet(cluster: CloudCluster, subnet: Json) -> None:
     if cluster.public_ip and subnet.get("prohibitPublicIpOnVnic"):
         raise InvalidInput(
             f"Subnet '{subnet['id']}' is a private one: machines in it have no public address. Set "
-            "`network.public_ip: false` and name a jump host with `network.bastion`, or give a public subnet."
+            "`network.public_ip: false` and name a bastion with `network.bastion`, or give a public subnet."
         )
 
 

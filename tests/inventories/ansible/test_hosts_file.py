@@ -9,7 +9,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Machine
 
 READS = (
-    "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, jump, ansible_ssh_common_args, "
+    "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, bastion, ansible_ssh_common_args, "
     "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key, "
     "launched_at."
 )
@@ -213,25 +213,26 @@ def test_read_hosts_file_reports_unknown_group_variable_once(write):
 
 
 @pytest.mark.parametrize(
-    ("variables", "jump"),
+    ("variables", "bastion"),
     [
-        ("jump: opc@gate:2222", "opc@gate:2222"),
+        ("bastion: opc@gate:2222", "opc@gate:2222"),
+        ("jump: opc@gate:2222", "opc@gate:2222"),  # as earlier releases wrote it
         ("ansible_ssh_common_args: -o ProxyJump=opc@gate", "opc@gate"),
         ("ansible_ssh_common_args: -A -oproxyjump=gate -o ControlPath='{{ x }}'", "gate"),
         ("ansible_ssh_common_args: '-o \"ProxyJump opc@[::1]:22\"'", "opc@[::1]:22"),
         ("ansible_ssh_common_args: -C -J gate", "gate"),
         ("ansible_ssh_common_args: -Jgate", "gate"),
-        ("{ansible_ssh_common_args: -J one, jump: two}", "two"),
+        ("{ansible_ssh_common_args: -J one, bastion: two}", "two"),
         ("ansible_ssh_common_args: -o ProxyJump=none", None),
         ("ansible_ssh_common_args: -o", None),
         ("ansible_ssh_common_args: -o ServerAliveInterval=5 -F '{{ x }}'", None),
         ("ansible_ssh_common_args:", None),
-        ("jump:", None),
+        ("bastion:", None),
     ],
 )
-def test_read_hosts_file_reads_jump_host_variables(write, variables, jump):
+def test_read_hosts_file_reads_bastion_variables(write, variables, bastion):
     hosts = f"all:\n  vars:\n    {variables}\n  hosts:\n    a: {{ansible_user: me}}\n"
-    assert read_hosts_file(write(hosts)) == (machine("a", 0, jump=jump),)
+    assert read_hosts_file(write(hosts)) == (machine("a", 0, bastion=bastion),)
 
 
 def test_read_hosts_file_ignores_other_ansible_variables(write):
@@ -273,12 +274,12 @@ def test_read_hosts_file_ignores_other_ansible_variables(write):
             [f"3: key 'privat_ip' is not known; did you mean 'private_ip'? {READS}"],
         ),
         (
-            "all:\n  hosts:\n    a: {jump: a b}\n",
-            ["3: jump should be a jump host as in user@host or user@host:22, but is 'a b'."],
+            "all:\n  hosts:\n    a: {bastion: a b}\n",
+            ["3: bastion should be a bastion as in user@host or user@host:22, but is 'a b'."],
         ),
         (
             "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-J a,b'}\n",
-            ["3: ansible_ssh_common_args should be a jump host as in user@host or user@host:22, but is '-J a,b'."],
+            ["3: ansible_ssh_common_args should be a bastion as in user@host or user@host:22, but is '-J a,b'."],
         ),
         (
             "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-o \"'}\n",

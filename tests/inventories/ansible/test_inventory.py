@@ -106,7 +106,7 @@ def inventories(draw):
             host=draw(words),
             port=10_000 + rank,
             user=draw(words),
-            jump=draw(st.none() | st.sampled_from(["opc@gate", "gate:2222", "a@[2001:db8::7]:22"])),
+            bastion=draw(st.none() | st.sampled_from(["opc@gate", "gate:2222", "a@[2001:db8::7]:22"])),
             private_ip=draw(words),
             gpus=draw(st.none() | st.integers(0, 16)),
             id=draw(lines),
@@ -182,8 +182,8 @@ def test_ssh_accepts_known_hosts_options_of_inventory(path, folder):
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the system's ssh client")
 @pytest.mark.parametrize("known_hosts", [Path("/a b/known_hosts"), None])
-def test_ansible_gets_jump_host_of_machine(path, ansible_list, known_hosts):
-    behind = replace(DEMO, machines=(replace(FIRST, jump="opc@203.0.113.20:2222"), SECOND))
+def test_ansible_gets_bastion_of_machine(path, ansible_list, known_hosts):
+    behind = replace(DEMO, machines=(replace(FIRST, bastion="opc@203.0.113.20:2222"), SECOND))
     path.write_text(write_inventory(behind, known_hosts=known_hosts))
     assert read_inventory(path) == behind
     hosts = ansible_list(path)["_meta"]["hostvars"]

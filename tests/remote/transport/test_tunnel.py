@@ -1,4 +1,4 @@
-"""Machines behind a jump host: real SSH servers, one of which is the way to the others."""
+"""Machines behind a bastion: real SSH servers, one of which is the way to the others."""
 
 import getpass
 import os
@@ -17,7 +17,7 @@ import psutil
 import pytest
 from support import wait_for
 
-from inventories.bastion import read_jump
+from inventories.bastion import read_bastion
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.spec import Spec
@@ -33,18 +33,18 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbi
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine, ...]]:
-    """Three hosts; the first is the jump host of the others, which know it by its address."""
+    """Three hosts; the first is the bastion of the others, which know it by its address."""
     folder = Store(tmp_path_factory.mktemp("home")).cluster("default")
     provider = LocalProvider(folder)
     made = provider.create(provider.plan(Spec(provider="local", count=3), None), folder.journal)
-    jump = f"{made[0].user}@127.0.0.1:{made[0].port}"
-    yield (made[0], *(replace(machine, jump=jump) for machine in made[1:]))
+    bastion = f"{made[0].user}@127.0.0.1:{made[0].port}"
+    yield (made[0], *(replace(machine, bastion=bastion) for machine in made[1:]))
     assert provider.destroy() == ()
 
 
 @pytest.fixture
 def home(hosts: Sequence[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of a user who knows the jump host and has a key for it."""
+    """The home of a user who knows the bastion and has a key for it."""
     ssh = tmp_path / "user" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
     (ssh / "known_hosts").write_text(host_keys.render(hosts[:1]))
@@ -70,8 +70,8 @@ def connections(*machines: Machine) -> int:
 
 
 def closed() -> None:
-    """No connection to a jump host is kept; paramiko's own threads may be the last to close it."""
-    wait_for(lambda: not tunnel._open, what="the connection to the jump host closing", deadline_s=60)
+    """No connection to a bastion is kept; paramiko's own threads may be the last to close it."""
+    wait_for(lambda: not tunnel._open, what="the connection to the bastion closing", deadline_s=60)
 
 
 def failure(machine: Machine, pinned: ClusterFolder, kind: type[RemoteError], timeout_s: float = 10) -> str:
@@ -82,7 +82,7 @@ def failure(machine: Machine, pinned: ClusterFolder, kind: type[RemoteError], ti
     return str(caught.value)
 
 
-def test_tunnel_shares_one_connection_to_the_jump_host(
+def test_tunnel_shares_one_connection_to_the_bastion(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     behind = {machine.name: machine for machine in hosts[1:]}
@@ -122,12 +122,12 @@ def test_tunnel_reconnects_after_a_broken_connection(
     closed()
 
 
-def test_tunnel_refuses_an_unknown_or_changed_jump_host_key(
+def test_tunnel_refuses_an_unknown_or_changed_bastion_key(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "known_hosts").write_text("")
     said = failure(hosts[1], pinned, HostKeyRejected)
-    assert said.startswith(f"{hosts[1].name}: jump host {hosts[1].jump}: no host key of [127.0.0.1]:")
+    assert said.startswith(f"{hosts[1].name}: bastion {hosts[1].bastion}: no host key of [127.0.0.1]:")
     assert "Connect once by hand" in said
     assert f"ssh-keyscan -p {hosts[0].port} 127.0.0.1" in said
     assert (home / "known_hosts").read_text() == ""
@@ -135,7 +135,7 @@ def test_tunnel_refuses_an_unknown_or_changed_jump_host_key(
     other = make_key(home / "other")
     (home / "known_hosts").write_text(host_keys.render([replace(hosts[0], host_key=other)]))
     said = failure(hosts[1], pinned, HostKeyRejected)
-    assert f"jump host {hosts[1].jump}: its host key has changed" in said
+    assert f"bastion {hosts[1].bastion}: its host key has changed" in said
     assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in said
 
 
@@ -149,16 +149,16 @@ def test_tunnel_checks_the_host_key_of_the_machine(
     shown = host_keys.pin(replace(hosts[1], host_key=None), [pinned.known_hosts_path], accept_new=False)
     assert shown.host_key != hosts[1].host_key
     asked = host_keys.pin(replace(hosts[1], host_key=None), [], accept_new=True)
-    assert asked.host_key == hosts[1].host_key, "asked over the jump host"
+    assert asked.host_key == hosts[1].host_key, "asked over the bastion"
     closed()
 
 
-def test_tunnel_names_the_keys_a_jump_host_refused(
+def test_tunnel_names_the_keys_a_bastion_refused(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     (home / "config").write_text("")
     said = failure(hosts[1], pinned, AuthenticationFailed)
-    assert f"jump host {hosts[1].jump}: it did not accept the keys of your agent and of ~/.ssh" in said
+    assert f"bastion {hosts[1].bastion}: it did not accept the keys of your agent and of ~/.ssh" in said
     make_key(home / "wrong")
     (home / "config").write_text("Host 127.0.0.1\n  IdentityFile ~/.ssh/wrong\n")
     assert f"it did not accept {home}/wrong" in failure(hosts[1], pinned, AuthenticationFailed)
@@ -170,7 +170,7 @@ def test_tunnel_reports_a_machine_that_does_not_answer(
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
     said = failure(replace(hosts[1], port=port), pinned, Unreachable)
-    assert f"{hosts[1].name}: jump host {hosts[1].jump}: it can't connect to 127.0.0.1:{port}" in said
+    assert f"{hosts[1].name}: bastion {hosts[1].bastion}: it can't connect to 127.0.0.1:{port}" in said
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine = replace(hosts[1], port=silent.getsockname()[1])
         pinned.known_hosts_path.write_text(host_keys.render([machine]))
@@ -189,20 +189,22 @@ def accepted(listener: socket.socket) -> int:
         count += 1
 
 
-def test_tunnel_waits_once_for_a_silent_jump_host(
+def test_tunnel_waits_once_for_a_silent_bastion(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gate = replace(hosts[0], port=silent.getsockname()[1])
         (home / "known_hosts").write_text(host_keys.render([gate]))
-        jump = f"me@127.0.0.1:{gate.port}"
-        behind = {str(n): replace(hosts[1], name=f"n{n}", jump=jump) for n in range(8)}
+        bastion = f"me@127.0.0.1:{gate.port}"
+        behind = {str(n): replace(hosts[1], name=f"n{n}", bastion=bastion) for n in range(8)}
         outcomes = fan_out(lambda machine: connect(machine, pinned, timeout_s=1.0), behind)
         assert accepted(silent) == 1
     for number, outcome in enumerate(outcomes):
-        assert str(outcome.error).startswith(f"n{number}: jump host {jump}: the port answers, but SSH failed")
-    said = failure(replace(hosts[1], jump=jump), pinned, Unreachable)
-    assert f"jump host {jump}: no TCP connection to 127.0.0.1:{gate.port}: Connection refused" in said
+        assert str(outcome.error).startswith(
+            f"n{number}: bastion {bastion}: the port answers, but SSH failed"
+        )
+    said = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
+    assert f"bastion {bastion}: no TCP connection to 127.0.0.1:{gate.port}: Connection refused" in said
     closed()
 
 
@@ -266,8 +268,8 @@ needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs OpenSSH's server")
 def test_tunnel_works_over_an_openssh_server(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
-    with openssh_server(home, "MaxSessions 1", "MaxStartups 2") as jump:
-        behind = {str(n): replace(hosts[1 + n % 2], name=f"n{n}", jump=jump) for n in range(16)}
+    with openssh_server(home, "MaxSessions 1", "MaxStartups 2") as bastion:
+        behind = {str(n): replace(hosts[1 + n % 2], name=f"n{n}", bastion=bastion) for n in range(16)}
         nodes = values(fan_out(lambda machine: connect(machine, pinned), behind))
         answers = [node.run("echo it works").stdout for node in nodes.values()]
         for node in nodes.values():
@@ -277,13 +279,13 @@ def test_tunnel_works_over_an_openssh_server(
 
 
 @needs_sshd
-def test_tunnel_reports_a_jump_host_that_forbids_forwarding(
+def test_tunnel_reports_a_bastion_that_forbids_forwarding(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
-    with openssh_server(home, "AllowTcpForwarding no") as jump:
-        said = failure(replace(hosts[1], jump=jump), pinned, Unreachable)
+    with openssh_server(home, "AllowTcpForwarding no") as bastion:
+        said = failure(replace(hosts[1], bastion=bastion), pinned, Unreachable)
     assert (
-        f"jump host {jump}: it may not forward to 127.0.0.1:{hosts[1].port}. Set AllowTcpForwarding" in said
+        f"bastion {bastion}: it may not forward to 127.0.0.1:{hosts[1].port}. Set AllowTcpForwarding" in said
     )
 
 
@@ -319,7 +321,7 @@ def test_find_way_reads_the_users_ssh_config(tmp_path: Path) -> None:
     )
 
     def way(text: str) -> bastion.Way:
-        return bastion.find_way(read_jump(text), config)
+        return bastion.find_way(read_bastion(text), config)
 
     gate = way("gate")
     assert (gate.host, gate.port, gate.user, gate.agent) == ("192.0.2.7", 2200, "opc", False)
@@ -332,7 +334,7 @@ def test_find_way_reads_the_users_ssh_config(tmp_path: Path) -> None:
     assert (plain.host, plain.port, plain.agent, plain.key_files) == ("elsewhere", 22, True, ())
     assert plain.known_hosts == host_keys.USER_FILES
     for name in ("far", "odd"):
-        with pytest.raises(Unreachable, match=f"jump host me@{name}: .* reaches it over another host"):
+        with pytest.raises(Unreachable, match=f"bastion me@{name}: .* reaches it over another host"):
             way(f"me@{name}")
     config.write_text("Host gate\n  Port many\n")
     with pytest.raises(Unreachable, match="port 'many' is no number"):

@@ -1,4 +1,4 @@
-"""Machines that are reached over a jump host, from `up` to `down`."""
+"""Machines that are reached over a bastion, from `up` to `down`."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def user(tmp_path: Path, hosts: tuple[Machine, ...]) -> dict[str, str]:
     return {"HOME": str(ssh.parent), "SSH_AUTH_SOCK": ""}
 
 
-def test_cluster_behind_jump_host_is_usable(
+def test_cluster_behind_bastion_is_usable(
     gpuctl: Gpuctl, hosts: tuple[Machine, ...], user: dict[str, str]
 ) -> None:
     inventory = {
@@ -60,5 +60,5 @@ def test_cluster_behind_jump_host_is_usable(
     assert gpuctl.ok("ssh", "1", "--", "echo $SSH_CONNECTION", env=user).out.split()[3] == ports[1]
     refused = gpuctl("exec", "--", "true", env={**user, "HOME": str(gpuctl.cwd)})
     assert refused.status == 1
-    assert "jump host gate: " in refused.err
+    assert "bastion gate: " in refused.err
     gpuctl.ok("down", "--yes", env=user)
