@@ -29,7 +29,7 @@ class Failed(GpuctlError):
 
 
 class Declined(GpuctlError):
-    """A person was asked, and said no: nothing was done, as wished."""
+    """A person was asked, and said no: nothing was done."""
 
 
 class JobStopped(Failed):

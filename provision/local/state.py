@@ -110,11 +110,11 @@ def temp_dir_of(host_id: str) -> Path:
 def make_temp_dir(path: Path, environ: Mapping[str, str]) -> None:
     """Make that folder, new. Where the user has another place for temporary files, it links to one in there."""
     parent = Path(os.path.realpath(path.parent))
-    wished = Path(os.path.realpath(environ.get("TMPDIR") or parent))
-    if wished == parent or not (wished.is_dir() and os.access(wished, os.W_OK | os.X_OK)):
+    tmpdir = Path(os.path.realpath(environ.get("TMPDIR") or parent))
+    if tmpdir == parent or not (tmpdir.is_dir() and os.access(tmpdir, os.W_OK | os.X_OK)):
         path.mkdir(mode=0o700)
         return
-    real = wished / path.name
+    real = tmpdir / path.name
     real.mkdir(mode=0o700)
     try:
         path.symlink_to(real)

@@ -22,12 +22,12 @@ class Expected:
     """Whether the machines are local hosts: a laptop or a container may have GPUs that nobody wants to use."""
 
 
-def check(facts: Mapping[str, Facts], expected: Expected, *, wished: Collection[str] = ()) -> None:
+def check(facts: Mapping[str, Facts], expected: Expected, *, env_names: Collection[str] = ()) -> None:
     """Raise PreflightFailed where machines have GPUs of which none can be used, with each machine and its fix.
 
-    `wished`: names of the variables that the user sets for the ranks.
+    `env_names`: names of the variables that the user sets for the ranks.
     """
-    found = [one for one in findings(facts, expected, wished=wished) if one.fatal]
+    found = [one for one in findings(facts, expected, env_names=env_names) if one.fatal]
     if found:
         lines = "\n".join(f"  {sentence(one)}" for one in alike_together(found))
         raise PreflightFailed(
@@ -37,13 +37,13 @@ def check(facts: Mapping[str, Facts], expected: Expected, *, wished: Collection[
 
 
 def findings(
-    facts: Mapping[str, Facts], expected: Expected, *, wished: Collection[str] = ()
+    facts: Mapping[str, Facts], expected: Expected, *, env_names: Collection[str] = ()
 ) -> list[Finding]:
     """GPUs that can't be used. Where some of a machine's can, and on local hosts, a run can start all the same."""
     found = []
     for name, fact in facts.items():
         count = expected.gpus.get(name, 0)
-        one = _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, wished)
+        one = _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, env_names)
         if one is not None:
             found.append(_on_local(one) if expected.local and one.fatal else one)
     return found
@@ -65,10 +65,10 @@ def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
     return None
 
 
-def _none_usable(name: str, fact: Facts, expected: int, wished: Collection[str]) -> Finding | None:
+def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[str]) -> Finding | None:
     """Of a machine without GPUs that can be used: why, where it has some."""
     if fact.driver.listed:
-        if VISIBLE in wished:
+        if VISIBLE in env_names:
             return None  # the ranks get a value of the user's own
         return Finding(
             node=name,

@@ -26,21 +26,21 @@ def findings(
     master: Machine,
     mode: str = DEFAULT,
     installed: bool = True,
-    wished: Collection[str] = (),
+    env_names: Collection[str] = (),
     expected: Expected | None = None,
 ) -> list[Finding]:
     """All that is wrong. `master` is the node that hosts the rendezvous; `probes` None: the network was not tried.
 
-    `installed`: whether the interpreters of the facts are those that the ranks will use. `wished`: names of the
+    `installed`: whether the interpreters of the facts are those that the ranks will use. `env_names`: names of the
     variables that the user sets for the ranks. `expected`: GPUs that there should be.
     """
     found = launcher_of(mode).findings(facts) if installed else []
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
-    found += gpu_use.findings(facts, expected or Expected(), wished=wished)
+    found += gpu_use.findings(facts, expected or Expected(), env_names=env_names)
     found += _different(facts)
     found += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
-        if not set(nccl.INTERFACE_NAMES) <= set(wished):
+        if not set(nccl.INTERFACE_NAMES) <= set(env_names):
             found += _no_interface(facts, master.private_ip)
         found += _cluster_network(facts, master.private_ip)
     if probes is not None:
@@ -220,14 +220,14 @@ def check(
     master: Machine,
     note: Callable[[str], None],
     mode: str = DEFAULT,
-    wished: Collection[str] = (),
+    env_names: Collection[str] = (),
     expected: Expected | None = None,
 ) -> None:
     """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
 
-    `mode`, `wished` and `expected`: as in `findings`.
+    `mode`, `env_names` and `expected`: as in `findings`.
     """
-    found = findings(facts, probes, master=master, mode=mode, wished=wished, expected=expected)
+    found = findings(facts, probes, master=master, mode=mode, env_names=env_names, expected=expected)
     for finding in found:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))

@@ -9,7 +9,7 @@ from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 
 def rank_environment(
-    run: Run, node: RunNode, facts: Facts, *, cores: int, wished: Mapping[str, str]
+    run: Run, node: RunNode, facts: Facts, *, cores: int, env: Mapping[str, str]
 ) -> dict[str, str]:
     """Variables for the launcher, inherited by every rank of the node. What the user wishes wins.
 
@@ -22,4 +22,4 @@ def rank_environment(
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
-    return {**environment, **wished}
+    return {**environment, **env}

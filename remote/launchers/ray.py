@@ -113,7 +113,7 @@ class RayService(Service):
         env: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the driver's launch, and for the built-in job one that watches over a node's ranks."""
-        return commands.launch(run, node, facts, script, cwd=cwd, cores=cores, wished=env, head=self.head)
+        return commands.launch(run, node, facts, script, cwd=cwd, cores=cores, env=env, head=self.head)
 
     def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
         """Have a worker on one more node."""

@@ -121,7 +121,7 @@ def launch(
     *,
     cwd: str,
     cores: Mapping[str, int],
-    wished: Mapping[str, str],
+    env: Mapping[str, str],
     head: Head,
 ) -> dict[str, Any]:
     """What the node's supervisor is given.
@@ -130,13 +130,13 @@ def launch(
     driver is ours, and every node watches over its ranks.
     """
     own = facts[node.name]
-    environment = rank_environment(run, node, own, cores=cores[node.name], wished=wished)
+    environment = rank_environment(run, node, own, cores=cores[node.name], env=env)
     if script.kind == "built-in":
         part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
         part += driver(run, facts, script, cores) if node.rank == 0 else []
     else:
         command = (
-            script.command(own.python) if script.search is None else search(script, facts, own, cwd, wished)
+            script.command(own.python) if script.search is None else search(script, facts, own, cwd, env)
         )
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
@@ -149,14 +149,14 @@ def launch(
 
 
 def search(
-    script: Script, facts: Mapping[str, Facts], own: Facts, cwd: str, wished: Collection[str]
+    script: Script, facts: Mapping[str, Facts], own: Facts, cwd: str, env: Collection[str]
 ) -> list[str]:
     """The command that has Ray Tune search with a function. A trial has a GPU where there are any, unless said."""
     document = {
         **(script.search or {}),
         "function": script.target,
         "code": PurePosixPath(cwd).name,
-        "env": sorted(wished),
+        "env": sorted(env),
     }
     if document["gpus"] is None:
         document["gpus"] = int(any(fact.gpus for fact in facts.values()))

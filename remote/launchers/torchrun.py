@@ -38,7 +38,7 @@ class TorchrunService(Service):
     ) -> dict[str, Any]:
         """Return the launch of a node's torchrun."""
         own = facts[node.name]
-        environment = rank_environment(run, node, own, cores=cores[node.name], wished=env)
+        environment = rank_environment(run, node, own, cores=cores[node.name], env=env)
         return launch_spec(node, own, argv(run, node, own, script, cwd), environment)
 
 

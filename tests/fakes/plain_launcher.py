@@ -53,7 +53,7 @@ class PlainService(Service):
         numbers = [node.first_rank, node.nproc, run.world_size, run.master_addr, run.master_port]
         rank = node_payload.argv_on_node(fact.python, fact.home, "rank", node.run_dir, cwd, "--")
         argv = [fact.python, "-c", START, *map(str, numbers), *rank, *script.command(fact.python)]
-        environment = rank_environment(run, node, fact, cores=cores[node.name], wished=env)
+        environment = rank_environment(run, node, fact, cores=cores[node.name], env=env)
         return launch_spec(node, fact, argv, environment, grace_s=5.0)
 
 

@@ -149,7 +149,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
                 project.destination,
                 project.wanted,
                 on_cpu=train_request.on_cpu,
-                wished=request.env,
+                env_names=request.env,
             )
             view.phase("preflight", "trying every connection, checking what would fail later")
             check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)

@@ -44,7 +44,7 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedNodes:
+class Preparation:
     """What the machines of a run were made ready for, and what one more has to be."""
 
     view: View
@@ -62,14 +62,14 @@ class ActiveRun:
     watch: "RunMonitor"
     machines: Sequence[Machine]
     """Those at work."""
-    setup: PreparedNodes
+    preparation: Preparation
     job: Job
     """Its job, before this run."""
 
     @property
     def say(self) -> Callable[[str], None]:
         """Tells people something."""
-        return self.setup.view.note
+        return self.preparation.view.note
 
 
 class ElasticScaler:
@@ -105,7 +105,7 @@ class ElasticScaler:
         """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
         self._over.clear()
         self._active, self._ready, self._ask_at = active, (), time.monotonic() + ASK_S
-        self._facts = dict(active.setup.prepared.facts)
+        self._facts = dict(active.preparation.prepared.facts)
         self._thread = Thread(
             target=self._look_out, args=(active,), daemon=True, name=f"elastic scaler of {active.run.run}"
         )
@@ -212,23 +212,23 @@ class ElasticScaler:
         from remote.checks import preflight
         from remote.errors import NodeFailed
 
-        setup, request, master = active.setup, self._request, active.machines[0]
+        preparation, request, master = active.preparation, self._request, active.machines[0]
         if master.name not in nodes:
             raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
         if without_setup(self._folder, [machine]):
             raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
         others = {name: node for name, node in nodes.items() if name != machine.name}
         ready = prepare(
-            setup.view,
+            preparation.view,
             self._folder,
             self._folder.load(),
             {machine.name: nodes[machine.name]},
-            setup.project.tree,
-            setup.project.destination,
-            setup.project.wanted,
+            preparation.project.tree,
+            preparation.project.destination,
+            preparation.project.wanted,
             beside=others,
             on_cpu=request.on_cpu,
-            wished=request.env,
+            env_names=request.env,
         )
         together = {**{name: self._facts[name] for name in others}, **ready.facts}
         preflight.check(
@@ -237,11 +237,11 @@ class ElasticScaler:
             master=master,
             note=active.say,
             mode=request.mode,
-            wished=request.env,
+            env_names=request.env,
             expected=ready.expected,
         )
         if request.drives:
-            setup.service.join(nodes, machine, together)
+            preparation.service.join(nodes, machine, together)
         self._facts.update(ready.facts)
 
     def _candidates(

@@ -41,7 +41,7 @@ def prepare(
     *,
     beside: "Mapping[str, Node] | None" = None,
     on_cpu: bool = False,
-    wished: Collection[str] = (),
+    env_names: Collection[str] = (),
 ) -> Prepared:
     """Facts, then firewall, environment and code, on all nodes at once.
 
@@ -53,7 +53,7 @@ def prepare(
     is sent: the preflight refuses, and tells all else that is wrong with it.
 
     `on_cpu`: GPUs are not to be used; otherwise PreflightFailed is raised, before anything is done, where a machine
-    has some and none can be. `wished`: names of the variables that a person sets.
+    has some and none can be. `env_names`: names of the variables that a person sets.
     """
     from remote.checks import facts, finding, gpu_use, preflight
     from remote.python_env import compared
@@ -74,7 +74,7 @@ def prepare(
     own = {name: found[name] for name in nodes}
     if any(fact.active_runs for fact in own.values()):
         return Prepared(facts=own, code={}, expected=expected)
-    gpu_use.check(own, expected, wished=wished)
+    gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
     room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
     build = Build.of(everyone, found, wanted) if wanted is not None else None
@@ -193,11 +193,11 @@ def check_nodes(
     *,
     mode: str,
     skip: bool = False,
-    wished: Collection[str] = (),
+    env_names: Collection[str] = (),
 ) -> None:
     """The preflight. Raises PreflightFailed.
 
-    `skip`: only where nothing could be started at all. `wished`: names of the variables that a person sets.
+    `skip`: only where nothing could be started at all. `env_names`: names of the variables that a person sets.
     """
     from remote.checks import preflight
     from remote.checks.probe import probe
@@ -209,4 +209,6 @@ def check_nodes(
         return
     probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
     expected = prepared.expected
-    preflight.check(facts, probes, master=master, note=view.note, mode=mode, wished=wished, expected=expected)
+    preflight.check(
+        facts, probes, master=master, note=view.note, mode=mode, env_names=env_names, expected=expected
+    )

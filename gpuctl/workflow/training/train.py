@@ -18,7 +18,7 @@ from gpuctl.view import View, open_view
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
-from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, PreparedNodes
+from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import (
     Launch,
@@ -169,8 +169,10 @@ class _Runs:
                             ),
                             began=began,
                         )
-                        setup = PreparedNodes(view=view, project=project, prepared=prepared, service=service)
-                        return self._launch(job, launch, setup, machines, starting)
+                        preparation = Preparation(
+                            view=view, project=project, prepared=prepared, service=service
+                        )
+                        return self._launch(job, launch, preparation, machines, starting)
                     except BaseException:
                         if (
                             not run_folder.run_path.exists()
@@ -209,12 +211,12 @@ class _Runs:
                 project.destination,
                 project.wanted,
                 on_cpu=project.on_cpu,
-                wished=request.env,
+                env_names=request.env,
             )
         with _timed(seconds, "preflight"):
             view.phase("preflight", "trying every connection, checking what would fail later")
-            skip, wished = request.skip_preflight, request.env
-            check_nodes(view, nodes, prepared, master, mode=project.mode, skip=skip, wished=wished)
+            skip, env_names = request.skip_preflight, request.env
+            check_nodes(view, nodes, prepared, master, mode=project.mode, skip=skip, env_names=env_names)
         with _timed(seconds, "prepare"):
             if launcher.phase is not None:
                 view.phase(project.mode, launcher.phase)
@@ -239,15 +241,20 @@ class _Runs:
         return replace(run, resumed_from=point.run.run, began_with=began_with, seconds=rounded(seconds))
 
     def _launch(
-        self, job: Job, launch: Launch, setup: PreparedNodes, machines: Sequence[Machine], starting: ExitStack
+        self,
+        job: Job,
+        launch: Launch,
+        preparation: Preparation,
+        machines: Sequence[Machine],
+        starting: ExitStack,
     ) -> Attempt:
         """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
         request, scaler = self._request, self._scaler
-        watch = launch.watch(setup.view, mirror=request.continues)
-        active = ActiveRun(run=launch.run, watch=watch, machines=machines, setup=setup, job=job)
+        watch = launch.watch(preparation.view, mirror=request.continues)
+        active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
         with nullcontext() if scaler is None else scaler.during(active):
             result, interrupted = see_through(
-                setup.view, launch, watch, detach=request.detach, on_started=starting.close
+                preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
         joining = scaler.joining if scaler else ()
         return attempt_of(launch.run, result, watch.records, joining=joining, interrupted=interrupted)

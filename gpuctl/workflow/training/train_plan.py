@@ -127,7 +127,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
             master=machines[0],
             mode=run.mode,
             installed=project.wanted is None,
-            wished=request.env,
+            env_names=request.env,
             expected=expected_gpus(inventory, on_cpu=project.on_cpu),
         ),
     )

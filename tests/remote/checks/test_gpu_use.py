@@ -69,7 +69,7 @@ def test_working_or_absent_gpus_give_no_finding(fact: Facts, expected: int) -> N
 
 
 def test_user_set_cuda_visible_devices_gives_no_finding() -> None:
-    assert gpu_use.findings({"a": HIDDEN}, Expected(), wished=("CUDA_VISIBLE_DEVICES",)) == []
+    assert gpu_use.findings({"a": HIDDEN}, Expected(), env_names=("CUDA_VISIBLE_DEVICES",)) == []
 
 
 def test_gpu_use_check_lists_every_machine_with_problem_and_fix() -> None:

@@ -80,8 +80,8 @@ def test_preflight_refuses_an_unknown_interface_unless_named() -> None:
     assert found.problem == "the interface on its way to 10.0.0.1 is not known, and NCCL and gloo would guess"
     assert "--env NCCL_SOCKET_IFNAME=IFACE --env GLOO_SOCKET_IFNAME=IFACE" in found.fix
     both = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "X")
-    assert preflight.findings(nodes, master=MASTER, wished=both) == []
-    assert preflight.findings(nodes, master=MASTER, wished=both[:1]) == [found]
+    assert preflight.findings(nodes, master=MASTER, env_names=both) == []
+    assert preflight.findings(nodes, master=MASTER, env_names=both[:1]) == [found]
     assert preflight.findings({"a": facts(interfaces={})}, master=MASTER) == [], (
         "one node has nobody to reach"
     )

@@ -53,7 +53,7 @@ def test_torchrun_argv_is_exact() -> None:
 def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     run = run_of_two()
     made = rank_environment.rank_environment(
-        run, run.nodes[0], facts(), cores=8, wished={"OMP_NUM_THREADS": "3"}
+        run, run.nodes[0], facts(), cores=8, env={"OMP_NUM_THREADS": "3"}
     )
     assert made == {
         "GPUCTL_RUN_ID": "R",
@@ -63,7 +63,7 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",
     }
-    unknown = rank_environment.rank_environment(run, run.nodes[0], facts(interfaces={}), cores=8, wished={})
+    unknown = rank_environment.rank_environment(run, run.nodes[0], facts(interfaces={}), cores=8, env={})
     assert not [name for name in unknown if name.endswith("_IFNAME")], "an unknown interface is not made up"
     assert unknown["OMP_NUM_THREADS"] == "4"
 

@@ -157,7 +157,7 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
             job,
             cwd="/code",
             cores={"c-0": 8, "c-1": 8},
-            wished={"KEY": "secret"},
+            env={"KEY": "secret"},
             head=HEAD,
         )
 
@@ -184,7 +184,7 @@ def test_ray_launch_spec_runs_a_script_as_driver() -> None:
     run = run_of(1)
     script = Script(kind="file", target="drive.py", args=("--lr", "0.1"))
     launch = ray.launch(
-        run, run.nodes[0], {"c-0": facts()}, script, cwd="/code", cores={"c-0": 8}, wished={}, head=HEAD
+        run, run.nodes[0], {"c-0": facts()}, script, cwd="/code", cores={"c-0": 8}, env={}, head=HEAD
     )
     assert launch["argv"][3:] == [
         "rank", "/run/c-0", "/code", "--", "/usr/bin/python3", "-u", "drive.py", "--lr", "0.1",
