@@ -416,7 +416,7 @@ def watched(run_dir: Path, home: Path, statuses: list[str]) -> tuple[int, list[d
             place = the_place(run_dir)
             for rank, status in enumerate(statuses, 2):
                 subprocess.run([sys.executable, "-c", WORKER, str(run_dir), str(rank), status], check=True)
-            status_of_part = part.wait(timeout=20)
+            status_of_part = part.wait(timeout=60)
         finally:
             part.kill()
     assert not place.exists()
@@ -440,7 +440,7 @@ def test_ray_ranks_are_recorded_with_exit_codes(tmp_path: Path, statuses: list[s
 def test_ray_driver_exit_code_is_that_of_the_first_node(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", "raise SystemExit(7)") as part:
-        assert part.wait(timeout=20) == 7
+        assert part.wait(timeout=60) == 7
     assert not (run_dir / "reason.json").exists()
 
 
@@ -476,7 +476,7 @@ def test_ray_end_fails_the_part_of_the_node(tmp_path: Path, node_ray: NodeRay, d
     with start_watch(run_dir, tmp_path, 2, *driver) as part, going_on(run_dir, 2, 3) as ranks:
         os.kill(node_ray.raylet, signal.SIGKILL)
         killed(ranks[0])
-        assert part.wait(timeout=20) == 1
+        assert part.wait(timeout=60) == 1
         assert ranks[1].poll() is None
     assert json.loads((run_dir / "reason.json").read_text()) == RAY_ENDED
     record = record_of(run_dir, 2)
@@ -488,7 +488,7 @@ def test_ray_end_is_named_as_cause_of_a_failed_driver(tmp_path: Path, node_ray: 
     run_dir = tmp_path / "run"
     fails = f"import os, signal; os.kill({node_ray.raylet}, signal.SIGKILL); raise SystemExit(7)"
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", fails) as part:
-        assert part.wait(timeout=20) in (7, 1), "either is seen first"
+        assert part.wait(timeout=60) in (7, 1), "either is seen first"
     assert json.loads((run_dir / "reason.json").read_text()) == RAY_ENDED
 
 
@@ -499,7 +499,7 @@ def test_ray_keeper_killed_does_not_end_the_run(tmp_path: Path, node_ray: NodeRa
         os.kill(node_ray.keeper, signal.SIGKILL)
         wait_for(lambda: not daemons.running(node_ray.folder), what="the keeper's end")
         subprocess.run([sys.executable, "-c", WORKER, str(run_dir), "2", "0"], check=True)
-        assert part.wait(timeout=20) == 0
+        assert part.wait(timeout=60) == 0
     assert not (run_dir / "reason.json").exists()
 
 
@@ -513,7 +513,7 @@ def test_ray_end_is_recorded_even_during_a_stop(tmp_path: Path, node_ray: NodeRa
         killed(ranks[0])
         part.terminate()
         os.kill(part.pid, signal.SIGCONT)
-        assert part.wait(timeout=20) == 128 + signal.SIGTERM
+        assert part.wait(timeout=60) == 128 + signal.SIGTERM
     assert (run_dir / "reason.json").exists() == ray_ends
     assert record_of(run_dir, 2)["ended_at"], "it is looked at once more"
 
@@ -524,7 +524,7 @@ def test_ray_stop_removes_the_environment_file(tmp_path: Path) -> None:
     with start_watch(run_dir, tmp_path, 1) as part:
         place = the_place(run_dir)
         part.terminate()
-        assert part.wait(timeout=20) == 128 + signal.SIGTERM
+        assert part.wait(timeout=60) == 128 + signal.SIGTERM
     assert not place.exists()
 
 
