@@ -75,6 +75,27 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def project_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of what is sent to the nodes: root, include."""
+    for option in (
+        click.option(
+            "--include",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="Send this file or folder too, although git ignores it. Repeatable.",
+        ),
+        click.option(
+            "--root",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            metavar="DIR",
+            help="Send this folder, which holds the current one (default: its git repository, else itself).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 DEFAULT_CLUSTER = "default"
 
 

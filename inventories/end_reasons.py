@@ -19,6 +19,7 @@ class Reason(StrEnum):
     """SIGTERM, SIGINT or SIGHUP: somebody asked it to end."""
     OUT_OF_MEMORY = "out_of_memory"
     MODULE_NOT_FOUND = "module_not_found"
+    FILE_NOT_FOUND = "file_not_found"
     THREAD_AT_EXIT = "thread_at_exit"
     """A library's thread was still at work when Python ended."""
     NOT_STARTED = "not_started"

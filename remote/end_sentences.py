@@ -49,6 +49,7 @@ _OF_RANKS = frozenset(
         Reason.TERMINATED,
         Reason.OUT_OF_MEMORY,
         Reason.MODULE_NOT_FOUND,
+        Reason.FILE_NOT_FOUND,
         Reason.LOST_PEER,
     }
 )

@@ -18,6 +18,7 @@ from gpuctl.options import (
     env_option,
     install_options,
     json_note,
+    project_options,
     refuse_late_dry_run,
 )
 from remote.launchers import LAUNCHERS
@@ -59,6 +60,7 @@ OURS = frozenset({
 @device_option
 @env_option
 @install_options
+@project_options
 @click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
     "--resume",
@@ -106,6 +108,8 @@ def command(
     pip: tuple[str, ...],
     requirements: Path | None,
     wheels: Path | None,
+    root: Path | None,
+    include: tuple[Path, ...],
     skip_preflight: bool,
     resume: bool,
     resume_from: str | None,
@@ -124,10 +128,13 @@ def command(
     gpuctl train --nproc-per-node 2 my.py      two processes on each node
     gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or your driver
 
-    The current folder is copied to the nodes, without what .gitignore names. A script gets torchrun's variables
-    (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in its artifacts/ come back) and
-    GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4, "samples": 640}). It does not have to
-    import anything of gpuctl.
+    The git repository of the current folder is copied to the nodes, with its submodules, without what .gitignore
+    names. The script runs in the copy of the current folder. Outside a repository, the current folder is copied.
+    --include adds what git ignores, such as data; --root names another folder to copy.
+
+    A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
+    its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,
+    "samples": 640}). It does not have to import anything of gpuctl.
 
     GPUs are used if there are any. A machine whose GPUs do not work is refused, with the fix. --device cpu does not
     use GPUs: it starts one process on each node, unless --nproc-per-node says otherwise.
@@ -166,6 +173,8 @@ def command(
             "pip": pip,
             "requirements": requirements,
             "wheels": wheels,
+            "root": root,
+            "include": include,
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,

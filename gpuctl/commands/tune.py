@@ -13,6 +13,7 @@ from gpuctl.options import (
     device_option,
     env_option,
     install_options,
+    project_options,
 )
 
 
@@ -70,6 +71,7 @@ from gpuctl.options import (
 @device_option
 @env_option
 @install_options
+@project_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
 def command(
     app: App,
@@ -88,6 +90,8 @@ def command(
     pip: tuple[str, ...],
     requirements: Path | None,
     wheels: Path | None,
+    root: Path | None,
+    include: tuple[Path, ...],
     words: tuple[str, ...],
 ) -> int:
     """Search for hyperparameters with Ray Tune, on all of the cluster's machines at once.
@@ -116,6 +120,8 @@ def command(
         pip=pip,
         requirements=requirements,
         wheels=wheels,
+        root=root,
+        include=include,
         words=words,
         allow_large=app.options.yes,
     )

@@ -96,7 +96,11 @@ class TrainOptions(TypedDict, total=False):
     """Resume from this run's checkpoints."""
     max_restarts: int
     project: File | None
-    """The folder that is sent to the nodes, and that holds the script. Default: the current one."""
+    """The folder that holds the script, and in whose copy it runs. Default: the current one."""
+    root: File | None
+    """The folder that is sent to the nodes. Default: the git repository that `project` is in, else `project`."""
+    include: Sequence[File]
+    """Files and folders in it that are sent although git ignores them; relative to `project`."""
     allow_large: bool
     """Send that folder however large it is. Default: one that is too large is refused."""
 
@@ -185,6 +189,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
     if not 0 <= restarts <= MOST_RESTARTS:
         raise Usage(f"--max-restarts {restarts} is not possible: give a number from 0 to {MOST_RESTARTS}.")
     project = _there("project", options.get("project"), Path.is_dir)
+    root = _there("root", options.get("root"), Path.is_dir)
     request = TrainRequest(
         launcher=mode,
         nnodes=max_nodes,
@@ -201,6 +206,8 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         module=options.get("module"),
         words=tuple(words),
         project=None if project is None else project.absolute(),
+        root=None if root is None else root.absolute(),
+        include=tuple(Path(path) for path in several("include", options.get("include", ()))),
         allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),

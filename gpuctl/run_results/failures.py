@@ -20,6 +20,7 @@ SUSPICION = {
     Reason.SIGNAL: 0,
     Reason.OUT_OF_MEMORY: 0,
     Reason.MODULE_NOT_FOUND: 0,
+    Reason.FILE_NOT_FOUND: 0,
     Reason.THREAD_AT_EXIT: 0,
     Reason.NOT_STARTED: 0,
     Reason.DISK_FULL: 1,

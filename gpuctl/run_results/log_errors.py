@@ -32,6 +32,14 @@ _GAVE_UP = re.compile(
 _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 """Where it names them."""
 _MEMORY = re.compile(r"OutOfMemoryError|CUDA(?: error:)? out of memory|^MemoryError\b|can't allocate memory")
+_NO_FILE = re.compile(
+    r"No such file or directory: b?(?P<quote>['\"])(?P<quoted>.+?)(?P=quote)"  # Python
+    r"|unable to open file: name = '(?P<hdf5>[^']+)'"  # HDF5
+    r"|(?:No such file or directory|[Cc]an ?not open(?: file)?|[Ff]ailed to open(?: file)?):? "
+    r"(?:\[Errno 2\] )?['\"]?(?P<after>[^\s'\"]+)"
+    r"|(?P<before>[^\s:'\"]+): No such file or directory"  # C
+)
+"""A file that is not there, and its name."""
 _NO_MODULE = re.compile(r"\bModuleNotFoundError\b")
 _FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
 """What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
@@ -79,7 +87,17 @@ def _reason_of(words: str) -> Reason | None:
         return Reason.OUT_OF_MEMORY
     if _NO_MODULE.search(words):
         return Reason.MODULE_NOT_FOUND
+    if _NO_FILE.search(words):
+        return Reason.FILE_NOT_FOUND
     return Reason.THREAD_AT_EXIT if words == _THREAD_AT_EXIT else None
+
+
+def path_not_found(words: str) -> str:
+    """The path that was looked for in vain, where the words name one; else empty."""
+    found = _NO_FILE.search(words)
+    if found is None:
+        return ""
+    return next(found[name] for name in ("quoted", "hdf5", "after", "before") if found[name])
 
 
 def last_words(tail: str) -> str:

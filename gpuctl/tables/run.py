@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.run_results.failures import failed_first
+from gpuctl.run_results.missing_file import how_to_send
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
@@ -50,7 +51,12 @@ def run_table(result: Result) -> RenderableType:
     tail = end_of(folder / "logs" / log)
     artifacts = files_under(folder / "artifacts")
     return draw_run(
-        result, args=args_of(result), log_tail=tail, artifacts=artifacts, earlier=earlier_of(result)
+        result,
+        args=args_of(result),
+        advice=how_to_send(result),
+        log_tail=tail,
+        artifacts=artifacts,
+        earlier=earlier_of(result),
     )
 
 
@@ -74,17 +80,19 @@ def draw_run(
     result: Result,
     *,
     args: Sequence[str] = (),
+    advice: str = "",
     log_tail: str = "",
     artifacts: Sequence[str] = (),
     earlier: Sequence[Result] = (),
 ) -> RenderableType:
     """One run's table, of what is given.
 
-    `args`: the script's. `log_tail`: of what failed first. `earlier`: the runs that it goes on from, oldest first.
+    `args`: the script's. `advice`: what to do about the failure. `log_tail`: of what failed
+    first. `earlier`: the runs that it goes on from, oldest first.
     """
     parts: list[RenderableType] = []
     if result.first_error:
-        parts += [_first_error(result, log_tail), ""]
+        parts += [_first_error(result, advice, log_tail), ""]
     parts += [_Head(result, args), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
@@ -132,13 +140,14 @@ class _Head:
             yield Text(about, "dim")
 
 
-def _first_error(result: Result, log_tail: str) -> RenderableType:
-    """Which rank failed first, why, and the last lines of its log."""
+def _first_error(result: Result, advice: str, log_tail: str) -> RenderableType:
+    """Which rank failed first, why, what to do about it, and the last lines of its log."""
     error = result.first_error
     assert error is not None
     shown = Text.assemble((f"{failed_first(error)}: ", "bold red"), text.clean(error.message))
     lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
-    return Group(shown, "the end of its log:", _Log(lines)) if any(lines) else shown
+    said = [shown, text.clean(advice)] if advice else [shown]
+    return Group(*said, "the end of its log:", _Log(lines)) if any(lines) else Group(*said)
 
 
 class _Log:

@@ -35,7 +35,7 @@ class Attempt:
     address: str
     port: int
     outcome: str
-    """`connected`, or what `remote.node` names: `refused`, `rejected`, `timeout`, …, `stranger`, `stalled`."""
+    """`connected`, or what `remote.node` names: `refused`, `timeout`, …, `stranger`, `silent`, `stalled`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from remote.checks.finding import Finding, listed, named
 from remote.checks.probe import Attempt, ProbeAnswer
-from remote.shared.constants import CONNECT_TIMEOUT_S
+from remote.shared.constants import CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,7 @@ WHAT = {
     "denied": "its own firewall does not let it out (EPERM)",
     "timeout": f"no answer within {CONNECT_TIMEOUT_S:.0f} s, so something drops the packets",
     "stranger": "something answers there that is not that node's probe",
+    "silent": f"it connects, and hears nothing within {EXCHANGE_TIMEOUT_S:.0f} s",
     "stalled": "it connects, but 64 kB do not get through: the MTU on the way is smaller than the interfaces think",
     "unresolved": "the name has no address",
 }
@@ -146,6 +147,11 @@ def fix_of(failure: Failure, clouds: set[str | None], addresses: Mapping[str, st
             return (
                 f"see that private_ip in the inventory is an address of {on} itself (gpuctl exec -- ip addr), and "
                 "that no firewall there answers for it (sudo iptables -S INPUT)"
+            )
+        case "silent":
+            return (
+                f"see whether {on} is overloaded (gpuctl exec -- uptime), and that no other program has its port "
+                "(sudo ss -ltnp)"
             )
         case "stalled":
             return (

@@ -89,8 +89,8 @@ def send(node: Node, folder: Path, target: RunNode, *, say: Callable[[str], None
     placed, tree = PLACED_CHECKPOINTS.format(target.run_dir), tree_of(folder, "**/*")
     if tree.skipped:
         raise SyncRefused(
-            f"Not all checkpoints can be sent to {node.name}, and a part of them is not: {_some(tree.skipped)}. Such "
-            "names are kept back, as they stand for credentials; have the script choose others."
+            f"Not all checkpoints can be sent to {node.name}, and a part is not: {_some(list(tree.skipped))}. "
+            "Such names are kept back, as they stand for credentials; have the script choose others."
         )
     sync(node, tree, placed, follow_deletions=False, say=say)
 

@@ -4,15 +4,15 @@ import json
 import os
 import re
 import stat
-import subprocess
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
 
 from remote.errors import SyncRefused
+from remote.files.git import list_files, repository_of
 
 IGNORED = (
     ".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -21,9 +21,18 @@ IGNORED = (
 """Names left out where there is no git."""
 CREDENTIALS = (".ssh", ".aws", ".oci", ".gnupg", ".gpuctl", ".netrc", ".kube")
 """Files and folders that are never sent with the folder they are in, whatever git says."""
-GIT_S = 300.0
+INCLUDED_WITHOUT = (".git", "__pycache__", "*.pyc")
+"""Names left out of a folder that is named to be sent though git ignores it."""
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1000 * 1000
+
+PRIVATE = "it may hold credentials. Give a script what it needs with --env NAME"
+OUTSIDE = (
+    "it is a link that leads out of the folder, or has an absolute path. Copy there what the script needs"
+)
+REPOSITORY = "it is a repository of its own. Make it a submodule, or name it with --include"
+SUBMODULE = "it is a submodule that is not checked out. Fetch it: git submodule update --init --recursive"
+SPECIAL = "it is no plain file"
 
 Entry = tuple[int, int, int] | tuple[str]
 """Size, modification time in ns and mode of a file; or the target of a symbolic link."""
@@ -36,8 +45,8 @@ class Tree:
     root: Path
     entries: dict[str, Entry]
     """By path relative to `root`, with `/`."""
-    skipped: tuple[str, ...] = ()
-    """Not sent: links that lead out of the folder, repositories within it, credentials, pipes and the like."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """What is not sent → why, and what to do about it: the second half of a sentence."""
 
     @property
     def total_bytes(self) -> int:
@@ -50,18 +59,61 @@ class Tree:
         return zlib.compress(json.dumps(self.entries, separators=(",", ":")).encode(), 1)
 
 
-def read_tree(root: Path, *, allow_large: bool = False) -> Tree:
-    """The files of `root` that are to be sent.
+def root_of(folder: Path) -> Path:
+    """The folder that is sent for work in `folder`: the repository that it is in, else the folder itself.
+
+    A repository that holds the user's home is for their settings: of it only the folder is sent. Raises SyncRefused
+    for a repository that git can't read.
+    """
+    repository = repository_of(folder)
+    return (folder if repository is None or _holds_home(repository) else repository).resolve()
+
+
+def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = False) -> Tree:
+    """The files of `root` that are to be sent, and those of `include`, files and folders in it, in any case.
 
     Raises SyncRefused, as soon as it is clear, for more than MAX_FILES files or MAX_BYTES bytes; for the user's
-    home folder, however large; and where git can't list its checkout.
+    home folder, however large; for something to include that is not in `root`; and where git can't list its checkout.
     """
     _refuse_home(root)
-    names = _git_files(root)
-    secret = (*CREDENTIALS, ".env")
-    if names is not None:
-        return _tree(root, names, allow_large, secret)
-    return _tree(root, _walk(root, IGNORED, secret, allow_large), allow_large, secret)
+    root = root.resolve()
+    listing = list_files(root)
+    skipped = {}
+    if listing is None:
+        names = _walk(root, IGNORED, (*CREDENTIALS, ".env"), allow_large)
+    else:
+        names = listing.files
+        skipped = dict.fromkeys(listing.repositories, REPOSITORY) | dict.fromkeys(listing.missing, SUBMODULE)
+    included = _included(root, include, allow_large)
+    names = [*(name for name in names if name not in included), *included]
+    skipped = {name: why for name, why in skipped.items() if not any(map(_within(name), included))}
+    return _tree(root, names, allow_large, (*CREDENTIALS, ".env"), included=included, skipped=skipped)
+
+
+def _included(root: Path, include: Iterable[Path], allow_large: bool) -> dict[str, None]:
+    """The files to include, by path relative to `root`. Raises SyncRefused."""
+    found: dict[str, None] = {}
+    for path in include:
+        absolute = Path(os.path.normpath(root / path))
+        absolute = absolute.parent.resolve() / absolute.name
+        if not os.path.lexists(absolute):
+            raise SyncRefused(f"--include {path}: there is no such file or folder.")
+        if not (absolute.is_relative_to(root) and absolute.resolve().is_relative_to(root)):
+            raise SyncRefused(
+                f"--include {path} leads out of {root}, the folder that is sent. Copy what the script needs into it, "
+                "or send a larger folder with --root DIR."
+            )
+        name = absolute.relative_to(root).as_posix()
+        if absolute.is_dir() and not absolute.is_symlink():
+            within = _walk(absolute, INCLUDED_WITHOUT, CREDENTIALS, allow_large)
+            found.update(dict.fromkeys(within if name == "." else (f"{name}/{one}" for one in within)))
+        else:
+            found[name] = None
+    return found
+
+
+def _within(folder: str) -> Callable[[str], bool]:
+    return lambda name: name.startswith(f"{folder}/")
 
 
 def read_everything(root: Path, *, allow_large: bool = False) -> Tree:
@@ -72,10 +124,18 @@ def read_everything(root: Path, *, allow_large: bool = False) -> Tree:
     return _tree(root, _walk(root, (), CREDENTIALS, allow_large), allow_large)
 
 
+def _holds_home(folder: Path) -> bool:
+    return _home().is_relative_to(folder.resolve())
+
+
+def _home() -> Path:
+    return Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
+
+
 def _refuse_home(root: Path) -> None:
-    home, folder = Path(os.path.expanduser("~")).resolve(), root.resolve()  # noqa: PTH111 - never raises
-    if home.is_relative_to(folder):
-        what = "is your home folder" if folder == home else "holds your home folder"
+    folder = root.resolve()
+    if _holds_home(folder):
+        what = "is your home folder" if folder == _home() else "holds your home folder"
         raise SyncRefused(
             f"{folder} {what}, with keys and credentials; run the command in the folder of your project, or name "
             "a folder within it."
@@ -88,16 +148,24 @@ def tree_of(root: Path, pattern: str) -> Tree:
     return _tree(root, names, allow_large=True)
 
 
-def _tree(root: Path, names: Sequence[str], allow_large: bool, secret: tuple[str, ...] = CREDENTIALS) -> Tree:
+def _tree(
+    root: Path,
+    names: Sequence[str],
+    allow_large: bool,
+    secret: tuple[str, ...] = CREDENTIALS,
+    *,
+    included: Mapping[str, None] = {},
+    skipped: Mapping[str, str] = {},
+) -> Tree:
     # Strings and one lstat a file: a project may have ten thousand.
     entries: dict[str, Entry] = {}
-    skipped: list[str] = []
+    skipped = dict(skipped)
     total = 0
     for name in sorted(names):
-        kept_back = _up_to(name, secret)
+        kept_back = _up_to(name, CREDENTIALS if name in included else secret)
         if kept_back:
             if kept_back not in skipped and os.path.lexists(root / kept_back):
-                skipped.append(kept_back)
+                skipped[kept_back] = PRIVATE
             continue
         try:
             status = os.lstat(f"{root}/{name}")
@@ -106,14 +174,15 @@ def _tree(root: Path, names: Sequence[str], allow_large: bool, secret: tuple[str
         if stat.S_ISREG(status.st_mode):
             total += status.st_size
             entries[name] = (status.st_size, status.st_mtime_ns, status.st_mode & 0o777)
-        elif stat.S_ISLNK(status.st_mode) and (target := _target_inside(root, name)):
+        elif not stat.S_ISLNK(status.st_mode):
+            skipped[name] = SPECIAL
+        elif target := _target_inside(root, name):
             entries[name] = (target,)
         else:
-            # A link that leads out, a pipe or a socket; or a folder: git lists a repository within as one.
-            skipped.append(name)
+            skipped[name] = OUTSIDE
         if not allow_large and (total > MAX_BYTES or len(entries) > MAX_FILES):
             raise SyncRefused(_too_large(root, entries, total, more=len(names) - len(entries)))
-    return Tree(root=root, entries=entries, skipped=tuple(skipped))
+    return Tree(root=root, entries=entries, skipped=dict(sorted(skipped.items())))
 
 
 def _target_inside(root: Path, name: str) -> str:
@@ -131,43 +200,6 @@ def _up_to(name: str, secret: tuple[str, ...]) -> str:
         return ""
     at = next((depth for depth, part in enumerate(parts, start=1) if part in secret))
     return "/".join(parts[:at])
-
-
-def _git_files(root: Path) -> list[str] | None:
-    """Tracked files and untracked ones that are not ignored; None where there is no git, or no repository.
-
-    Raises SyncRefused where there is one that git can't read: what it ignores is not known then.
-    """
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    try:
-        # Its sentences in English: one of them is looked for.
-        environment = {**os.environ, "LC_ALL": "C"}
-        listed = subprocess.run(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=GIT_S,
-        )
-    except FileNotFoundError:
-        return None
-    except subprocess.TimeoutExpired as error:
-        raise SyncRefused(
-            f"git did not list the files of {root} within {GIT_S:.0f} s; nothing was sent. Try it by hand there: "
-            "git ls-files. A file system monitor that hangs is ended by git fsmonitor--daemon stop."
-        ) from error
-    if listed.returncode != 0:
-        said = " ".join(os.fsdecode(listed.stderr).split())
-        if "not a git repository (or any" in said:
-            return None
-        raise SyncRefused(
-            f"git can't list the files of {root}, so that what it ignores is not known; nothing was sent. "
-            f"It says: {said or f'exit status {listed.returncode}'}"
-        )
-    # A repository within (a submodule, a nested clone) is listed as a folder.
-    return [os.fsdecode(name).rstrip("/") for name in listed.stdout.split(b"\0") if name]
 
 
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
@@ -201,8 +233,8 @@ def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> 
     return (
         f"{root} is too large to be sent without asking: {len(entries):,} files and {human_bytes(total)} so far, "
         f"{more:,} more files to look at; the largest so far: {largest}. Leave out what the run does not need "
-        "(of a project, what .gitignore names is not sent), or send all of it with --yes (in a program: "
-        "allow_large=True)."
+        "(of a project, what .gitignore names is not sent), send a smaller folder (of a project: --root DIR), or all "
+        "of it with --yes (in a program: allow_large=True)."
     )
 
 

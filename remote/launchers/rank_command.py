@@ -26,7 +26,7 @@ class Script:
 
     kind: Literal["file", "module", "built-in", "function"]
     target: str
-    """Path relative to the project, or module name, or `module:name` of a function."""
+    """Path relative to the folder in which it runs, or module name, or `module:name` of a function."""
     args: tuple[str, ...] = ()
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search with the function, beside the function itself; of no other kind."""
@@ -42,7 +42,7 @@ class Script:
         }[self.kind]
 
     def command(self, python: str) -> list[str]:
-        """A rank's command, run in the project's folder on the node."""
+        """A rank's command, run in the script's working folder on the node."""
         target = [self.target] if self.kind == "file" else ["-m", self.target]
         # -u: what a rank prints is seen when it is printed.
         return [python, "-u", *target, *self.args]
@@ -58,7 +58,7 @@ def built_in_tree() -> Tree:
     return tree_of(Path(__file__).parents[2], "train/**/*.py")
 
 
-def user_function(word: str, tree: Tree) -> Script:
+def user_function(word: str, tree: Tree, folder: Path | None = None) -> Script:
     """The function that a person named as `script.py:function`, checked as `user_script` checks a script.
 
     Raises as it does, and ScriptNotSynced where the script has no such name.
@@ -66,13 +66,14 @@ def user_function(word: str, tree: Tree) -> Script:
     name, colon, function = word.rpartition(":")
     if not colon or not function.isidentifier() or not name.endswith(".py"):
         raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
-    path = user_script((name,), None, tree).target
+    folder = Path.cwd() if folder is None else folder
+    path = user_script((name,), None, tree, folder).target
     parts = path.removesuffix(".py").split("/")
     if not all(part.isidentifier() for part in parts):
         raise ScriptNotSynced(
             f"{path} can't be imported: its name is no module's. Rename it, with letters and _."
         )
-    names = _names_in((tree.root / path).read_bytes())
+    names = _names_in((folder / path).read_bytes())
     if names is not None and function not in names:
         raise ScriptNotSynced(f"{path} has no {function}{did_you_mean(function, names) or '.'}")
     return Script(kind="function", target=f"{'.'.join(parts)}:{function}")
@@ -99,13 +100,15 @@ def _names_in(source: bytes) -> set[str] | None:
     return None if unknown else found
 
 
-def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Script:
+def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: Path | None = None) -> Script:
     """The script or module that a person named, checked against what is sent to the nodes.
 
-    Raises ScriptNotFound where it is missing, ScriptNotSynced where it is ignored, or outside the folder.
+    `folder`: where it runs, a folder of the tree; None: the current one. Raises ScriptNotFound where it is missing,
+    ScriptNotSynced where it is ignored, or outside the tree.
     """
+    folder = Path.cwd() if folder is None else folder
     if module is not None:
-        _check_module(module, tree)
+        _check_module(module, tree, folder)
         return Script(kind="module", target=module, args=words)
     path = Path(words[0])
     absolute = Path(os.path.normpath(Path.cwd() / path))
@@ -119,18 +122,18 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree) -> Scrip
     if not absolute.is_relative_to(tree.root):
         raise ScriptNotSynced(
             f"{path} is outside {tree.root}, the folder that is sent to the nodes. "
-            f"Run the command in a folder that holds the script: cd {absolute.parent}"
+            f"Run the command in the script's project: cd {absolute.parent}"
         )
     name = absolute.relative_to(tree.root).as_posix()
     if name not in tree.entries:
         raise ScriptNotSynced(
-            f"{name} is not sent to the nodes, because git ignores it. Take it out of .gitignore, or move it."
+            f"{name} is not sent to the nodes, because git ignores it. Send it in any case: --include {path}"
         )
     if what := _no_python(absolute):
         raise ScriptNotSynced(
             f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
         )
-    return Script(kind="file", target=name, args=words[1:])
+    return Script(kind="file", target=Path(os.path.relpath(absolute, folder)).as_posix(), args=words[1:])
 
 
 def _nearest(path: Path, tree: Tree) -> str:
@@ -156,19 +159,19 @@ def _no_python(path: Path) -> str:
     return ""
 
 
-def _check_module(module: str, tree: Tree) -> None:
-    """A module of the project must be among the files sent; any other is looked for on the nodes."""
+def _check_module(module: str, tree: Tree, folder: Path) -> None:
+    """A module of the folder must be among the files sent; any other is looked for on the nodes."""
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ScriptNotSynced(
             f"{module!r} is not a module's name; after -m comes a name such as package.module."
         )
-    top = parts[0]
-    if not ((tree.root / top).is_dir() or (tree.root / f"{top}.py").exists()):
+    top = folder / parts[0]
+    if not (top.is_dir() or top.with_suffix(".py").exists()):
         return
-    path = "/".join(parts)
+    path = folder.joinpath(*parts).relative_to(tree.root).as_posix()
     if not {f"{path}.py", f"{path}/__main__.py"} & set(tree.entries):
         raise ScriptNotSynced(
             f"The module {module} is not among the files sent to the nodes: neither {path}.py nor "
-            f"{path}/__main__.py is there (files that git ignores are left out)."
+            f"{path}/__main__.py is there (files that git ignores are left out, unless --include names them)."
         )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,8 +61,9 @@ class Wanted:
 
 
 def wanted(
-    tree_root: Path,
+    folder: Path,
     *,
+    root: Path | None = None,
     pip: Sequence[str] = (),
     requirements: Path | None = None,
     wheels: Path | None = None,
@@ -70,7 +72,8 @@ def wanted(
 ) -> Wanted | None:
     """What is to be installed: as named by the caller, else by the built-in job or the project's own files.
 
-    None: nothing names it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
+    These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
+    it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
     found: tuple[str, Kind, dict[str, str]] | None
     python: str | None = None
@@ -79,7 +82,7 @@ def wanted(
     elif built_in:
         found = BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())}
     else:
-        found, python = _of_project(tree_root)
+        found, python = _of_project(folder, folder if root is None else root)
     if found is None:
         if wheels is not None:
             raise BadRequirements(
@@ -152,8 +155,20 @@ def _named(pip: Sequence[str], requirements: Path | None) -> tuple[str, Kind, di
     return str(requirements), "requirements", files
 
 
-def _of_project(root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
-    """What the files in a project's root name, and the Python they ask for."""
+def _of_project(folder: Path, root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
+    """What the nearest files of a project name, and the Python they ask for."""
+    for place in (folder, *folder.parents):
+        found, python = _of_folder(place)
+        if found is not None:
+            source, kind, files = found
+            return (Path(os.path.relpath(place / source, folder)).as_posix(), kind, files), python
+        if place == root:
+            break
+    return None, None
+
+
+def _of_folder(root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
+    """What the files in a folder name, and the Python they ask for."""
     project = _toml(root / "pyproject.toml")
     table: Mapping[str, Any] = project.get("project", {})
     python = table.get("requires-python")

@@ -54,7 +54,8 @@ START_LABEL = "gpuctl-start"
 RENDEZVOUS_PORTS = range(20000, 30000)
 CONNECT_TIMEOUT_S = 4.0
 """A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
-EXCHANGE_TIMEOUT_S = 3.0
+EXCHANGE_TIMEOUT_S = 8.0
+"""For an answer on a connection: a node that is busy starts its probe late."""
 AT_ONCE = 512
 """Connections that are tried at the same time."""
 ROUND_S = CONNECT_TIMEOUT_S + 2 * EXCHANGE_TIMEOUT_S

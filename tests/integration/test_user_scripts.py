@@ -281,3 +281,53 @@ def test_docs_example_writes_metrics_and_resumes(cluster: Gpuctl) -> None:
     assert [line.split(":")[0] for line in told.splitlines()] == ["epoch 3", "epoch 4"]
     assert again.json["train"]["loss"][-1] < first["train"]["loss"][-1]
     assert (cluster.run_folder(again.json["run"]) / "artifacts" / "line.pt").exists()
+
+
+MONOREPO_SCRIPT = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, "../..")
+from library.numbers import LARGE
+from vendored.module import NAME
+print(LARGE, NAME, Path("../../data/small.txt").read_text(), flush=True)
+print(Path(__file__).parents[2].joinpath("downloads", "weights.bin").read_text())
+if os.environ["RANK"] == "0":
+    Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints", "last.pt").write_text("weights")
+"""
+
+
+def test_script_finds_the_rest_of_its_repository(cluster: Gpuctl) -> None:
+    def git(*words: str, folder: Path) -> None:
+        own = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "protocol.file.allow=always"]
+        subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+
+    files = {
+        "repository/library/numbers.py": "LARGE = 2**40",
+        "repository/data/small.txt": "some data",
+        "repository/downloads/weights.bin": "weights",
+        "repository/.gitignore": "downloads/\n",
+        "repository/apps/first/my.py": MONOREPO_SCRIPT,
+        "vendored/module.py": "NAME = 'vendored'",
+    }
+    for name, text in files.items():
+        path = cluster.cwd / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    vendored, repository = cluster.cwd / "vendored", cluster.cwd / "repository"
+    git("init", "--quiet", folder=vendored)
+    git("add", "--all", folder=vendored)
+    git("commit", "--quiet", "--message", "one", folder=vendored)
+    git("init", "--quiet", folder=repository)
+    git("submodule", "--quiet", "add", str(vendored), "vendored", folder=repository)
+    typed_in = repository / "apps" / "first"
+
+    failed = cluster("train", "my.py", cwd=typed_in)
+    assert failed.status == 1
+    assert "1099511627776 vendored some data" in failed.out + failed.err
+    assert "downloads/weights.bin is on this computer and was not sent, because git ignores it" in failed.out
+    command = next(line for line in failed.out.splitlines() if "--include" in line).rpartition(": gpuctl ")[2]
+    assert cluster.ok(*command.split(), cwd=typed_in).out.count("succeeded") == 1
+    again = cluster.ok("train", "--resume", "--dry-run", cwd=cluster.cwd)
+    assert "send 7 files, " in again.err, "what was sent before is sent again"
+    assert f"of {repository} to " in again.err
+    assert "run in its folder apps/first" in again.err

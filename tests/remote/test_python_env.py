@@ -66,6 +66,21 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
     assert "torch>=" in built_in.files[0][1]
 
 
+def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) -> None:
+    typed_in = tmp_path / "repository" / "apps" / "first"
+    typed_in.mkdir(parents=True)
+    (tmp_path / "requirements.txt").write_text("outside")
+    assert wanted(typed_in, root=tmp_path / "repository") is None
+    (tmp_path / "repository" / "requirements.txt").write_text("numpy")
+    found = wanted(typed_in, root=tmp_path / "repository")
+    assert found is not None
+    assert (found.source, found.files) == ("../../requirements.txt", (("requirements.txt", "numpy"),))
+    (typed_in / "requirements.txt").write_text("scipy")
+    nearest = wanted(typed_in, root=tmp_path / "repository")
+    assert nearest is not None
+    assert nearest.source == "requirements.txt"
+
+
 def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")

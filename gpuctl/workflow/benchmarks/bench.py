@@ -145,10 +145,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
                 folder,
                 inventory,
                 nodes,
-                project.tree,
-                project.destination,
-                project.wanted,
-                on_cpu=train_request.on_cpu,
+                project,
                 env_names=request.env,
             )
             view.phase("preflight", "trying every connection, checking what would fail later")

@@ -142,8 +142,8 @@ def push(
         raise Usage(f"There is no file or folder {source}.")
     source = source.resolve()
     tree = read_everything(source, allow_large=allow_large)
-    for name in tree.skipped:
-        app.output.say(f"{name} is not sent: it is a link out of the folder, credentials, or no plain file")
+    for name, why in tree.skipped.items():
+        app.output.say(f"{name} is not sent: {why}")
     if not tree.entries:
         raise Usage(f"There is nothing to send in {source}.")
     if source.is_dir():

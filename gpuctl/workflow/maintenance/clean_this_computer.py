@@ -54,7 +54,7 @@ def _local(folder: RunFolder) -> LocalRun:
         link=link,
         checkpoints=None if found is None else found.bytes,
         nodes=tuple(part.name for part in run.nodes),
-        project=run.options.project if run.options else None,
+        project=(run.options.root or run.options.project) if run.options else None,
     )
 
 

@@ -223,11 +223,8 @@ class ElasticScaler:
             self._folder,
             self._folder.load(),
             {machine.name: nodes[machine.name]},
-            preparation.project.tree,
-            preparation.project.destination,
-            preparation.project.wanted,
+            preparation.project,
             beside=others,
-            on_cpu=request.on_cpu,
             env_names=request.env,
         )
         together = {**{name: self._facts[name] for name in others}, **ready.facts}

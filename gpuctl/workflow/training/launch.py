@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
@@ -67,14 +68,16 @@ def plan_run(
     facts: "Mapping[str, Facts]",
     started_at: datetime,
     seconds: Mapping[str, float],
+    *,
+    root: Path | None = None,
 ) -> Run:
-    """Return the run's record: which ranks on which node, and where they meet. Pure.
+    """Return the run's record: which ranks on which node, and where they meet. `root`: the folder that is sent.
 
     A script that drives Ray is one process on the first node; what it starts on the others is its own affair.
     """
     parts: list[RunNode] = []
     first_rank = 0
-    mode, options, drives = request.mode, request.options(), request.drives
+    mode, options, drives = request.mode, request.options(root), request.drives
     hourly_usd = _price(inventory, len(machines))
     if drives:
         machines, request = machines[:1], replace(request, nproc_per_node=1)

@@ -1,5 +1,6 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
+import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.cluster.host_firewalls import crosses_a_network, open_firewall
+from gpuctl.workflow.training.request import Project
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
@@ -25,7 +27,7 @@ class Prepared:
     facts: Mapping[str, "Facts"]
     """With the interpreters that the ranks use and, where these are of environments, what is in them."""
     code: Mapping[str, str]
-    """The project's folder on each node. Empty: nothing was sent, as the preflight refuses."""
+    """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
     expected: "Expected | None" = None
     """GPUs that there should be. None: not known."""
 
@@ -35,12 +37,9 @@ def prepare(
     folder: ClusterFolder,
     inventory: Inventory,
     nodes: "Mapping[str, Node]",
-    tree: "Tree",
-    destination: str,
-    wanted: "Wanted | None",
+    project: Project,
     *,
     beside: "Mapping[str, Node] | None" = None,
-    on_cpu: bool = False,
     env_names: Collection[str] = (),
 ) -> Prepared:
     """Facts, then firewall, environment and code, on all nodes at once.
@@ -48,12 +47,11 @@ def prepare(
     `beside`: nodes that are at work, and that these are to join. They let them in, and what is installed there is
     installed here; nothing else of theirs is touched.
 
-    `wanted`: what the ranks need installed; None: the nodes' Python is used as it is. Where a run goes on already,
-    only facts are taken: the preflight refuses, and what that run uses is left alone. Where a disk is full, no code
-    is sent: the preflight refuses, and tells all else that is wrong with it.
+    Where a run goes on already, only facts are taken: the preflight refuses, and what that run uses is left alone.
+    Where a disk is full, no code is sent: the preflight refuses, and tells all else that is wrong with it.
 
-    `on_cpu`: GPUs are not to be used; otherwise PreflightFailed is raised, before anything is done, where a machine
-    has some and none can be. `env_names`: names of the variables that a person sets.
+    Unless the project is to use CPUs alone, PreflightFailed is raised, before anything is done, where a machine has
+    GPUs and none can be used. `env_names`: names of the variables that a person sets.
     """
     from remote.checks import facts, finding, gpu_use, preflight
     from remote.python_env import compared
@@ -61,16 +59,15 @@ def prepare(
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
-    for link in tree.skipped:
-        view.note(
-            f"{link} is not sent: a link out of the folder, credentials, a repository of its own, or no plain file"
-        )
+    wanted = project.wanted
+    for name, why in project.tree.skipped.items():
+        view.note(f"{name} is not sent: {why}")
     guarded = crosses_a_network(peers)
     everyone = {**nodes, **(beside or {})}
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
-    if on_cpu:
+    if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
-    expected = expected_gpus(inventory, on_cpu=on_cpu)
+    expected = expected_gpus(inventory, on_cpu=project.on_cpu)
     own = {name: found[name] for name in nodes}
     if any(fact.active_runs for fact in own.values()):
         return Prepared(facts=own, code={}, expected=expected)
@@ -84,8 +81,8 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        code = send_code(view, node, tree, destination) if room else ""
-        return fact, code
+        code = send_code(view, node, project.tree, project.destination) if room else ""
+        return fact, folder_in(code, project.folder)
 
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
@@ -168,6 +165,11 @@ class Build:
             torch=built.torch,
             packages=built.packages,
         )
+
+
+def folder_in(code: str, folder: str) -> str:
+    """A folder of the code on a node; `.` is the code's own."""
+    return posixpath.normpath(f"{code}/{folder}") if code else ""
 
 
 def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:

@@ -55,7 +55,11 @@ class TrainRequest:
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
     project: Path | None = None
-    """The folder that is sent. None: the current one."""
+    """The folder in whose likeness the script runs. None: the current one."""
+    root: Path | None = None
+    """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
+    include: tuple[Path, ...] = ()
+    """Files and folders in `root` that are sent though git ignores them."""
     allow_large: bool = False
     """True: it is sent however large it is."""
     resume: bool = False
@@ -121,10 +125,17 @@ class TrainRequest:
         least = "" if self.min_nodes is None else f"{self.min_nodes}:"
         return f"{least}{self.nnodes}" if self.nnodes is not None else ""
 
-    def options(self) -> RunOptions:
-        """What the run's record keeps of this."""
+    @property
+    def folder(self) -> Path:
+        """The folder in whose likeness the script runs."""
+        return (self.project or Path.cwd()).resolve()
+
+    def options(self, root: Path | None = None) -> RunOptions:
+        """What the run's record keeps of this. `root`: the folder that is sent; None: the built-in job's own."""
         return RunOptions(
-            project=None if self.built_in else str(self.project or Path.cwd()),
+            project=None if self.built_in else str(self.folder),
+            root=None if self.built_in or root is None else str(root),
+            include=tuple(str(self.folder / path) for path in self.include),
             nnodes=self.nnodes,
             min_nodes=self.min_nodes,
             nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
@@ -167,6 +178,8 @@ class Project:
     """The files to send."""
     destination: str
     """The folder on a node that takes them."""
+    folder: str
+    """The one in it in which the script runs: `.`, `sub/folder`."""
     wanted: "Wanted | None"
     """What is to be installed. None: the machines' interpreter is used as it is."""
     mode: str
@@ -181,12 +194,13 @@ class Project:
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
     """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
-    script, tree, destination = _what_to_run(app, request, inventory)
-    wanted = _what_to_install(request, tree, machines, app.output.say)
+    script, tree, destination, folder = _what_to_run(app, request, inventory)
+    wanted = _what_to_install(request, tree.root, machines, app.output.say)
     return Project(
         script=script,
         tree=tree,
         destination=destination,
+        folder=folder,
         wanted=wanted,
         mode=request.mode,
         most_nodes=request.most_nodes,
@@ -195,10 +209,10 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
     )
 
 
-def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str]":
-    """Return the script, the files to send, and the folder on the nodes that takes them."""
+def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str, str]":
+    """Return the script, the files to send, the folder on the nodes that takes them, and the one in it to run in."""
     from remote.files.sync import code_folder
-    from remote.files.tree import read_tree
+    from remote.files.tree import read_tree, root_of
     from remote.launchers.rank_command import (
         BUILT_IN_FOLDER,
         BUILT_IN_TRIAL,
@@ -217,21 +231,28 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
         script = built_in(words)
         if request.search is not None:
             script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
-        return script, built_in_tree(), BUILT_IN_FOLDER
+        return script, built_in_tree(), BUILT_IN_FOLDER, "."
     if request.project is not None and not request.project.is_dir():
         raise Usage(
             f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
             "gpuctl train --resume SCRIPT"
         )
-    tree = read_tree(request.project or Path.cwd(), allow_large=request.allow_large)
-    if request.search is not None:
-        script = replace(user_function(request.words[0], tree), search=request.search)
-        return script, tree, code_folder(tree.root, owner_of(inventory))
-    return user_script(request.words, request.module, tree), tree, code_folder(tree.root, owner_of(inventory))
+    folder = request.folder
+    root = root_of(folder) if request.root is None else request.root.resolve()
+    if not folder.is_relative_to(root):
+        raise Usage(f"--root {request.root} does not hold {folder}, in whose likeness the script runs.")
+    tree = read_tree(
+        root, include=[folder / path for path in request.include], allow_large=request.allow_large
+    )
+    if request.search is None:
+        script = user_script(request.words, request.module, tree, folder)
+    else:
+        script = replace(user_function(request.words[0], tree, folder), search=request.search)
+    return script, tree, code_folder(root, owner_of(inventory)), folder.relative_to(root).as_posix()
 
 
 def _what_to_install(
-    request: TrainRequest, tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
+    request: TrainRequest, root: Path, machines: Sequence[Machine], say: Callable[[str], None]
 ) -> "Wanted | None":
     """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
     from remote.python_env.requirements import wanted
@@ -244,11 +265,16 @@ def _what_to_install(
         )
     own = [machine for machine in machines if machine.python]
     if not named and own:
-        if not request.built_in and not request.python and (note := _not_installed(tree.root, own[0])):
+        if (
+            not request.built_in
+            and not request.python
+            and (note := _not_installed(request.folder, root, own[0]))
+        ):
             say(note)
         return None
     return wanted(
-        tree.root,
+        request.folder,
+        root=root,
         pip=request.pip,
         requirements=request.requirements,
         wheels=request.wheels,
@@ -257,11 +283,11 @@ def _what_to_install(
     )
 
 
-def _not_installed(project: Path, machine: Machine) -> str:
+def _not_installed(folder: Path, root: Path, machine: Machine) -> str:
     """The sentence on what a project lists where a machine's own Python is used; empty where it lists nothing."""
     from remote.python_env.requirements import wanted
 
-    listed = wanted(project)
+    listed = wanted(folder, root=root)
     if listed is None:
         return ""
     return (
@@ -282,7 +308,7 @@ def why_missing(app: App, result: Result) -> str:
     if options.pip or options.requirements or options.wheels:
         return ""
     own = [machine for machine in cluster.load().machines if machine.python]
-    return _not_installed(Path(options.project), own[0]) if own else ""
+    return _not_installed(Path(options.project), Path(options.root or options.project), own[0]) if own else ""
 
 
 def check_built_in(words: Sequence[str]) -> None:

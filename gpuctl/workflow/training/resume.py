@@ -159,7 +159,12 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     else:
         words, module = (str(Path(before.project or "", run.script)), *args), None
     return replace(
-        request, words=words, module=module, project=Path(before.project) if before.project else None
+        request,
+        words=words,
+        module=module,
+        project=Path(before.project) if before.project else None,
+        root=request.root or (Path(before.root) if before.root else None),
+        include=request.include or tuple(map(Path, before.include)),
     )
 
 

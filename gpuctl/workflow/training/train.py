@@ -155,6 +155,7 @@ class _Runs:
                         facts,
                         started_at,
                         seconds,
+                        root=project.tree.root,
                     )
                     try:
                         if point is not None:
@@ -207,10 +208,7 @@ class _Runs:
                 self._folder,
                 inventory,
                 nodes,
-                project.tree,
-                project.destination,
-                project.wanted,
-                on_cpu=project.on_cpu,
+                project,
                 env_names=request.env,
             )
         with _timed(seconds, "preflight"):

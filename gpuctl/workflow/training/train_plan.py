@@ -11,7 +11,7 @@ from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
-from gpuctl.workflow.training.prepare import expected_gpus
+from gpuctl.workflow.training.prepare import expected_gpus, folder_in
 from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
@@ -65,6 +65,10 @@ class PlannedLaunch:
         tree, wanted, run = self.project.tree, self.project.wanted, self.run
         files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"
         yield f"send {files}, of {tree.root} to {self.project.destination}"
+        if self.project.folder != ".":
+            yield f"run in its folder {self.project.folder}"
+        for name, why in tree.skipped.items():
+            yield f"not sent: {name}: {why}"
         if wanted is not None:
             where = "on each node, where it is not there, with its Python below"
             yield f"build an environment of {wanted.source} {where}"
@@ -109,8 +113,12 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
-    code = {name: project.destination.replace("~", fact.home, 1) for name, fact in found.items()}
-    run = plan_run(RUN_ID, inventory, request, project.script, machines, found, datetime.now(UTC), {})
+    code = {
+        name: folder_in(project.destination.replace("~", fact.home, 1), project.folder)
+        for name, fact in found.items()
+    }
+    now, root = datetime.now(UTC), project.tree.root
+    run = plan_run(RUN_ID, inventory, request, project.script, machines, found, now, {}, root=root)
     service = launcher_of(run.mode).planned(machines, found)
     launches = service.launches(run, project.script, found, code, project.rank_env)
     return PlannedLaunch(

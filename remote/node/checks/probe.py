@@ -169,11 +169,13 @@ async def _outcome(target: Dict[str, Any], token: str) -> str:
 async def _exchange(
     target: Dict[str, Any], token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> str:
-    """Who answers, and does a payload come back? `connected`, `stranger` or `stalled`."""
+    """Who answers, and does a payload come back? `connected`, `stranger`, `silent` or `stalled`."""
     try:
         writer.write(token.encode() + b"\n")
         name = await asyncio.wait_for(reader.readline(), EXCHANGE_TIMEOUT_S)
-    except (OSError, ValueError, asyncio.TimeoutError):
+    except asyncio.TimeoutError:
+        return "silent"
+    except (OSError, ValueError):
         return "stranger"
     if name != target["peer"].encode() + b"\n":
         return "stranger"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuctl.run_results.log_errors import last_words, read
+from gpuctl.run_results.log_errors import last_words, path_not_found, read
 from inventories.end_reasons import Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
@@ -82,3 +82,25 @@ def test_read_finds_what_the_watchdog_said_before_it_aborted() -> None:
 def test_read_names_ranks_that_missed_a_barrier() -> None:
     said = read("RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n")
     assert (said.reason, said.ranks) == (Reason.TIMED_OUT, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: '../data/a b.txt'", "../data/a b.txt"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: b'x.bin'", "x.bin"),
+        ('FileNotFoundError: [Errno 2] No such file or directory: "it\'s.txt"', "it's.txt"),
+        (
+            "FileNotFoundError: [Errno 2] Unable to synchronously open file (unable to open file: name = 'a.h5', "
+            "errno = 2, error message = 'No such file or directory', flags = 0)",
+            "a.h5",
+        ),
+        ("cat: data/x.txt: No such file or directory", "data/x.txt"),
+        ("RuntimeError: cannot open file 'tokens.bin'", "tokens.bin"),
+        ("Failed to open file shards/0.tar", "shards/0.tar"),
+        ("ValueError: no", ""),
+    ],
+)
+def test_path_not_found_is_read_from_the_words_of_python_hdf5_and_c(words: str, path: str) -> None:
+    assert path_not_found(words) == path
+    assert (read(words).reason is Reason.FILE_NOT_FOUND) == bool(path)

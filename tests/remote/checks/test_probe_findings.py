@@ -122,6 +122,7 @@ def test_probed_timeout_names_the_rule_of_the_cloud(cloud: str | None, rule: str
         ("no host", "no machine answers for the address", "private_ip"),
         ("no route", "there is no route to it", "private_ip"),
         ("unresolved", "the name has no address", "private_ip"),
+        ("silent", "it connects, and hears nothing within 8 s", "overloaded"),
         ("stalled", "64 kB do not get through", "mtu 1500"),
         ("Protocol not available", "Protocol not available", "private_ip"),
     ],

@@ -196,7 +196,7 @@ def test_send_refuses_a_part_of_script_checkpoints(tmp_path: Path) -> None:
     for name in ("shard-0", ".aws/shard-1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(SyncRefused, match=r"can be sent to gpu-0, and a part of them is not: \.aws\. "):
+    with pytest.raises(SyncRefused, match=r"can be sent to gpu-0, and a part is not: \.aws\. "):
         checkpoints.send(NodeHere(tmp_path), tmp_path, SCRIPTS.nodes[0], say=print)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote.errors import ScriptNotFound, ScriptNotSynced, SyncRefused
-from remote.files import tree
+from remote.files import git, tree
 from remote.launchers.rank_command import built_in_tree, user_script
 
 
@@ -25,7 +25,7 @@ def test_read_tree_without_git_leaves_out_caches_and_environments(tmp_path: Path
     )
     read = tree.read_tree(tmp_path)
     assert sorted(read.entries) == ["a.py", "pkg/m.py"]
-    assert read.skipped == (".env",)
+    assert list(read.skipped) == [".env"]
 
 
 def test_read_tree_with_git_sends_what_git_would_track(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_read_tree_times_out_on_a_hanging_git(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(tree, "GIT_S", 0.2)
+    monkeypatch.setattr(git, "GIT_S", 0.2)
     with pytest.raises(
         SyncRefused, match=r"git did not list the files of .*project within 0 s; nothing was sent"
     ):
@@ -120,7 +120,74 @@ def test_read_tree_names_and_skips_nested_repositories(tmp_path: Path) -> None:
         subprocess.run(["git", "init", "-q", str(root)], check=True)
     read = tree.read_tree(tmp_path)
     assert list(read.entries) == ["a.py"]
-    assert read.skipped == ("inner",)
+    assert read.skipped == {"inner": tree.REPOSITORY}
+
+
+def commit(root: Path) -> None:
+    own = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    subprocess.run(["git", "-C", str(root), "add", "-A"], check=True)
+    subprocess.run(["git", "-C", str(root), *own, "commit", "-qm", "one"], check=True)
+
+
+def test_read_tree_sends_submodules_and_names_those_not_checked_out(tmp_path: Path) -> None:
+    fill(tmp_path, "inner/b.py", "middle/c.py", "outer/a.py")
+    add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add"]
+    for outside, inside in ((None, "inner"), ("inner", "middle"), ("middle", "outer")):
+        commit(tmp_path / inside)
+        if outside is not None:
+            subprocess.run(["git", *add, str(tmp_path / outside), "sub"], cwd=tmp_path / inside, check=True)
+            commit(tmp_path / inside)
+    fill(tmp_path, "outer/sub/new.py")
+    read = tree.read_tree(tmp_path / "outer")
+    assert sorted(read.entries) == [".gitmodules", "a.py", "sub/.gitmodules", "sub/c.py", "sub/new.py"]
+    assert read.skipped == {"sub/sub": tree.SUBMODULE}
+
+
+def test_root_of_a_folder_is_its_repository_but_not_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "home/project/sub/a.py", "home/plain/b.py")
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    subprocess.run(["git", "init", "-q", str(home)], check=True)
+    subprocess.run(["git", "init", "-q", str(home / "project")], check=True)
+    assert tree.root_of(home / "project" / "sub") == home / "project"
+    assert tree.root_of(home / "plain") == home / "plain", "a repository of settings is not sent"
+    assert tree.root_of(tmp_path) == tmp_path
+
+
+def test_read_tree_includes_what_git_ignores_if_it_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(
+        root,
+        "a.py",
+        "data/x/1.png",
+        "data/.aws/key",
+        "data/__pycache__/c.pyc",
+        "other/2.png",
+        ".env",
+        "inner/b.py",
+    )
+    (root / ".gitignore").write_text("data/\nother/\n.env\n")
+    for folder in (root, root / "inner"):
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    read = tree.read_tree(root, include=[root / "data", root / ".env", root / "inner"])
+    assert sorted(read.entries) == [".env", ".gitignore", "a.py", "data/x/1.png", "inner/b.py"]
+    assert read.skipped == {"data/.aws": tree.PRIVATE}
+    assert "other/2.png" in tree.read_tree(root, include=[root]).entries
+
+
+def test_read_tree_refuses_to_include_what_is_elsewhere(tmp_path: Path) -> None:
+    fill(tmp_path, "root/a.py", "elsewhere/b.py")
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+    for name, said in (
+        ("../elsewhere", "leads out of"),
+        ("link", "leads out of"),
+        ("none", "no such file or folder"),
+    ):
+        with pytest.raises(SyncRefused, match=f"^--include .*{name}.* {said}"):
+            tree.read_tree(tmp_path / "root", include=[tmp_path / "root" / name])
 
 
 @pytest.mark.parametrize("allow_large", [True, False])
@@ -143,7 +210,7 @@ def test_read_tree_never_sends_credentials(tmp_path: Path, git: bool) -> None:
         subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     fill(tmp_path, "a.py", ".ssh/id", ".ssh/deep/er", "x/.aws/credentials", "x/.netrc", "x/y.py")
     for read in (tree.read_tree(tmp_path), tree.read_everything(tmp_path)):
-        assert read.skipped == (".ssh", "x/.aws", "x/.netrc")
+        assert list(read.skipped) == [".ssh", "x/.aws", "x/.netrc"]
         assert {"a.py", "x/y.py"} == {name for name in read.entries if not name.startswith(".git/")}
 
 
@@ -154,7 +221,7 @@ def test_read_everything_includes_git_ignored_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     read = tree.read_everything(tmp_path)
     assert {"a.py", "out/model.pt", ".venv/bin/python", ".env", ".git/HEAD"} <= set(read.entries)
-    assert read.skipped == ("pipe",)
+    assert read.skipped == {"pipe": tree.SPECIAL}
     fill(tmp_path, "odd[1].txt")
     assert list(tree.read_everything(tmp_path / "odd[1].txt").entries) == ["odd[1].txt"]
 

@@ -1,0 +1,74 @@
+"""A file that a rank did not find on its node, and that is on this computer: how it gets there."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+from gpuctl import text
+from gpuctl.run_results.log_errors import path_not_found
+from inventories.disk.store import RunFolder
+from inventories.end_reasons import Reason
+from inventories.errors import InventoryError
+from inventories.run import Result
+from remote.errors import SyncRefused
+from remote.files.tree import Tree, read_tree
+from remote.shared.constants import CODE, NODE_FOLDER
+
+_OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
+"""A path in the code on a node, as a script makes it of its own `__file__`."""
+
+
+def how_to_send(result: Result) -> str:
+    """The sentences on a file that a rank looked for in vain and that is here; empty where there is none."""
+    error = result.first_error
+    if error is None or error.reason is not Reason.FILE_NOT_FOUND:
+        return ""
+    try:
+        run = RunFolder(Path(result.dir)).load_run()
+    except InventoryError:
+        return ""
+    options = run.options
+    if options is None or options.project is None:
+        return ""
+    name, folder = path_not_found(error.detail), Path(options.project)
+    root = Path(options.root or folder)
+    if not name or not root.is_dir():
+        return ""
+    of_node = _OF_NODE.fullmatch(name)
+    path = Path(os.path.normpath(root / of_node["rest"] if of_node else folder / name))
+    if not path.exists():
+        return ""
+    if not path.is_relative_to(root):
+        return (
+            f"{path} is on this computer, outside {root}, the folder that was sent. Bring it to the nodes, and have "
+            f"the script read it there: gpuctl push {shlex.quote(str(path))} data"
+        )
+    try:
+        tree = read_tree(root, include=map(Path, options.include), allow_large=True)
+    except SyncRefused:
+        return ""
+    inner = path.relative_to(root)
+    if _is_sent(inner, tree):
+        return ""
+    whole = os.path.relpath(root / _largest_unsent(inner, tree), folder)
+    module = run.script.startswith("-m ")
+    script = run.script if module else shlex.quote(run.script)
+    command = f"gpuctl train --include {shlex.quote(whole)} {script}{' …' if run.args else ''}"
+    return text.for_cluster(
+        f"{name} is on this computer and was not sent, because git ignores it. Send it: {command}",
+        run.cluster,
+    )
+
+
+def _is_sent(path: Path, tree: Tree) -> bool:
+    name = path.as_posix()
+    return name in tree.entries or any(entry.startswith(f"{name}/") for entry in tree.entries)
+
+
+def _largest_unsent(path: Path, tree: Tree) -> Path:
+    """The path, or the highest folder above it of which nothing is sent: a script often reads all of that."""
+    for above in reversed(path.parents[:-1]):
+        if not _is_sent(above, tree):
+            return above
+    return path

@@ -1,0 +1,98 @@
+"""What git knows of a folder: the repository around it, and which of its files it would keep."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.errors import SyncRefused
+
+GIT_S = 300.0
+_GITLINK = b"160000 "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of a repository, those of its submodules among them. Paths are relative to it, with `/`."""
+
+    files: list[str]
+    """Tracked, or untracked and not ignored. Some may be gone."""
+    repositories: list[str]
+    """Repositories within, which git knows nothing of."""
+    missing: list[str]
+    """Submodules that are not checked out."""
+
+
+def repository_of(folder: Path) -> Path | None:
+    """The innermost repository that a folder is in; None where there is no git, or no repository.
+
+    Raises SyncRefused where there is one that git can't read.
+    """
+    said = _git(folder, "rev-parse", "--show-toplevel")
+    return None if said is None else Path(os.fsdecode(said.rstrip(b"\n")))
+
+
+def list_files(root: Path) -> Listing | None:
+    """List the files of a repository that git would keep; None where there is no git, or no repository.
+
+    Raises SyncRefused where there is one that git can't read: what it ignores is not known then.
+    """
+    staged = _git(root, "ls-files", "-z", "--stage")
+    others = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    if staged is None or others is None:
+        return None
+    listing = Listing(files=[], repositories=[], missing=[])
+    submodules = []
+    # A file in conflict is listed several times.
+    for entry in dict.fromkeys((line[: len(_GITLINK)], line.split(b"\t", 1)[1]) for line in _lines(staged)):
+        kind, name = entry[0], os.fsdecode(entry[1])
+        if kind == _GITLINK:
+            submodules.append(name)
+        elif not listing.files or listing.files[-1] != name:
+            listing.files.append(name)
+    for line in _lines(others):
+        name = os.fsdecode(line)
+        (listing.repositories if name.endswith("/") else listing.files).append(name.rstrip("/"))
+    for name in submodules:
+        within = list_files(root / name) if os.path.lexists(root / name / ".git") else None
+        if within is None:
+            listing.missing.append(name)
+            continue
+        listing.files.extend(f"{name}/{path}" for path in within.files)
+        listing.repositories.extend(f"{name}/{path}" for path in within.repositories)
+        listing.missing.extend(f"{name}/{path}" for path in within.missing)
+    return listing
+
+
+def _lines(output: bytes) -> list[bytes]:
+    return [line for line in output.split(b"\0") if line]
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """What git prints; None where there is no git, or no repository. Raises SyncRefused for all else."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},  # its sentences in English: one of them is looked for
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=GIT_S,
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired as error:
+        raise SyncRefused(
+            f"git did not list the files of {folder} within {GIT_S:.0f} s; nothing was sent. Try it by hand there: "
+            "git ls-files. A file system monitor that hangs is ended by git fsmonitor--daemon stop."
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join(os.fsdecode(done.stderr).split())
+    if "not a git repository (or any" in said:
+        return None
+    raise SyncRefused(
+        f"git can't list the files of {folder}, so that what it ignores is not known; nothing was sent. "
+        f"It says: {said or f'exit status {done.returncode}'}"
+    )
