@@ -61,7 +61,8 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--requirements",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="Install what this file lists (default: the project's uv.lock, requirements.txt or pyproject.toml).",
+            help="Install what this requirements.txt, pyproject.toml, uv.lock or pylock.toml lists (default: the "
+            "project's).",
         ),
         click.option(
             "--pip",

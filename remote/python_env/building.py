@@ -135,7 +135,7 @@ def request(wanted: Wanted, backend: str | None, constraints: Sequence[str] = ()
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(wanted.files)
-    if pins and wanted.kind != "lock":
+    if pins and not wanted.is_locked:
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
     return {
         "key": key_of(wanted, backend),

@@ -27,7 +27,14 @@ INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
 FOLDER = re.compile(r"^\s*(?:(?:-e|--editable)\b|\.|/|file:|[\w.\-]+(?:\[[^]]*\])?\s*@\s*file:)")
 COMMENT = re.compile(r"(^|\s)#.*$")
 
-Kind = Literal["requirements", "project", "lock"]
+PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
+"""Names of a lock file of any tool, as PEP 751 has them."""
+CONDA = re.compile(r"environment.*\.ya?ml")
+
+Kind = Literal["requirements", "project", "lock", "pylock"]
+LOCKS: tuple[Kind, ...] = ("lock", "pylock")
+Found = tuple[str, Kind, dict[str, str]]
+"""Where it is written, its kind, its files."""
 
 
 class BadRequirements(RemoteError):
@@ -41,7 +48,7 @@ class Wanted:
     source: str
     """Where it is written, for people: `requirements.txt`, `--pip`."""
     kind: Kind
-    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock."""
+    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock; `pylock`: one."""
     files: tuple[tuple[str, str], ...]
     """Relative path → text."""
     python: str | None = None
@@ -55,9 +62,12 @@ class Wanted:
     @property
     def names_its_build(self) -> bool:
         """Whether the build of torch is settled already: by a lock, by wheels, or by an index that is named."""
-        return (
-            self.kind == "lock" or bool(self.wheels) or any(OWN_BUILD.search(text) for _, text in self.files)
-        )
+        return self.is_locked or bool(self.wheels) or any(OWN_BUILD.search(text) for _, text in self.files)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a lock file says all that is installed."""
+        return self.kind in LOCKS
 
 
 def wanted(
@@ -75,10 +85,15 @@ def wanted(
     These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
-    found: tuple[str, Kind, dict[str, str]] | None
+    found: Found | None
     python: str | None = None
-    if pip or requirements is not None:
-        found = _named(pip, requirements)
+    if requirements is not None:
+        (source, kind, files), python = _of_file(requirements, pip)
+        found = source, kind, files
+        always = (*always, *pip) if kind == "project" else always
+    elif pip:
+        found = "--pip", "requirements", {"named.txt": _lines(pip)}
+        _refuse_folders(found[2])
     elif built_in:
         found = BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())}
     else:
@@ -91,6 +106,11 @@ def wanted(
             )
         return None
     source, kind, files = found
+    if wheels is not None and kind == "pylock":
+        raise BadRequirements(
+            f"{source} says where each file comes from, and --wheels says otherwise: leave out one of them, or name "
+            "a requirements.txt."
+        )
     return Wanted(
         source=source,
         kind=kind,
@@ -98,7 +118,7 @@ def wanted(
         python=python,
         wheels=tuple(read_wheels(wheels).items()) if wheels else (),
         wheels_folder=wheels,
-        always=() if kind == "lock" else tuple(always),
+        always=() if kind in LOCKS else tuple(always),
     )
 
 
@@ -143,19 +163,36 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _named(pip: Sequence[str], requirements: Path | None) -> tuple[str, Kind, dict[str, str]]:
-    """What the command line names; a file may include others beside it."""
-    files = {"named.txt": _lines(pip)} if pip else {}
-    if requirements is None:
-        _refuse_folders(files)
-        return "--pip", "requirements", files
-    name = requirements.name
-    files["named.txt"] = _lines([*pip, f"-r {name}"])
-    files |= _with_includes(requirements.parent, name)
-    return str(requirements), "requirements", files
+def _of_file(path: Path, pip: Sequence[str]) -> tuple[Found, str | None]:
+    """What a file names that a person gave, and the Python that it asks for; `pip`: what is named beside it."""
+    name, folder = path.name, path.parent
+    if CONDA.fullmatch(name):
+        raise BadRequirements(
+            f"{path} is for conda, and the nodes install with uv. List what the script needs in a requirements.txt, "
+            "or name a Python on the nodes that has it: --python PATH."
+        )
+    if name == "uv.lock" or PYLOCK.fullmatch(name):
+        if pip:
+            raise BadRequirements(
+                f"{path} says exactly what is installed: leave out --pip, or add {pip[0]} to the project and lock it "
+                "again."
+            )
+        if name != "uv.lock":
+            return (str(path), "pylock", {"pylock.toml": _read(path)}), _toml(path).get("requires-python")
+        files = {name: _read(path), "pyproject.toml": _read(folder / "pyproject.toml")}
+        return (str(path), "lock", files), _python_of(folder / "pyproject.toml")
+    if name == "pyproject.toml":
+        return (str(path), "project", {name: _read(path)}), _python_of(path)
+    files = {"named.txt": _lines([*pip, f"-r {name}"])} if pip else {}
+    return (str(path), "requirements", files | _with_includes(folder, name)), None
 
 
-def _of_project(folder: Path, root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
+def _python_of(pyproject: Path) -> str | None:
+    found: str | None = _toml(pyproject).get("project", {}).get("requires-python")
+    return found
+
+
+def _of_project(folder: Path, root: Path) -> tuple[Found | None, str | None]:
     """What the nearest files of a project name, and the Python they ask for."""
     for place in (folder, *folder.parents):
         found, python = _of_folder(place)
@@ -167,22 +204,20 @@ def _of_project(folder: Path, root: Path) -> tuple[tuple[str, Kind, dict[str, st
     return None, None
 
 
-def _of_folder(root: Path) -> tuple[tuple[str, Kind, dict[str, str]] | None, str | None]:
+def _of_folder(folder: Path) -> tuple[Found | None, str | None]:
     """What the files in a folder name, and the Python they ask for."""
-    project = _toml(root / "pyproject.toml")
-    table: Mapping[str, Any] = project.get("project", {})
-    python = table.get("requires-python")
-    if project and (root / "uv.lock").is_file():
-        return (
-            "uv.lock",
-            "lock",
-            {name: _read(root / name) for name in ("uv.lock", "pyproject.toml")},
-        ), python
-    if (root / "requirements.txt").is_file():
-        return ("requirements.txt", "requirements", _with_includes(root, "requirements.txt")), python
-    if table.get("dependencies"):
-        return ("pyproject.toml", "project", {"pyproject.toml": _read(root / "pyproject.toml")}), python
-    return None, None
+    project = _toml(folder / "pyproject.toml")
+    names = (
+        "uv.lock" if project else "",
+        "pylock.toml",
+        "requirements.txt",
+        "pyproject.toml" if project.get("project", {}).get("dependencies") else "",
+    )
+    name = next((name for name in names if name and (folder / name).is_file()), None)
+    if name is None:
+        return None, None
+    (_, kind, files), python = _of_file(folder / name, ())
+    return (name, kind, files), python or project.get("project", {}).get("requires-python")
 
 
 def _with_includes(root: Path, name: str) -> dict[str, str]:

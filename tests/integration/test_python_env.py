@@ -1,5 +1,6 @@
 """Environments on real nodes, built by the real uv out of wheels that are made here: no network at all."""
 
+import hashlib
 import os
 import platform
 import re
@@ -228,6 +229,16 @@ def test_environment_follows_pyproject_or_lock_file(
     assert build(nodes[0], locked, Said()).packages == ("small==2.0",), (
         "as locked, though there is a newer one"
     )
+    file = wheels / "small-2.0-py3-none-any.whl"
+    pylock = tmp_path / "pylock.toml"
+    pylock.write_text(
+        'lock-version = "1.0"\ncreated-by = "hand"\n[[packages]]\nname = "small"\nversion = "2.0"\n'
+        f'wheels = [{{ url = "{file.as_uri()}", '
+        f'hashes = {{ sha256 = "{hashlib.sha256(file.read_bytes()).hexdigest()}" }} }}]\n'
+    )
+    of_any_tool = wanted(project, requirements=pylock)
+    assert of_any_tool is not None
+    assert build(nodes[0], of_any_tool, Said()).packages == ("small==2.0",)
 
 
 def test_unsatisfiable_requirement_is_reported_with_advice(

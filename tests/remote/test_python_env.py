@@ -66,6 +66,27 @@ def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: P
     assert "torch>=" in built_in.files[0][1]
 
 
+def test_wanted_takes_a_named_file_of_each_kind(tmp_path: Path) -> None:
+    write(tmp_path, pyproject_toml=PROJECT, uv_lock="version = 1\n", requirements_txt="torch\n")
+    (tmp_path / "pylock.gpu.toml").write_text('lock-version = "1.0"\nrequires-python = ">=3.12"\n')
+    found = {
+        name: wanted(tmp_path, requirements=tmp_path / name)
+        for name in ("uv.lock", "pylock.gpu.toml", "requirements.txt", "pyproject.toml")
+    }
+    told = {
+        name: (one.kind, one.python, one.names_its_build) for name, one in found.items() if one is not None
+    }
+    assert told == {
+        "uv.lock": ("lock", ">=3.11", True),
+        "pylock.gpu.toml": ("pylock", ">=3.12", True),
+        "requirements.txt": ("requirements", None, False),
+        "pyproject.toml": ("project", ">=3.11", False),
+    }
+    beside = wanted(tmp_path, requirements=tmp_path / "pyproject.toml", pip=["einops"], always=["ray"])
+    assert beside is not None
+    assert (beside.files, beside.always) == ((("pyproject.toml", PROJECT),), ("ray", "einops"))
+
+
 def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) -> None:
     typed_in = tmp_path / "repository" / "apps" / "first"
     typed_in.mkdir(parents=True)
@@ -123,6 +144,16 @@ def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str
         ({}, {"requirements": Path("none.txt")}, "none.txt can't be read"),
         ({}, {"wheels": Path()}, "nothing says what"),
         ({"requirements_txt": "x"}, {"wheels": Path("/nowhere")}, "there is no wheel"),
+        (
+            {},
+            {"requirements": Path("environment.yml")},
+            "environment.yml is for conda, and the nodes install with uv",
+        ),
+        (
+            {},
+            {"requirements": Path("uv.lock"), "pip": ["a"]},
+            "uv.lock says exactly what is installed: leave out --pip",
+        ),
     ],
 )
 def test_wanted_names_what_it_cannot_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
