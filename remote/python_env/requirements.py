@@ -87,13 +87,15 @@ def wanted(
     """
     found: Found | None
     python: str | None = None
+    files: dict[str, str]
     if requirements is not None:
         (source, kind, files), python = _of_file(requirements, pip)
         found = source, kind, files
         always = (*always, *pip) if kind == "project" else always
     elif pip:
-        found = "--pip", "requirements", {"named.txt": _lines(pip)}
-        _refuse_folders(found[2])
+        files = {"named.txt": _lines(pip)}
+        _refuse_folders(files)
+        found = "--pip", "requirements", files
     elif built_in:
         found = BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())}
     else:
