@@ -1,5 +1,10 @@
 """`gpuctl train`: run a script, a module or the built-in job on the cluster."""
 
+import fcntl
+import os
+import stat
+import termios
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -206,6 +211,10 @@ def command(
         if app.options.json:
             app.output.json(document)
         return 0
+    if something_is_piped_in():
+        app.output.say(
+            "note: the ranks' standard input is empty: what is piped in is not sent. Send it as a file"
+        )
     interrupted = False
     try:
         result = train(app, request)
@@ -213,6 +222,23 @@ def command(
         assert isinstance(error.result, Result)
         result, interrupted = error.result, True
     return _report(app, result, interrupted=interrupted)
+
+
+def something_is_piped_in(descriptor: int = 0) -> bool:
+    """Whether a pipe with something in it, or a file that is not empty, is this command's standard input."""
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size > 0
+        return stat.S_ISFIFO(status.st_mode) and _waiting_bytes(descriptor) > 0
+    except OSError:  # there is none
+        return False
+
+
+def _waiting_bytes(descriptor: int) -> int:
+    count = array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
 
 
 def _report(app: App, result: "Result", *, interrupted: bool) -> int:
