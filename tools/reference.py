@@ -3,22 +3,26 @@
     python tools/reference.py            write docs/reference/
     python tools/reference.py --check    exit with 1 where a page there is not current
 
-The commands come from the command line itself, the keys of a spec file from `inventories`.
+The commands come from the command line itself, the keys of a spec file from `inventories`, the built-in job's options
+from `train`.
 """
 
+import argparse
 import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gpuctl import root_help
 from inventories import spec
 from inventories.validate import spec_keys
+from train.command_line import option_groups
 
 PAGES = Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. -->\n"
@@ -41,6 +45,17 @@ network:
   bastion: opc@203.0.113.20
 ```
 """
+JOB_INTRODUCTION = """# Options of the built-in job
+
+{note}
+`gpuctl train` without a script runs [the built-in job](../built-in-job.md). Its options are after `--`:
+
+```text
+gpuctl train -- --model mlp --epochs 3
+```
+
+`gpuctl bench` and `gpuctl tune` take them, too. `gpuctl train -- --help` prints them.
+"""
 COMMANDS_INTRODUCTION = """Every command takes these options, before or after its name. Words after a script belong
 to the script. `GPUCTL_JSON=1` in the environment is `--json` for every command.
 """
@@ -62,6 +77,25 @@ def spec_page() -> str:
     rows = [(f"`{key}`", _option_of(key), *fields[field]) for key, field in spec_keys().items()]
     header = ("key", "option", "value", "meaning")
     return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(header, rows), ""])
+
+
+def job_page() -> str:
+    """The page about the built-in job's options."""
+    parts = [JOB_INTRODUCTION.format(note=NOTE)]
+    for title, options in option_groups().items():
+        rows = [
+            (f"`{_typed(flag, arguments)}`", _escaped(arguments["help"]))
+            for flag, arguments in options.items()
+        ]
+        parts += [f"## {title.capitalize()}\n", *_table(("option", "meaning"), rows), ""]
+    return "\n".join(parts)
+
+
+def _typed(flag: str, arguments: Mapping[str, Any]) -> str:
+    """How an option of argparse's is typed: `--epochs N`, `--stem imagenet|cifar`, `--save / --no-save`."""
+    if arguments.get("action") is argparse.BooleanOptionalAction:
+        return f"{flag} / --no-{flag.removeprefix('--')}"
+    return f"{flag} {arguments.get('metavar') or '|'.join(arguments['choices'])}"
 
 
 def _option_of(key: str) -> str:
@@ -159,7 +193,8 @@ def _table(
 def main(words: list[str]) -> int:
     """Write the pages, or compare them with `--check`; the exit status."""
     stale = []
-    for name, text in {"commands.md": commands_page(), "spec.md": spec_page()}.items():
+    pages = {"commands.md": commands_page(), "spec.md": spec_page(), "built-in-job.md": job_page()}
+    for name, text in pages.items():
         path = PAGES / name
         if not path.exists() or path.read_text() != text:
             stale.append(name)

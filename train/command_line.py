@@ -97,15 +97,20 @@ def _parser() -> _Parser:
         "$GPUCTL_METRICS, if that is set.",
         allow_abbrev=False,
     )
-    types = get_type_hints(Options)
-    groups: dict[str, Any] = {}
-    for one in fields(Options):
-        title = one.metadata["group"]
-        group = (
-            groups[title] if title in groups else groups.setdefault(title, parser.add_argument_group(title))
-        )
-        group.add_argument(_flag(one.name), **_arguments(one, types[one.name]))
+    for title, options in option_groups().items():
+        group = parser.add_argument_group(title)
+        for flag, arguments in options.items():
+            group.add_argument(flag, **arguments)
     return parser
+
+
+def option_groups() -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return the options of each group, and argparse's arguments for each; its help names the default."""
+    types = get_type_hints(Options)
+    groups: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for one in fields(Options):
+        groups.setdefault(one.metadata["group"], {})[_flag(one.name)] = _arguments(one, types[one.name])
+    return groups
 
 
 def _arguments(one: Field[Any], kind: object) -> Mapping[str, Any]:

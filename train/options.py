@@ -46,10 +46,12 @@ class Options:
     )
     stem: Stem = _what(
         "imagenet",
-        "First layers of a residual network: 7x7 with stride 2 and pooling, or 3x3 for small images.",
+        "First layers of a residual network. imagenet: 7x7 with stride 2, and pooling; cifar: 3x3, for small images.",
     )
     dataset: DatasetName = _what(
-        "digits", "digits: 1,797 handwritten digits of scikit-learn; folder: train/CLASS/*.png in --data-dir."
+        "digits",
+        "digits: 1,797 handwritten digits of scikit-learn; synthetic: generated images; folder: the images "
+        "train/CLASS/*.png and *.jpg in --data-dir.",
     )
     data_dir: str | None = _what(
         None, "Folder of the datasets on the nodes (default: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data).",
@@ -102,13 +104,18 @@ class Options:
     )  # fmt: skip
     weight_decay: float = _how(0.0, "Weight decay.", type=number(at_least=0, at_most=1e6), metavar="X")
     schedule: Schedule = _how(
-        "constant", "Learning rate schedule; plateau: it falls where the validation loss stops falling."
+        "constant",
+        "How the learning rate changes. cosine: it falls to 0 along a cosine; step: it is divided by 10 after half "
+        "and after three quarters of the epochs; plateau: it falls where the validation loss stops falling.",
     )
     warmup_epochs: float = _how(
         0.0, "Epochs over which the learning rate rises linearly at the start.",
         type=number(at_least=0, at_most=1e6), metavar="X",
     )  # fmt: skip
-    lr_scaling: LrScaling = _how("none", "How the learning rate grows with the number of ranks.")
+    lr_scaling: LrScaling = _how(
+        "none",
+        "linear: multiply the learning rate by the number of ranks; sqrt: by the square root of that number.",
+    )
     grow_batch: bool = _how(
         False,
         "With --schedule plateau: increase the batch size, up to 16-fold, before the learning rate falls.",
@@ -118,7 +125,7 @@ class Options:
         type=number(above=0, at_most=1e6), metavar="X",
     )  # fmt: skip
     label_smoothing: float = _how(0.0, "Label smoothing.", type=fraction, metavar="F")
-    precision: Precision = _how("fp32", "Arithmetic precision; bf16 and fp16 use autocast.")
+    precision: Precision = _how("fp32", "Arithmetic precision; bf16 and fp16 use torch.autocast.")
     seed: int = _how(
         0,
         "Random seed. On CPUs, two runs with the same seed, ranks and threads have bit-identical losses.",
@@ -134,13 +141,17 @@ class Options:
         "Compile the whole step with torch.compile: network, loss, backward pass, clipping and, except with fp16, "
         "the optimizer. The first steps take about a minute.",
     )
-    compression: Compression = _speed("none", "Compress the gradients on the network.")
+    compression: Compression = _speed(
+        "none",
+        "Compress the gradients on the network. half: 2 bytes for each number; powersgd: low-rank approximations, "
+        "after the first steps.",
+    )
     bucket_mb: float | None = _speed(
         None, "Size of the gradient buckets of DistributedDataParallel, MiB (default: 1 for the first, then 25).",
         type=number(above=0, at_most=1e6), metavar="X",
     )  # fmt: skip
 
-    device: Device = _where("auto", "auto: the GPUs if this host has any, which then have to work.")
+    device: Device = _where("auto", "auto: the GPUs if the machine has any; they have to work.")
     threads: int | None = _where(
         None,
         "CPU threads per rank (default: $OMP_NUM_THREADS, else the machine's cores divided by the ranks on it).",
