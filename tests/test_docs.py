@@ -53,6 +53,10 @@ KEPT = {
         "integration/test_clouds.py",
         "test_up_reports_what_happens_at_end_of_ttl",
     ),
+    ("clouds.md", "One TTL for the cluster"): (
+        "provision/cloud/test_provider.py",
+        "test_up_refuses_changed_options_while_machines_live",
+    ),
     ("clouds.md", "Cost limits"): ("integration/test_clouds.py", "test_up_enforces_max_cost_and_records_ttl"),
     ("clouds.md", "Find what is left"): (
         "integration/test_clouds.py",

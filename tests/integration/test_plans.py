@@ -85,7 +85,7 @@ def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     text = stable(gpuctl.ok(*words, env={"COLUMNS": "96"}).out)
     shown = "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
     page = (DOCS / "plans.md").read_text()
-    begin = f"    $ {' '.join(('gpuctl up -f', f'{sample}.yaml', *accepts, '--dry-run'))}\n"
+    begin = f"    $ {' '.join((f'gpuctl up -f inventories/samples/{sample}.yaml', *accepts, '--dry-run'))}\n"
     before, there, rest = page.partition(begin)
     assert there, f"plans.md shows {sample}"
     end = rest.index("\n\n", rest.index("list prices")) + 1
