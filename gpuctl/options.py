@@ -47,7 +47,9 @@ device_option = click.option(
     type=click.Choice(["auto", "cpu"]),
     help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
 )
-python_option = click.option("--python", metavar="PATH", help="Use this interpreter on the nodes as it is.")
+python_option = click.option(
+    "--python", metavar="PATH", help="Use this Python on the nodes, and install nothing."
+)
 
 
 def install_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ EXIT_STATUSES = (
 
 FILES = (
     ("clusters/NAME/", "inventory, keys, known hosts, journal"),
-    ("runs/ID/", "logs, metrics, results, artifacts"),
+    ("runs/ID/", "logs, metrics, results, artifacts, small checkpoints"),
 )
 
 

@@ -29,9 +29,9 @@ class Spec:
     profile: str | None = None
     """Profile in the SDK's own configuration file."""
     image: str | None = None
-    """Name or id of the image, an SSM parameter, or `marketplace:NAME`. Default: one with a driver for GPUs."""
+    """Name or id of the image, an SSM parameter (AWS), or `marketplace:NAME` (OCI). Default: one with a GPU driver."""
     driver: str | None = None
-    """NVIDIA driver: `auto`, `none`, or a branch such as `580`. Default: `auto`, where machines are rented."""
+    """NVIDIA driver: `auto`, `none`, or a release branch such as `580`. Default: `auto` for rented machines."""
     accept_terms: bool = False
     """The terms of a marketplace image are accepted without a question."""
     ask_terms: bool = False
@@ -57,7 +57,7 @@ class Spec:
     hosts: Path | None = None
     """Inventory of machines that exist already, for the provider `hosts`."""
     python: str | None = None
-    """Absolute path of the Python interpreter on the machines, used as it is."""
+    """Absolute path of the Python to use on the machines. Nothing is installed into it."""
     setup: tuple[SetupStep, ...] | None = None
     """Steps that each new machine runs: shell lines, or tasks of a fabfile. Default: those of the last `up`. All
     steps run again after you change one, and on a machine where one failed: write steps that are safe to repeat."""

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 @click.option(
     "--driver",
     metavar="auto|none|VERSION",
-    help="NVIDIA driver. auto: the image's, or else an installed one (Ubuntu). VERSION: a branch such as 580. "
-    "(clouds; hosts: only if given, and may reboot them)",
+    help="NVIDIA driver. auto: the image's, or else an installed one (Ubuntu). VERSION: a release branch, such as "
+    "580. (clouds; hosts: only if given, and may reboot them)",
 )
 @click.option("--accept-terms", is_flag=True, help="Accept the terms of a marketplace image. (oci)")
 @click.option("--disk-gb", type=int, metavar="G", help="Size of each boot volume, GB. (clouds)")
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     metavar="USD",
     help="Refuse a plan that could cost more before its --ttl is over. You must also give --ttl.",
 )
-@click.option("--python", metavar="PATH", help="Use this interpreter on the machines as it is.")
+@click.option("--python", metavar="PATH", help="Use this Python on the machines, and install nothing.")
 @click.option(
     "--known-hosts",
     type=click.Path(path_type=Path),

@@ -59,7 +59,7 @@ class UpOptions(TypedDict, total=False):
     max_cost: float | None
     """USD. Refuse a plan that could cost more before its `ttl` is over. Needs `ttl`."""
     python: str | None
-    """Interpreter on the machines to use as it is."""
+    """Python on the machines to use; nothing is installed."""
     known_hosts: File | None
     """Where the host keys of `hosts` machines are. Default: your known_hosts."""
     accept_new_host_keys: bool
