@@ -29,7 +29,7 @@ class Spec:
     profile: str | None = None
     """Profile in the SDK's own configuration file."""
     image: str | None = None
-    """Name or id of the image, an SSM parameter (AWS), or `marketplace:NAME` (OCI). Default: one with a GPU driver."""
+    """Name or id of the image, an SSM parameter (AWS), or `marketplace:NAME` (OCI). Default: with a GPU driver."""
     driver: str | None = None
     """NVIDIA driver: `auto`, `none`, or a release branch such as `580`. Default: `auto` for rented machines."""
     accept_terms: bool = False
