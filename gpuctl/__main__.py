@@ -51,9 +51,13 @@ def main() -> int:
     # A command imports for a tenth of a second, and hardly makes garbage: to look through it all again and again,
     # and a last time at the interpreter's end, costs a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
-    from gpuctl import cli
+    try:
+        from gpuctl import cli
 
-    status = cli.main(arguments)
+        status = cli.main(arguments)
+    except KeyboardInterrupt:  # while it imports
+        print("error: Interrupted.", file=sys.stderr)
+        status = 130
     gc.freeze()
     return status
 

@@ -81,7 +81,8 @@ class PlainView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         with self._lock:
-            self._end_phase("failed" if kind else "done")
+            interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+            self._end_phase("interrupted" if interrupted else "failed" if kind else "done")
             self._closed = True
 
     def phase(self, name: str, text: str) -> None:

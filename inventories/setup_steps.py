@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from inventories.yaml_source import shown
 
 Kind = Literal["run", "fab"]
-NO_STEP = "it should be a shell line, in quotes where it has ': ', or 'fab: TASK ARGS'."
+NO_STEP = "it should be a shell line, in quotes where it has ': ', or fab: TASK ARGS, without quotes."
+_QUOTED = re.compile(r"(run|fab):\s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,8 @@ class SetupStep:
     kind: Kind
     """`run`: a shell line; `fab`: tasks of a fabfile with their arguments."""
     text: str
+    folder: str | None = None
+    """Where the fabfile is, or below it; None: the current folder."""
 
     def __str__(self) -> str:
         """Show it in one line."""
@@ -32,14 +37,19 @@ def digest(steps: Sequence[SetupStep]) -> str:
     return hashlib.sha256(json.dumps([[step.kind, step.text] for step in steps]).encode()).hexdigest()
 
 
-def read_setup(value: object, problem: Callable[[tuple[int, ...], str], None]) -> tuple[SetupStep, ...]:
-    """Read the list under `setup` of a spec. `problem` gets where in it something is wrong, and a sentence."""
+def read_setup(
+    value: object, problem: Callable[[tuple[int, ...], str], None], folder: Path
+) -> tuple[SetupStep, ...]:
+    """Read the list under `setup` of a spec. `problem` gets where in it something is wrong, and a sentence.
+
+    `folder`: the spec's, beside which its fabfile is.
+    """
     if not isinstance(value, list):
         problem((), f"{shown(value)} can't be used: it should be a list of shell lines, each after '- '.")
         return ()
     steps = []
     for at, item in enumerate(value):
-        step = _read(item)
+        step = _read(item, folder)
         if isinstance(step, str):
             problem((at,), step)
         else:
@@ -47,19 +57,22 @@ def read_setup(value: object, problem: Callable[[tuple[int, ...], str], None]) -
     return tuple(steps)
 
 
-def _read(item: object) -> SetupStep | str:
+def _read(item: object, folder: Path) -> SetupStep | str:
     """The step that an item is, or what is wrong with it."""
     kind: Kind = "run"
     text = item
     if isinstance(item, dict):
-        if list(item) != ["fab"]:
+        if list(item) not in (["run"], ["fab"]):
             return f"{shown(item)} can't be used: {NO_STEP}"
-        kind, text = "fab", item["fab"]
+        kind = "fab" if "fab" in item else "run"
+        text = item[kind]
+    elif isinstance(item, str) and (quoted := _QUOTED.match(item)):
+        return f"{shown(item)} can't be used: write it without quotes, as in - {quoted[1]}: …"
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         return f"{shown(text)} can't be used: it should be text; put it in quotes if it is."
     if kind == "fab" and (wrong := _not_words(text)):
         return f"{shown(text)} can't be used: {wrong}."
-    return SetupStep(kind=kind, text=text.strip())
+    return SetupStep(kind=kind, text=text.strip(), folder=str(folder) if kind == "fab" else None)
 
 
 def _not_words(text: str) -> str | None:

@@ -186,7 +186,7 @@ def _setup(source: Source, value: object, problems: Problems) -> tuple[SetupStep
     def add(at: Keys, text: str) -> None:
         problems.add(source.line(_SETUP, *at), f"key '{_SETUP}': {text}")
 
-    return read_setup(value, add)
+    return read_setup(value, add, source.path.absolute().parent)
 
 
 def _hint(key: str, keys: Keys) -> str:

@@ -5,6 +5,7 @@ to gigabytes), and so are tags beyond the plain types.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,14 @@ def _no_yaml(path: Path, text: str, error: yaml.YAMLError) -> InvalidInput:
         line = text.count("\n", 0, error.position) + 1
         problem = error.reason
     lines = text.splitlines()
+    line = max(1, min(line, len(lines)))
     tab = line <= len(lines) and lines[line - 1].lstrip(" ").startswith("\t")
     hint = " Indent with spaces, not with tabs." if tab else ""
+    if any(re.match(r"\[[\w:.-]+\]\s*$", one) for one in lines[:20]):
+        hint = (
+            " It looks like an INI file, and gpuctl reads YAML. Ansible turns an inventory into YAML: "
+            "ansible-inventory --list --yaml -i FILE."
+        )
     return InvalidInput(f"{path}:{line}: this can't be read as YAML: {problem}.{hint}")
 
 

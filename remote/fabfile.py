@@ -4,6 +4,7 @@ A task's `hosts=` are not followed: it runs on the cluster's machines, whose hos
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class Fabfile:
         except ParseError as error:
             raise BadFabfile(self._refusal(error, contexts)) from error
         except ValueError as error:
-            raise BadFabfile(f"An argument can't be used: {error}.") from error
+            raise BadFabfile(f"The arguments of `{shlex.join(words)}` can't be used: {error}.") from error
         initial, *asked = result
         helped = initial.args["help"].value
         if isinstance(helped, str):

@@ -35,7 +35,9 @@ from gpuctl.options import (
     help="Timed runs of each layout, after one warm-up run.",
 )
 @click.option(
-    "--forecast", metavar="NxP,…", help="Predict speed and cost of these layouts, without renting them."
+    "--forecast",
+    metavar="NxP,…",
+    help="Predict speed and cost of these layouts from runs that are measured here first.",
 )
 @click.option(
     "--bandwidth-gb-s",

@@ -17,6 +17,7 @@ def command(app: App, every: bool) -> None:
     if app.options.json:
         app.output.json({"runs": runs})
     elif not runs:
-        app.output.say("There are no runs yet. Start one: gpuctl train")
+        others = "" if every else " `gpuctl runs --all` lists those of other clusters."
+        app.output.say(f"There are no runs yet. Start one: gpuctl train.{others if app.store.runs() else ''}")
     else:
         app.output.table(runs_table(runs))

@@ -202,7 +202,8 @@ def command(
     if taken:
         # Many a script passes over what it doesn't know, and would run to its end on another cluster.
         app.output.say(
-            f"note: {' '.join(sorted(taken))} after the script belong to the script; options of gpuctl go before it"
+            f"note: all words after the script are the script's, {' '.join(sorted(taken))} too; options of gpuctl "
+            "go before it"
         )
     if dry_run:
         from gpuctl.workflow.training.train_plan import show_launch
@@ -253,7 +254,9 @@ def _report(app: App, result: "Result", *, interrupted: bool) -> int:
         from gpuctl.tables.lists import run_table
 
         app.output.table(run_table(result))
-        if result.status != "succeeded":
+        if result.status == "stopped" and not interrupted:
+            app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
+        elif result.status != "succeeded":
             _advise(app, result)
     if interrupted:
         return 130

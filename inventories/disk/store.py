@@ -285,7 +285,7 @@ class Store:
             raise NotFound(f"There is no run '{run_id}', nor any other. Start one with `gpuctl train`.")
         close = nearest(run_id, ids, cutoff=0.4) or ids[-3:]
         raise NotFound(
-            f"There is no run '{run_id}'. The nearest are {_listed(close)}; `gpuctl runs` lists all."
+            f"There is no run '{run_id}'. The nearest are {_listed(close)}; `gpuctl runs --all` lists all."
         )
 
     def runs(self, cluster: str | None = None) -> list[RunFolder]:

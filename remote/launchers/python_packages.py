@@ -21,7 +21,7 @@ def not_installed(node: str, fact: Facts, package: str, requirement: str) -> Fin
     return Finding(
         node=node,
         problem=f"{package} is not installed for {fact.python} (Python {fact.python_version})",
-        fix=f"list it in the project's requirements.txt, or name it with --pip {requirement}; or name another "
+        fix=f"have gpuctl build an environment with it: --pip {requirement}, or --requirements FILE; or name another "
         "interpreter with --python",
     )
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,27 +139,31 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
     """Move what the nodes brought into `artifacts/`, and remove what is left there, or of a process that is gone.
 
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
-    put under `artifacts/<node's name>/`.
+    put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
     """
     for node in sorted(nodes, key=lambda node: node.rank):
         brought = incoming / node.name / constants.ARTIFACTS
         for file in sorted(path for path in brought.rglob("*") if path.is_file()):
-            name = file.relative_to(brought)
-            target = folder.artifacts_path / name
-            if target.exists() and not _same(target, file):
-                target = folder.artifacts_path / node.name / name
-            try:
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                file.replace(target)
-            except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                # One node's file has the name of another node's folder.
-                target = folder.artifacts_path / node.name / name
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                file.replace(target)
+            target = _free_place(folder.artifacts_path, node.name, file.relative_to(brought), file)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.replace(target)
     for left in folder.path.glob("incoming-*"):
         pid = left.name.split("-")[1]
         if left == incoming or (pid.isdecimal() and not psutil.pid_exists(int(pid))):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _free_place(artifacts: Path, node: str, name: Path, file: Path) -> Path:
+    """The first place for a node's file at which no other content is."""
+    folders = chain([artifacts, artifacts / node], (artifacts / f"{node}-{n}" for n in count(2)))
+    return next(place for place in (folder / name for folder in folders) if _is_free(place, artifacts, file))
+
+
+def _is_free(place: Path, artifacts: Path, file: Path) -> bool:
+    above = place.parents[: len(place.relative_to(artifacts).parts) - 1]
+    if any(folder.exists() and not folder.is_dir() for folder in above):
+        return False  # one node's file has the name of another node's folder
+    return not place.exists() or (place.is_file() and _same(place, file))
 
 
 def _same(one: Path, other: Path) -> bool:

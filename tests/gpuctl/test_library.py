@@ -603,10 +603,11 @@ def test_setup_task_on_this_computer_prints_nothing(tmp_path: Path) -> None:
         "@task\ndef prepare(c):\n    print('prepared')\n    c.run('echo out; echo err >&2', in_stream=False)\n"
     )
     code = """
+from pathlib import Path
 from gpuctl.library.silent_output import silent_app
 from gpuctl.workflow.machines.fab import Work, load_fabfile
 app = silent_app("work")
-fabfile = load_fabfile(app)
+fabfile = load_fabfile(app, Path.cwd())
 work = Work(app=app, fabfile=fabfile, out=app.output.stderr, show=None)
 ((step,), _) = fabfile.parse(["prepare"])
 with work.printing():

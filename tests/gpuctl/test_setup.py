@@ -123,7 +123,8 @@ def test_setup_refuses_fabric_tasks_on_machines_without_ssh(
     )
     assert how_to_go_on(inventory, [done], billed=True) == (
         "The machine is billed, for $2.00 an hour. `gpuctl up --cluster c` runs the setup on c-0 again, from its "
-        "first line; `gpuctl down --cluster c` removes the cluster."
+        "first line; `gpuctl up --cluster c -f FILE` as the file has it now; `gpuctl down --cluster c` removes the "
+        "cluster."
     )
 
 

@@ -54,7 +54,10 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
     words = ask(gpuctl, f"'{LINE}'", "fab: prepare --bucket b")
     planned = gpuctl.ok(*words, "--dry-run", "--json").json["setup"]
     assert planned == {
-        "steps": [{"kind": "run", "text": LINE}, {"kind": "fab", "text": "prepare --bucket b"}],
+        "steps": [
+            {"kind": "run", "text": LINE, "folder": None},
+            {"kind": "fab", "text": "prepare --bucket b", "folder": str(gpuctl.cwd)},
+        ],
         "machines": ["default-0", "default-1"],
     }
     early = gpuctl.ok(*words, "--no-wait", "--json")
@@ -76,8 +79,11 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
 
     again = gpuctl.ok(*words)
     assert "setup" not in again.err
-    # Without the spec, too: the cluster knows its setup.
-    more = gpuctl.ok("up", "--count", "3", "--json").json["setup"]
+    # Without the spec, and in a folder with another fabfile: the cluster knows its setup.
+    elsewhere = gpuctl.cwd / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "fabfile.py").write_text("raise SystemExit('this is another one')\n")
+    more = gpuctl.ok("up", "--count", "3", "--json", cwd=elsewhere).json["setup"]
     assert [one["node"] for one in more] == ["default-2"]
     both = ["line", "fab"]
     assert ran(gpuctl) == {"default-0": both, "default-1": both, "default-2": both}

@@ -22,7 +22,7 @@ from inventories.validate import (
 
 COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
 NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
-NO_STEP = "can't be used: it should be a shell line, in quotes where it has ': ', or 'fab: TASK ARGS'."
+NO_STEP = "can't be used: it should be a shell line, in quotes where it has ': ', or fab: TASK ARGS, without quotes."
 NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
     "Allowed: cluster, provider, shape, count, region, compartment, profile, image, driver, disk_gb, spot, "
@@ -182,16 +182,18 @@ def test_read_spec_reads_every_key(write, tmp_path):
 
 def test_read_spec_reads_setup_lines_and_tasks(write):
     path = write(
-        "setup:\n  - echo one\n  - |\n    echo two\n    echo three\n  - fab: prepare --bucket 'my b'\n"
+        "setup:\n  - echo one\n  - |\n    echo two\n    echo three\n  - run: ls\n  - fab: prepare --bucket 'my b'\n"
     )
     assert read_spec(path).setup == (
         SetupStep(kind="run", text="echo one"),
         SetupStep(kind="run", text="echo two\necho three"),
-        SetupStep(kind="fab", text="prepare --bucket 'my b'"),
+        SetupStep(kind="run", text="ls"),
+        SetupStep(kind="fab", text="prepare --bucket 'my b'", folder=str(path.parent)),
     )
     assert [str(step) for step in read_spec(path).setup] == [
         "echo one",
         "echo two …",
+        "ls",
         "gpuctl fab prepare --bucket 'my b'",
     ]
     assert read_spec(write("setup: []\n")).setup == ()
@@ -277,11 +279,11 @@ def test_read_spec_resolves_paths_against_spec_folder_or_home(write, tmp_path, m
             ["1: key 'setup': null can't be used: it should be a list of shell lines, each after '- '."],
         ),
         (
-            "setup:\n  - 7\n  - echo fine\n  - echo a: b\n  - run: echo\n  - fab: it's\n  - fab: --help\n  - fab:\n",
+            "setup:\n  - 7\n  - echo fine\n  - echo a: b\n  - 'fab: who'\n  - fab: it's\n  - fab: --help\n  - fab:\n",
             [
                 f"2: key 'setup': 7 {NO_TEXT}",
                 f'4: key \'setup\': {{"echo a": "b"}} {NO_STEP}',
-                f'5: key \'setup\': {{"run": "echo"}} {NO_STEP}',
+                "5: key 'setup': 'fab: who' can't be used: write it without quotes, as in - fab: …",
                 "6: key 'setup': \"it's\" can't be used: no closing quotation.",
                 "7: key 'setup': '--help' can't be used: it should begin with the name of a task.",
                 f"8: key 'setup': null {NO_TEXT}",

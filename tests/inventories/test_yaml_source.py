@@ -117,6 +117,7 @@ def test_read_refuses_unsupported_yaml_with_line(write, text, sentence):
         ("a: 1\nb: \x01\n", "FILE:2: this can't be read as YAML: "),
         ("a: 'x\n", "FILE:"),
         ("%\n", "FILE:1: this can't be read as YAML: "),
+        ("a: [1,\n", "FILE:1: this can't be read as YAML: "),
     ],
 )
 def test_read_refuses_invalid_yaml_with_line(write, text, start):
@@ -125,6 +126,12 @@ def test_read_refuses_invalid_yaml_with_line(write, text, start):
     assert "this can't be read as YAML" in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
+
+
+def test_read_of_an_ini_file_names_what_makes_yaml_of_it(write):
+    said = refusal(write("[gpus]\nalpha ansible_host=1\n"))
+    assert "It looks like an INI file, and gpuctl reads YAML. " in said
+    assert said.endswith("ansible-inventory --list --yaml -i FILE.")
 
 
 def test_read_of_tab_indentation_advises_spaces(write):

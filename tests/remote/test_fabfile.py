@@ -115,7 +115,7 @@ def test_parse_reads_arguments_and_puts_tasks_in_order(fabfile: Fabfile) -> None
             "'deploy-it' did not receive required positional arguments: 'name'. See `gpuctl fab dep",
         ),
         (["who", "--greeting"], "needed value and was not given one. See `gpuctl fab who --help`"),
-        (["who", "--times", "x"], "An argument can't be used: invalid literal for int"),
+        (["who", "--times", "x"], "The arguments of `who --times x` can't be used: invalid literal"),
     ],
 )
 def test_parse_refuses_unknown_tasks_and_arguments(fabfile: Fabfile, words: list[str], said: str) -> None:

@@ -33,6 +33,8 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
     from provision.provider_registry import load
 
     with folder.lock("down", on_wait=app.output.say):
+        if provider_name(folder) is None:  # another `down` was faster
+            return _nothing_there(app, folder)
         provider = load(name, folder)
         unreadable = None
         try:
@@ -44,7 +46,11 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
         _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
-        problems = _stop_runs(app, runs)
+        try:
+            problems = _stop_runs(app, runs)
+        except KeyboardInterrupt:
+            app.output.error(f"The machines of {folder.name} are still there: `gpuctl down` removes them.")
+            raise
         count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC), None if unreadable else machines)
         forgets = name == "hosts"  # machines that a person brought stay as they are

@@ -91,7 +91,8 @@ def _with_tasks(app: App, setup: Setup) -> Setup:
         return setup
     from gpuctl.workflow.machines.fab import load_fabfile
 
-    fabfile = load_fabfile(app)
+    folder = asked[0].folder
+    fabfile = load_fabfile(app, Path(folder) if folder else Path.cwd())
     tasks = {step: fabfile.parse(shlex.split(step.text))[0] for step in asked}
     return replace(setup, tasks=tasks, fabfile=fabfile)
 
@@ -128,7 +129,10 @@ def how_to_go_on(inventory: Inventory, failed: Sequence[SetUp], *, billed: bool)
         usd = inventory.hourly_usd
         price = "at an unknown price" if usd is None else f"for {dollars(usd)} an hour"
         stay = f"{'The machine is' if count == 1 else f'All {count} machines are'} billed, {price}. "
-    again = f"`gpuctl up` runs the setup on {names} again, from its first line; `gpuctl down` removes the cluster."
+    again = (
+        f"`gpuctl up` runs the setup on {names} again, from its first line; `gpuctl up -f FILE` as the file has it "
+        "now; `gpuctl down` removes the cluster."
+    )
     return for_cluster(stay + again, inventory.cluster)
 
 

@@ -35,7 +35,8 @@ def setup_steps(folder: ClusterFolder) -> tuple[SetupStep, ...]:
 
 def _steps_in(entries: Sequence[Mapping[str, Any]]) -> tuple[SetupStep, ...]:
     steps = [entry["steps"] for entry in entries if entry["event"] == SETUP]
-    return tuple(SetupStep(kind=one["kind"], text=one["text"]) for one in steps[-1]) if steps else ()
+    last = steps[-1] if steps else ()
+    return tuple(SetupStep(kind=one["kind"], text=one["text"], folder=one.get("folder")) for one in last)
 
 
 def not_set_up(
@@ -72,7 +73,8 @@ def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     if lacking := without_setup(folder, machines):
         names = _some([machine.name for machine in lacking])
         raise Failed(
-            f"The setup of the cluster has not ended well on {names}, and a run may need it. `gpuctl up` runs it."
+            f"The setup of the cluster has not ended well on {names}, and a run may need it. `gpuctl up` runs it "
+            "again, `gpuctl up -f FILE` as the file has it now."
         )
 
 

@@ -198,7 +198,8 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
     if folder.exists():
         return
     begun = folder.journal.path.exists()
-    if begun:
+    tells = begun and provider.name != "hosts"  # nothing is made of machines that are somebody's
+    if tells:
         app.output.say("removing what was begun …")
         try:
             left = bool(provider.find() or provider.destroy(app.output.say))
@@ -208,7 +209,7 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
         if left:
             return  # the folder is needed to remove it
     folder.remove()
-    if begun:
+    if tells:
         app.output.say("nothing of it is left")
 
 

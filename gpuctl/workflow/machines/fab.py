@@ -29,7 +29,7 @@ ShowLine = Callable[[Stream, str], None]
 
 def show_tasks(app: App) -> int:
     """List the tasks."""
-    fabfile = load_fabfile(app)
+    fabfile = load_fabfile(app, Path.cwd())
     tasks = fabfile.tasks()
     if app.options.json:
         app.output.json({"fabfile": fabfile.path, "tasks": tasks})
@@ -46,7 +46,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
 
     After one that failed on a node none is begun. Raises BadFabfile for a task or an argument that is not there.
     """
-    fabfile = load_fabfile(app)
+    fabfile = load_fabfile(app, Path.cwd())
     steps, helped = fabfile.parse(words)
     if helped is not None:
         return _help(app, next(task for task in fabfile.tasks() if helped in (task.name, *task.aliases)))
@@ -82,12 +82,12 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
     return 1 if failed else 0
 
 
-def load_fabfile(app: App) -> "Fabfile":
-    """Load the fabfile of the working folder or the nearest above it. Raises BadFabfile."""
+def load_fabfile(app: App, folder: Path) -> "Fabfile":
+    """Load the fabfile of a folder or the nearest above it. Raises BadFabfile."""
     from remote import fabfile
 
     with _printing(app, app.output.stderr):  # what the file prints is no result
-        return fabfile.load(Path.cwd())
+        return fabfile.load(folder)
 
 
 @contextmanager

@@ -174,8 +174,8 @@ def see_through(
         except (OSError, InventoryError) as error:
             why = str(error).removesuffix(".")
             raise Failed(
-                f"Run {run.run} can no longer be watched from here: {why}. It continues by itself. Mend that, then "
-                f"gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
+                f"Run {run.run} can no longer be watched from here: {why}. If it has not ended, it continues. Mend "
+                f"that, then gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
             ) from error
         finally:
             watch.close()

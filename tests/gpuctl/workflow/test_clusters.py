@@ -212,7 +212,7 @@ def test_clusters_lists_unreadable_clusters_as_unknown(
     assert (clusters["lost"]["hourly_usd"], clusters["lost"]["cost_usd"]) == (1.006, None)
     assert [one["state"] for one in clusters["halves"]["machines"]] == ["running", "unknown"]
     assert "note: torn: " in err
-    assert "inventory.yaml:2: this can't be read as YAML" in err
+    assert "inventory.yaml:1: this can't be read as YAML" in err
     assert "cloud.json' is missing" in err
 
 

@@ -76,5 +76,7 @@ def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Pat
         commands={"gpu-0": {}},
         began=0.0,
     )
-    with pytest.raises(Failed, match=r"rank-0\.json'.*It continues by itself\. .*gpuctl logs -f 20261121-"):
+    with pytest.raises(
+        Failed, match=r"rank-0\.json'.*If it has not ended, it continues\. .*gpuctl logs -f 20261121-"
+    ):
         see_through(Quiet(), launch, launch.watch(Quiet()))

@@ -195,7 +195,10 @@ def test_plan_lists_what_machines_run_once() -> None:
     assert lines[at + 1 : at + 3] == ["1. echo one", "2. gpuctl fab prepare --bucket b"]
     assert "setup" not in shown(PLAN, replace(setup, machines=()))
     assert plain(up_plan.document(PLAN, setup))["setup"] == {  # type: ignore[index, call-overload]
-        "steps": [{"kind": "run", "text": "echo one"}, {"kind": "fab", "text": "prepare --bucket b"}],
+        "steps": [
+            {"kind": "run", "text": "echo one", "folder": None},
+            {"kind": "fab", "text": "prepare --bucket b", "folder": None},
+        ],
         "machines": ["a10-0", "a10-1"],
     }
 

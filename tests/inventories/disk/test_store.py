@@ -265,7 +265,7 @@ def test_store_run_suggests_nearest_for_unknown_id(store, run_id):
     with pytest.raises(NotFound) as caught:
         store.run(run_id)
     assert str(caught.value) == (
-        f"There is no run '{run_id}'. The nearest are '{folder.id}'; `gpuctl runs` lists all."
+        f"There is no run '{run_id}'. The nearest are '{folder.id}'; `gpuctl runs --all` lists all."
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -327,6 +328,27 @@ def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
     }
     assert found == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
     assert not list(folder.path.glob("incoming-*"))
+
+
+def test_merge_artifacts_replaces_no_file_that_has_a_nodes_name(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    for first, second, then in (
+        ({"f": b"0", "n-1/f": b"mine"}, {"f": b"1"}, {"f": b"0", "n-1/f": b"mine", "n-1-2/f": b"1"}),
+        ({"g": b"0", "n-1": b"mine"}, {"g": b"1"}, {"g": b"0", "n-1": b"mine", "n-1-2/g": b"1"}),
+    ):
+        incoming = new_incoming(folder)
+        for rank, files in enumerate((first, second)):
+            intake = RunFiles(folder, run.nodes[rank], incoming).intake
+            for name, body in files.items():
+                send(intake, f"artifacts/{name}", body)
+        merge_artifacts(folder, run.nodes, incoming)
+        found = {
+            p.relative_to(folder.artifacts_path).as_posix(): p.read_bytes()
+            for p in folder.artifacts_path.rglob("*")
+            if p.is_file()
+        }
+        assert found == then
+        shutil.rmtree(folder.artifacts_path)
 
 
 def test_merge_artifacts_leaves_another_watch_of_this_process_alone(tmp_path: Path) -> None:
