@@ -148,6 +148,6 @@ def _control(cloud: str) -> ModuleType:
     if not installed(cloud):
         raise UnknownProvider(
             f"Provider {cloud} needs the Python package '{description.sdk}'. Install it beside gpuctl: "
-            f"`pip install '.[{cloud}]'` in gpuctl's folder, or `pip install {description.sdk}`."
+            f"`pip install {description.sdk}`."
         )
     return importlib.import_module(description.control)

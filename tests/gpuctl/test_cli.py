@@ -233,7 +233,7 @@ def test_doctor_reports_missing_cloud_sdk(
     assert cli.main(["doctor", "--shape", "VM.GPU.A10.2"]) == 1
     assert capsys.readouterr().err.endswith(
         "✗ cloud: Provider oci needs the Python package 'oci'\n"
-        "  Install it beside gpuctl: `pip install '.[oci]'` in gpuctl's folder, or `pip install oci`.\n"
+        "  Install it beside gpuctl: `pip install oci`.\n"
     )
 
 
