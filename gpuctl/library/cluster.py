@@ -143,16 +143,22 @@ class Cluster:
     def push(
         self,
         source: "File",
-        destination: str = "~",
+        destination: str | None = None,
         *,
         rank: int | str | None = None,
+        into_project: bool = False,
         allow_large: bool = False,
     ) -> "tuple[Pushed, ...]":
         """Copy a file or folder into a folder of every node, or of one; return what each node got.
 
-        `allow_large`: a folder of any size is sent; else one that is too large is refused.
+        `destination`: None: the node's home. `into_project`: its own place in the copy that `train` makes of the
+        current folder's project. `allow_large`: a folder of any size is sent; else one that is too large is refused.
         """
-        return tuple(access.push(self._app, Path(source), destination, _name(rank), allow_large=allow_large))
+        if into_project and destination is not None:
+            raise Usage("--into-project says where it goes: leave out the destination.")
+        source = Path(source)
+        where = access.place_in_project(self._app, source) if into_project else destination or "~"
+        return tuple(access.push(self._app, source, where, _name(rank), allow_large=allow_large))
 
     def pull(
         self, source: str, destination: "File" = ".", *, rank: int | str | None = None

@@ -59,6 +59,22 @@ def test_push_and_pull_copy_folders_and_files(cluster: Gpuctl) -> None:
     assert "no such file" in missing.err
 
 
+def test_push_into_project_puts_files_where_scripts_find_them(cluster: Gpuctl) -> None:
+    folder = cluster.cwd / "repository" / "apps"
+    folder.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", str(folder.parent)], check=True)
+    for name, text in (("data/x.txt", "pushed"), (".gitignore", "data/\n")):
+        path = folder.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (folder / "my.py").write_text("print(open('../data/x.txt').read())")
+    cluster.ok("push", "--into-project", "../data", cwd=folder)
+    assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err
+    assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err, "a sync leaves it alone"
+    assert "is no part of the project" in cluster("push", "--into-project", "/etc/hosts", cwd=folder).err
+    assert "leave out the destination" in cluster("push", "--into-project", "my.py", "x", cwd=folder).err
+
+
 def test_push_reports_sent_and_skipped_files(cluster: Gpuctl) -> None:
     cluster.script("all/.gitignore", "*.bin\n")
     cluster.script("all/ignored.bin", "sent all the same")
