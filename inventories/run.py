@@ -32,7 +32,7 @@ class RunOptions:
     """What a person asked for, as far as a run that resumes this one takes it over."""
 
     project: str | None = None
-    """The folder on this computer in whose likeness the script ran. None: the built-in job's own."""
+    """The folder on this computer in whose copy the script ran. None: the built-in job's own."""
     root: str | None = None
     """The folder that was sent, which holds it. None: `project` itself."""
     include: tuple[str, ...] = ()

@@ -179,7 +179,7 @@ def command(
             "requirements": requirements,
             "wheels": wheels,
             "root": root,
-            "include": include,
+            "include": tuple(path.absolute() for path in include),
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,
@@ -230,7 +230,7 @@ def something_is_piped_in(descriptor: int = 0) -> bool:
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
-            return status.st_size > 0
+            return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < status.st_size  # a loop has read a part of it
         return stat.S_ISFIFO(status.st_mode) and _waiting_bytes(descriptor) > 0
     except OSError:  # there is none
         return False

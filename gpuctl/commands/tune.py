@@ -121,7 +121,7 @@ def command(
         requirements=requirements,
         wheels=wheels,
         root=root,
-        include=include,
+        include=tuple(path.absolute() for path in include),
         words=words,
         allow_large=app.options.yes,
     )

@@ -245,8 +245,8 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
 
 def several(name: str, values: Sequence[Value]) -> Sequence[Value]:
     """These values. Raises TypeError for a str, which would be taken for one value a letter."""
-    if isinstance(values, str | bytes):
-        one = values.split() if isinstance(values, str) else [values]
+    if isinstance(values, str | bytes | PathLike):
+        one = values.split() if isinstance(values, str) and name == "args" else [values]
         raise TypeError(f"{name} is a list, such as {name}={one!r}, and not a {type(values).__name__}")
     return values
 

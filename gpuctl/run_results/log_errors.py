@@ -34,12 +34,13 @@ _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 _MEMORY = re.compile(r"OutOfMemoryError|CUDA(?: error:)? out of memory|^MemoryError\b|can't allocate memory")
 _NO_FILE = re.compile(
     r"No such file or directory: b?(?P<quote>['\"])(?P<quoted>.+?)(?P=quote)"  # Python
-    r"|unable to open file: name = '(?P<hdf5>[^']+)'"  # HDF5
-    r"|(?:No such file or directory|[Cc]an ?not open(?: file)?|[Ff]ailed to open(?: file)?):? "
-    r"(?:\[Errno 2\] )?['\"]?(?P<after>[^\s'\"]+)"
+    r"|unable to open file: name = '(?P<hdf5>[^']+)', errno = 2\b"  # HDF5
+    r"|(?:cannot|can't|[Ff]ailed to) open(?: file)?:? (?P<mark>['\"])(?P<named>.+?)(?P=mark)"
     r"|(?P<before>[^\s:'\"]+): No such file or directory"  # C
 )
 """A file that is not there, and its name."""
+_LIBRARY = "cannot open shared object file"
+"""What the dynamic linker says: the system's file, not the script's."""
 _NO_MODULE = re.compile(r"\bModuleNotFoundError\b")
 _FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
 """What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
@@ -87,17 +88,17 @@ def _reason_of(words: str) -> Reason | None:
         return Reason.OUT_OF_MEMORY
     if _NO_MODULE.search(words):
         return Reason.MODULE_NOT_FOUND
-    if _NO_FILE.search(words):
+    if path_not_found(words):
         return Reason.FILE_NOT_FOUND
     return Reason.THREAD_AT_EXIT if words == _THREAD_AT_EXIT else None
 
 
 def path_not_found(words: str) -> str:
     """The path that was looked for in vain, where the words name one; else empty."""
-    found = _NO_FILE.search(words)
+    found = None if _LIBRARY in words else _NO_FILE.search(words)
     if found is None:
         return ""
-    return next(found[name] for name in ("quoted", "hdf5", "after", "before") if found[name])
+    return next(found[name] for name in ("quoted", "hdf5", "named", "before") if found[name])
 
 
 def last_words(tail: str) -> str:

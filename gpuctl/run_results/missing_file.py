@@ -5,12 +5,11 @@ import re
 import shlex
 from pathlib import Path
 
-from gpuctl import text
 from gpuctl.run_results.log_errors import path_not_found
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
-from inventories.run import Result
+from inventories.run import Result, RunOptions
 from remote.errors import SyncRefused
 from remote.files.tree import Tree, read_tree
 from remote.shared.constants import CODE, NODE_FOLDER
@@ -20,18 +19,21 @@ _OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
 
 
 def how_to_send(result: Result) -> str:
-    """The sentences on a file that a rank looked for in vain and that is here; empty where there is none."""
+    """The sentence on a file that a rank looked for in vain and that is here; empty where there is none."""
     error = result.first_error
     if error is None or error.reason is not Reason.FILE_NOT_FOUND:
         return ""
     try:
-        run = RunFolder(Path(result.dir)).load_run()
-    except InventoryError:
+        options = RunFolder(Path(result.dir)).load_run().options
+        return "" if options is None else _sentence(path_not_found(error.detail), options)
+    except (InventoryError, SyncRefused, OSError):  # the name may be one that no file can have
         return ""
-    options = run.options
-    if options is None or options.project is None:
+
+
+def _sentence(name: str, options: RunOptions) -> str:
+    if options.project is None:
         return ""
-    name, folder = path_not_found(error.detail), Path(options.project)
+    folder = Path(options.project)
     root = Path(options.root or folder)
     if not name or not root.is_dir():
         return ""
@@ -40,24 +42,25 @@ def how_to_send(result: Result) -> str:
     if not path.exists():
         return ""
     if not path.is_relative_to(root):
+        if not path.is_relative_to(Path.home()) and Path(name).is_absolute():
+            return ""  # each machine has such paths of its own
         return (
             f"{path} is on this computer, outside {root}, the folder that was sent. Bring it to the nodes, and have "
             f"the script read it there: gpuctl push {shlex.quote(str(path))} data"
         )
-    try:
-        tree = read_tree(root, include=map(Path, options.include), allow_large=True)
-    except SyncRefused:
-        return ""
+    tree = read_tree(root, include=map(Path, options.include), allow_large=True)
     inner = path.relative_to(root)
     if _is_sent(inner, tree):
         return ""
-    whole = os.path.relpath(root / _largest_unsent(inner, tree), folder)
-    module = run.script.startswith("-m ")
-    script = run.script if module else shlex.quote(run.script)
-    command = f"gpuctl train --include {shlex.quote(whole)} {script}{' …' if run.args else ''}"
-    return text.for_cluster(
-        f"{name} is on this computer and was not sent, because git ignores it. Send it: {command}",
-        run.cluster,
+    for skipped, why in tree.skipped.items():
+        if inner.is_relative_to(skipped):
+            return f"{name} is on this computer and was not sent: {skipped}: {why}"
+    whole = root / _largest_unsent(inner, tree)
+    if not read_tree(root, include=[whole], allow_large=True).entries.keys() - tree.entries.keys():
+        return ""  # an empty folder
+    return (
+        f"{name} is on this computer and was not sent, because git ignores it. Send it with this option: --include "
+        f"{shlex.quote(os.path.relpath(whole, folder))}"
     )
 
 

@@ -9,6 +9,11 @@ from remote.errors import SyncRefused
 
 GIT_S = 300.0
 _GITLINK = b"160000 "
+_OF_A_HOOK = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE",
+)  # fmt: skip
+"""Variables that git sets for its hooks, and that name the repository in which the hook runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,8 @@ def list_files(root: Path) -> Listing | None:
         name = os.fsdecode(line)
         (listing.repositories if name.endswith("/") else listing.files).append(name.rstrip("/"))
     for name in submodules:
-        within = list_files(root / name) if os.path.lexists(root / name / ".git") else None
+        there = os.path.lexists(root / name / ".git") and not (root / name).is_symlink()
+        within = list_files(root / name) if there else None
         if within is None:
             listing.missing.append(name)
             continue
@@ -74,7 +80,8 @@ def _git(folder: Path, *words: str) -> bytes | None:
         done = subprocess.run(
             ["git", *words],
             cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},  # its sentences in English: one of them is looked for
+            # Its sentences in English: one of them is looked for.
+            env={name: text for name, text in os.environ.items() if name not in _OF_A_HOOK} | {"LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

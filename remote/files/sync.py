@@ -55,19 +55,21 @@ def sync(
     destination: str,
     *,
     follow_deletions: bool = True,
+    working_folder: str = ".",
     say: Say | None = None,
 ) -> Synced:
     """Make `destination` on the node hold the tree. One round trip where nothing changed.
 
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
-    runs wrote themselves stays. rsync is used for much, where both sides have it and the
-    system's ssh gets there. `say` hears how far it is, once that takes longer than two seconds.
+    runs wrote themselves stays. rsync is used for much, where both sides have it and the system's ssh gets there.
+    `working_folder`: one in it that is there afterwards, though nothing may be sent to it. `say` hears how far it is,
+    once that takes longer than two seconds.
 
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
     there, DiskFull. Whatever was interrupted, the next sync goes on.
     """
     # How long it takes is a matter of what is sent; the node says three things and no more.
-    request = {"root": destination, "follow_deletions": follow_deletions}
+    request = {"root": destination, "follow_deletions": follow_deletions, "working_folder": working_folder}
     with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()

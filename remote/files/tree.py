@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
@@ -19,10 +19,16 @@ IGNORED = (
     ".ipynb_checkpoints", ".tox", ".nox", "node_modules", ".DS_Store", "*.egg-info",
 )  # fmt: skip
 """Names left out where there is no git."""
-CREDENTIALS = (".ssh", ".aws", ".oci", ".gnupg", ".gpuctl", ".netrc", ".kube")
+CREDENTIALS = (
+    ".ssh", ".aws", ".oci", ".azure", ".gnupg", ".gpuctl", ".netrc", ".kube", ".docker", ".git-credentials",
+    ".pypirc",
+)  # fmt: skip
 """Files and folders that are never sent with the folder they are in, whatever git says."""
 INCLUDED_WITHOUT = (".git", "__pycache__", "*.pyc")
 """Names left out of a folder that is named to be sent though git ignores it."""
+DOTENV = ".env"
+_SAMPLES = (".example", ".sample", ".template", ".dist")
+"""Ends of the names of files like `.env` that hold no secrets."""
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1000 * 1000
 
@@ -80,22 +86,29 @@ def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = F
     listing = list_files(root)
     skipped = {}
     if listing is None:
-        names = _walk(root, IGNORED, (*CREDENTIALS, ".env"), allow_large)
+        names = _walk(root, IGNORED, (*CREDENTIALS, DOTENV), allow_large)
     else:
         names = listing.files
         skipped = dict.fromkeys(listing.repositories, REPOSITORY) | dict.fromkeys(listing.missing, SUBMODULE)
-    included = _included(root, include, allow_large)
+    included, named = _included(root, include, allow_large)
     names = [*(name for name in names if name not in included), *included]
     skipped = {name: why for name, why in skipped.items() if not any(map(_within(name), included))}
-    return _tree(root, names, allow_large, (*CREDENTIALS, ".env"), included=included, skipped=skipped)
+    return _tree(root, names, allow_large, (*CREDENTIALS, DOTENV), named=named, skipped=skipped)
 
 
-def _included(root: Path, include: Iterable[Path], allow_large: bool) -> dict[str, None]:
-    """The files to include, by path relative to `root`. Raises SyncRefused."""
+def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[dict[str, None], set[str]]:
+    """The files to include, and those of them that are named themselves, by path relative to `root`.
+
+    Of a link on the way to one, the link is included, too. Raises SyncRefused.
+    """
     found: dict[str, None] = {}
-    for path in include:
-        absolute = Path(os.path.normpath(root / path))
-        absolute = absolute.parent.resolve() / absolute.name
+    named: set[str] = set()
+    ahead = [Path(os.path.normpath(root / path)) for path in include]
+    while ahead:
+        path = ahead.pop(0)
+        links = [above for above in path.parents if above.is_relative_to(root) and above.is_symlink()]
+        found.update({link.relative_to(root).as_posix(): None for link in links})
+        absolute = path.parent.resolve() / path.name
         if not os.path.lexists(absolute):
             raise SyncRefused(f"--include {path}: there is no such file or folder.")
         if not (absolute.is_relative_to(root) and absolute.resolve().is_relative_to(root)):
@@ -104,12 +117,16 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> dict[st
                 "or send a larger folder with --root DIR."
             )
         name = absolute.relative_to(root).as_posix()
-        if absolute.is_dir() and not absolute.is_symlink():
-            within = _walk(absolute, INCLUDED_WITHOUT, CREDENTIALS, allow_large)
+        if absolute.is_symlink():
+            found[name] = None
+            ahead.append(absolute.resolve())
+        elif absolute.is_dir():
+            within = _walk(absolute, INCLUDED_WITHOUT, (*CREDENTIALS, DOTENV), allow_large)
             found.update(dict.fromkeys(within if name == "." else (f"{name}/{one}" for one in within)))
         else:
             found[name] = None
-    return found
+            named.add(name)
+    return found, named
 
 
 def _within(folder: str) -> Callable[[str], bool]:
@@ -154,19 +171,22 @@ def _tree(
     allow_large: bool,
     secret: tuple[str, ...] = CREDENTIALS,
     *,
-    included: Mapping[str, None] = {},
+    named: Collection[str] = (),
     skipped: Mapping[str, str] = {},
 ) -> Tree:
     # Strings and one lstat a file: a project may have ten thousand.
     entries: dict[str, Entry] = {}
     skipped = dict(skipped)
     total = 0
+    links = _Links(root)
     for name in sorted(names):
-        kept_back = _up_to(name, CREDENTIALS if name in included else secret)
+        kept_back = _up_to(name, CREDENTIALS if name in named else secret)
         if kept_back:
             if kept_back not in skipped and os.path.lexists(root / kept_back):
                 skipped[kept_back] = PRIVATE
             continue
+        if links.lead_to(name):
+            continue  # tracked by git in a folder, in whose place a link is now
         try:
             status = os.lstat(f"{root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
@@ -185,6 +205,21 @@ def _tree(
     return Tree(root=root, entries=entries, skipped=dict(sorted(skipped.items())))
 
 
+class _Links:
+    """Which folders of a tree are links, each looked at once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._known: dict[str, bool] = {"": False}
+
+    def lead_to(self, name: str) -> bool:
+        """Whether a folder above the path is a link."""
+        folder = name.rpartition("/")[0]
+        if folder not in self._known:
+            self._known[folder] = self.lead_to(folder) or os.path.islink(f"{self._root}/{folder}")  # noqa: PTH114
+        return self._known[folder]
+
+
 def _target_inside(root: Path, name: str) -> str:
     """Where a link leads to; empty for one that leads out of the root, or is absolute."""
     path = root / name
@@ -196,10 +231,15 @@ def _target_inside(root: Path, name: str) -> str:
 def _up_to(name: str, secret: tuple[str, ...]) -> str:
     """The path up to its first component that is secret; empty where none is."""
     parts = name.split("/")
-    if set(parts).isdisjoint(secret):
+    if set(parts).isdisjoint(secret) and f"/{DOTENV}." not in f"/{name}":
         return ""
-    at = next((depth for depth, part in enumerate(parts, start=1) if part in secret))
+    at = next((depth for depth, part in enumerate(parts, start=1) if _is_secret(part, secret)), 0)
     return "/".join(parts[:at])
+
+
+def _is_secret(part: str, secret: tuple[str, ...]) -> bool:
+    dotenv = DOTENV in secret and part.startswith(f"{DOTENV}.") and not part.endswith(_SAMPLES)
+    return part in secret or dotenv
 
 
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,10 @@ def user_function(word: str, tree: Tree, folder: Path | None = None) -> Script:
         raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
     folder = Path.cwd() if folder is None else folder
     path = user_script((name,), None, tree, folder).target
+    if path.startswith("../"):
+        raise ScriptNotSynced(
+            f"{name} is above the current folder; run the command in the script's own folder."
+        )
     parts = path.removesuffix(".py").split("/")
     if not all(part.isidentifier() for part in parts):
         raise ScriptNotSynced(
@@ -112,6 +117,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
         return Script(kind="module", target=module, args=words)
     path = Path(words[0])
     absolute = Path(os.path.normpath(Path.cwd() / path))
+    absolute = absolute.parent.resolve() / absolute.name
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
         if str(path) in PROGRAMS:
@@ -122,18 +128,24 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
     if not absolute.is_relative_to(tree.root):
         raise ScriptNotSynced(
             f"{path} is outside {tree.root}, the folder that is sent to the nodes. "
-            f"Run the command in the script's project: cd {absolute.parent}"
+            f"Run the command in the script's project: cd {shlex.quote(str(absolute.parent))}"
         )
     name = absolute.relative_to(tree.root).as_posix()
     if name not in tree.entries:
-        raise ScriptNotSynced(
-            f"{name} is not sent to the nodes, because git ignores it. Send it in any case: --include {path}"
-        )
+        raise ScriptNotSynced(_not_sent(name, path, tree))
     if what := _no_python(absolute):
         raise ScriptNotSynced(
             f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
         )
     return Script(kind="file", target=Path(os.path.relpath(absolute, folder)).as_posix(), args=words[1:])
+
+
+def _not_sent(name: str, path: Path, tree: Tree) -> str:
+    """Why a script that is there is not among the files that are sent, and what to do."""
+    for skipped, why in tree.skipped.items():
+        if name == skipped or name.startswith(f"{skipped}/"):
+            return f"{name} is not sent to the nodes: {skipped}: {why}."
+    return f"{name} is not sent to the nodes, because git ignores it. Send it too: --include {shlex.quote(str(path))}"
 
 
 def _nearest(path: Path, tree: Tree) -> str:

@@ -155,7 +155,9 @@ def search(
     document = {
         **(script.search or {}),
         "function": script.target,
-        "code": PurePosixPath(cwd).name,
+        "code": cwd.rpartition(f"/{constants.NODE_FOLDER}/{constants.CODE}/")[
+            2
+        ],  # its home is another one on each node
         "env": sorted(env),
     }
     if document["gpus"] is None:

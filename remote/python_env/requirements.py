@@ -62,7 +62,11 @@ class Wanted:
     @property
     def names_its_build(self) -> bool:
         """Whether the build of torch is settled already: by a lock, by wheels, or by an index that is named."""
-        return self.is_locked or bool(self.wheels) or any(OWN_BUILD.search(text) for _, text in self.files)
+        return (
+            self.is_locked
+            or bool(self.wheels)
+            or any(OWN_BUILD.search(text) for text in (*(text for _, text in self.files), *self.always))
+        )
 
     @property
     def is_locked(self) -> bool:
@@ -184,8 +188,10 @@ def _of_file(path: Path, pip: Sequence[str]) -> tuple[Found, str | None]:
         files = {name: _read(path), "pyproject.toml": _read(folder / "pyproject.toml")}
         return (str(path), "lock", files), _python_of(folder / "pyproject.toml")
     if name == "pyproject.toml":
+        _refuse_folders({"--pip": _lines(pip)})
         return (str(path), "project", {name: _read(path)}), _python_of(path)
-    files = {"named.txt": _lines([*pip, f"-r {name}"])} if pip else {}
+    beside = "named.txt" if name != "named.txt" else "named-too.txt"
+    files = {beside: _lines([*pip, f"-r {name}"])} if pip else {}
     return (str(path), "requirements", files | _with_includes(folder, name)), None
 
 

@@ -5,8 +5,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,10 +141,11 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
     A name that two nodes brought with different content is kept from the node of lower rank; the other's is
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
     """
+    brought = {node.name: _artifacts_of(incoming, node) for node in nodes}
     for node in sorted(nodes, key=lambda node: node.rank):
-        brought = incoming / node.name / constants.ARTIFACTS
-        for file in sorted(path for path in brought.rglob("*") if path.is_file()):
-            target = _free_place(folder.artifacts_path, node.name, file.relative_to(brought), file)
+        others = {name for other, files in brought.items() if other != node.name for name in files}
+        for name, file in brought[node.name].items():
+            target = _place_of(folder.artifacts_path, node.name, name, file, others)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.replace(target)
     for left in folder.path.glob("incoming-*"):
@@ -153,17 +154,30 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _free_place(artifacts: Path, node: str, name: Path, file: Path) -> Path:
-    """The first place for a node's file at which no other content is."""
-    folders = chain([artifacts, artifacts / node], (artifacts / f"{node}-{n}" for n in count(2)))
-    return next(place for place in (folder / name for folder in folders) if _is_free(place, artifacts, file))
+def _artifacts_of(incoming: Path, node: RunNode) -> dict[Path, Path]:
+    """Path relative to the artifacts → file, of what a node brought."""
+    folder = incoming / node.name / constants.ARTIFACTS
+    return {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _is_free(place: Path, artifacts: Path, file: Path) -> bool:
+def _place_of(artifacts: Path, node: str, name: Path, file: Path, others: Collection[Path]) -> Path:
+    """Where a node's file goes: to its name, else to a folder of the node's own; there it replaces an earlier one.
+
+    `others`: the names that other nodes brought, which may look like that folder's.
+    """
+    place = artifacts / name
+    if _is_room(place, artifacts) and (not place.exists() or _same(place, file)):
+        return place
+    own = (Path(node if number == 1 else f"{node}-{number}") / name for number in count(1))
+    return next(
+        artifacts / path for path in own if path not in others and _is_room(artifacts / path, artifacts)
+    )
+
+
+def _is_room(place: Path, artifacts: Path) -> bool:
+    """Whether a file can be put there: no folder is there, and no file in place of a folder above it."""
     above = place.parents[: len(place.relative_to(artifacts).parts) - 1]
-    if any(folder.exists() and not folder.is_dir() for folder in above):
-        return False  # one node's file has the name of another node's folder
-    return not place.exists() or (place.is_file() and _same(place, file))
+    return not place.is_dir() and not any(folder.exists() and not folder.is_dir() for folder in above)
 
 
 def _same(one: Path, other: Path) -> bool:

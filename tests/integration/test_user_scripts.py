@@ -325,9 +325,12 @@ def test_script_finds_the_rest_of_its_repository(cluster: Gpuctl) -> None:
     assert failed.status == 1
     assert "1099511627776 vendored some data" in failed.out + failed.err
     assert "downloads/weights.bin is on this computer and was not sent, because git ignores it" in failed.out
-    command = next(line for line in failed.out.splitlines() if "--include" in line).rpartition(": gpuctl ")[2]
-    assert cluster.ok(*command.split(), cwd=typed_in).out.count("succeeded") == 1
+    option = next(line for line in failed.out.splitlines() if "--include" in line).rpartition("option: ")[2]
+    assert cluster.ok("train", *option.split(), "my.py", cwd=typed_in).out.count("succeeded") == 1
     again = cluster.ok("train", "--resume", "--dry-run", cwd=cluster.cwd)
     assert "send 7 files, " in again.err, "what was sent before is sent again"
     assert f"of {repository} to " in again.err
     assert "run in its folder apps/first" in again.err
+    (repository / "empty").mkdir()
+    in_empty = cluster.ok("train", "../library/numbers.py", cwd=repository / "empty")
+    assert "succeeded" in in_empty.out, "in a folder of which nothing is sent"

@@ -81,8 +81,8 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        code = send_code(view, node, project.tree, project.destination) if room else ""
-        return fact, folder_in(code, project.folder)
+        code = send_code(view, node, project.tree, project.destination, project.folder) if room else ""
+        return fact, code
 
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
@@ -169,22 +169,22 @@ class Build:
 
 def folder_in(code: str, folder: str) -> str:
     """A folder of the code on a node; `.` is the code's own."""
-    return posixpath.normpath(f"{code}/{folder}") if code else ""
+    return posixpath.normpath(f"{code}/{folder}")
 
 
-def send_code(view: View, node: "Node", tree: "Tree", destination: str) -> str:
-    """Bring the code on a node up to date; returns its folder there."""
+def send_code(view: View, node: "Node", tree: "Tree", destination: str, folder: str = ".") -> str:
+    """Bring the code on a node up to date; returns the folder there in which the script runs: `folder` of it."""
     from remote.files.sync import sync
     from remote.files.tree import human_bytes
 
-    done = sync(node, tree, destination, say=lambda text: view.node(node.name, text))
+    done = sync(node, tree, destination, working_folder=folder, say=lambda text: view.node(node.name, text))
     text = (
         f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
         if done.files
         else "code is up to date"
     )
     view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
-    return done.root
+    return folder_in(done.root, folder)
 
 
 def check_nodes(

@@ -55,7 +55,7 @@ class TrainRequest:
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
     project: Path | None = None
-    """The folder in whose likeness the script runs. None: the current one."""
+    """The folder in whose copy the script runs. None: the current one."""
     root: Path | None = None
     """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
     include: tuple[Path, ...] = ()
@@ -127,7 +127,7 @@ class TrainRequest:
 
     @property
     def folder(self) -> Path:
-        """The folder in whose likeness the script runs."""
+        """The folder in whose copy the script runs."""
         return (self.project or Path.cwd()).resolve()
 
     def options(self, root: Path | None = None) -> RunOptions:
@@ -224,6 +224,10 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
     )
 
     if request.built_in:
+        if request.include or request.root is not None:
+            raise Usage(
+                "--root and --include are for a script of yours; the built-in job brings its own code."
+            )
         words = request.job_words
         check_built_in(words)
         if note := home_note(words, inventory.provider):
@@ -240,7 +244,7 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
     folder = request.folder
     root = root_of(folder) if request.root is None else request.root.resolve()
     if not folder.is_relative_to(root):
-        raise Usage(f"--root {request.root} does not hold {folder}, in whose likeness the script runs.")
+        raise Usage(f"{root}, the folder to send, does not hold {folder}, the folder of the script.")
     tree = read_tree(
         root, include=[folder / path for path in request.include], allow_large=request.allow_large
     )

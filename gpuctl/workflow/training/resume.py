@@ -141,6 +141,13 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
         device=request.device or before.device,
     )
+    # What a script that is named needs is known only where it is of the same project.
+    if before.root and (request.built_in or request.folder.is_relative_to(before.root)):
+        request = replace(
+            request,
+            root=request.root or Path(before.root),
+            include=request.include or tuple(map(Path, before.include)),
+        )
     if not (request.python or request.pip or request.requirements or request.wheels):
         request = replace(
             request,
@@ -163,8 +170,6 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         words=words,
         module=module,
         project=Path(before.project) if before.project else None,
-        root=request.root or (Path(before.root) if before.root else None),
-        include=request.include or tuple(map(Path, before.include)),
     )
 
 
@@ -197,7 +202,7 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
     path = script_path(run)
     if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
-    return path == os.path.normpath(Path.cwd() / request.words[0])
+    return path == _real(Path.cwd() / request.words[0])
 
 
 def _alike(one: Run, other: Run) -> bool:
@@ -213,7 +218,13 @@ def _alike(one: Run, other: Run) -> bool:
 def script_path(run: Run) -> str | None:
     """Where a run's script lies on this computer, a module by its title; None where that is not known."""
     project = run.options.project if run.options else None
-    return None if project is None else os.path.normpath(Path(project, run.script))
+    return None if project is None else _real(Path(project, run.script))
+
+
+def _real(script: Path) -> str:
+    """A script's path with the links on the way to it resolved, as records have it since a repository is sent."""
+    path = Path(os.path.normpath(script))
+    return str(path.parent.resolve() / path.name)
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:

@@ -28,7 +28,7 @@ Manifest = Dict[str, List[Any]]
 
 
 def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
-    """`sync`: root, follow_deletions, then the manifest. Answers `need` with the paths, then takes their chunks.
+    """`sync`: root, follow_deletions, working_folder, then the manifest. Answers `need`, then takes the chunks.
 
     With follow_deletions the folder is ours: what an earlier sync brought goes when it has gone there, and makes
     room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
@@ -63,6 +63,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         frames.write(output, need)
         _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
+    os.makedirs(os.path.join(root, request.get("working_folder", ".")), exist_ok=True)
     frames.write(output, {"t": frames.SYNCED, "root": root})
 
 

@@ -97,7 +97,9 @@ def test_read_names_ranks_that_missed_a_barrier() -> None:
         ),
         ("cat: data/x.txt: No such file or directory", "data/x.txt"),
         ("RuntimeError: cannot open file 'tokens.bin'", "tokens.bin"),
-        ("Failed to open file shards/0.tar", "shards/0.tar"),
+        ("python: can't open file '/h/x.py': [Errno 2] No such file or directory", "/h/x.py"),
+        ("ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory", ""),
+        ("RuntimeError: Failed to open socket", ""),
         ("ValueError: no", ""),
     ],
 )

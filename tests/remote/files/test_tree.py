@@ -175,7 +175,49 @@ def test_read_tree_includes_what_git_ignores_if_it_is_named(tmp_path: Path) -> N
     read = tree.read_tree(root, include=[root / "data", root / ".env", root / "inner"])
     assert sorted(read.entries) == [".env", ".gitignore", "a.py", "data/x/1.png", "inner/b.py"]
     assert read.skipped == {"data/.aws": tree.PRIVATE}
-    assert "other/2.png" in tree.read_tree(root, include=[root]).entries
+    everything = tree.read_tree(root, include=[root])
+    assert "other/2.png" in everything.entries
+    assert ".env" in everything.skipped, "it is sent only where it is named itself"
+
+
+def test_read_tree_includes_a_link_with_what_it_leads_to(tmp_path: Path) -> None:
+    fill(tmp_path, "storage/x.bin", "storage/y.bin")
+    (tmp_path / "data").symlink_to("storage")
+    (tmp_path / ".gitignore").write_text("storage/\ndata\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    own = [".gitignore", "data"]
+    for name, files in (("data", ["storage/x.bin", "storage/y.bin"]), ("data/x.bin", ["storage/x.bin"])):
+        assert sorted(tree.read_tree(tmp_path, include=[tmp_path / name]).entries) == [*own, *files]
+
+
+def test_read_tree_does_not_follow_a_link_in_place_of_a_tracked_folder(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(tmp_path, "root/exp/a.py", "root/b.py", "elsewhere/a.py")
+    commit(root)
+    (root / "exp" / "a.py").unlink()
+    (root / "exp").rmdir()
+    (root / "exp").symlink_to(tmp_path / "elsewhere")
+    read = tree.read_tree(root)
+    assert (list(read.entries), read.skipped) == (["b.py"], {"exp": tree.OUTSIDE})
+
+
+def test_read_tree_is_not_misled_by_variables_of_a_git_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "one/a.py", "two/sub/b.py")
+    for name in ("one", "two"):
+        commit(tmp_path / name)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "one" / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "one" / ".git" / "index"))
+    assert tree.root_of(tmp_path / "two" / "sub") == tmp_path / "two"
+    assert list(tree.read_tree(tmp_path / "two").entries) == ["sub/b.py"]
+
+
+def test_read_tree_keeps_back_files_of_secrets_but_no_samples(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py", ".env.production", "sub/.env.local", ".env.example", ".git-credentials")
+    read = tree.read_tree(tmp_path)
+    assert list(read.entries) == [".env.example", "a.py"]
+    assert list(read.skipped) == [".env.production", ".git-credentials", "sub/.env.local"]
 
 
 def test_read_tree_refuses_to_include_what_is_elsewhere(tmp_path: Path) -> None:
@@ -246,6 +288,8 @@ def test_user_script_accepts_only_python_scripts_that_are_sent(
     zipapp.create_archive(root / "tool", root / "tool.pyz", interpreter="/bin/python3")
     monkeypatch.chdir(root)
     read = tree.read_tree(root)
+    (tmp_path / "link").symlink_to(root)
+    assert user_script((str(tmp_path / "link" / "train.py"),), None, read).target == "train.py"
     for runs in ("tool.py", "tool.pyz"):
         assert user_script((runs,), None, read).target == runs
     assert user_script(("./train.py", "--lr", "1"), None, read).command("py") == [

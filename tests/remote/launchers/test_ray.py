@@ -549,3 +549,9 @@ def test_bring_up_says_where_the_log_of_a_missing_node_is() -> None:
         "Ray's head on c-0 did not count in c-0 in 90 s. c-0's own log may tell: gpuctl exec --rank c-0 -- "
         "'tail -n 20 ~/.gpuctl-node/ray/*/daemons-*/logs/ray.log'"
     )
+
+
+def test_search_runs_its_function_in_the_working_folder_of_each_node() -> None:
+    script = Script(kind="function", target="search:objective", search={"gpus": 0, "fixed": {}})
+    command = ray.search(script, {"c-0": facts()}, facts(), "/home/me/.gpuctl-node/code/repo-1a/exp", ())
+    assert json.loads(command[-1])["code"] == "repo-1a/exp"

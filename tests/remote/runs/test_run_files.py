@@ -348,6 +348,12 @@ def test_merge_artifacts_replaces_no_file_that_has_a_nodes_name(tmp_path: Path) 
             if p.is_file()
         }
         assert found == then
+        again = new_incoming(folder)
+        send(RunFiles(folder, run.nodes[1], again).intake, f"artifacts/{name}", b"newer")
+        merge_artifacts(folder, run.nodes, again)
+        assert len(list(folder.artifacts_path.rglob("*"))) <= len(then) + 2, (
+            "a node's newer file replaces its own"
+        )
         shutil.rmtree(folder.artifacts_path)
 
 
