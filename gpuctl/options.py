@@ -85,6 +85,7 @@ def project_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--include",
             multiple=True,
             type=click.Path(path_type=Path),
+            callback=lambda _context, _parameter, paths: tuple(path.absolute() for path in paths),
             metavar="PATH",
             help="Send this file or folder too, although git ignores it. Repeatable.",
         ),

@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from forks import Forks
+
+from inventories.disk.store import Store
+from inventories.run import Run, RunNode
 
 BIN = Path(sys.executable).parent
 STARTED: "list[subprocess.Popen[str]]" = []
@@ -124,6 +128,25 @@ def clean_env() -> dict[str, str]:
     return {
         key: value for key, value in os.environ.items() if not key.startswith(("GPUCTL_", "AWS_", "OCI_"))
     }
+
+
+def begin_run(store: Store, cluster: str = "work") -> str:
+    """A run that may be active: its node can't be asked. Its id."""
+    folder = store.new_run(datetime.now(UTC))
+    folder.save_run(
+        Run(
+            run=folder.id,
+            cluster=cluster,
+            mode="torchrun",
+            script="my.py",
+            args=(),
+            nodes=(RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere"),),
+            master_addr="127.0.0.1",
+            master_port=1,
+            started_at="2026-11-22T10:00:00+00:00",
+        )
+    )
+    return folder.id
 
 
 def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60) -> Any:

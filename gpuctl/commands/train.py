@@ -179,7 +179,7 @@ def command(
             "requirements": requirements,
             "wheels": wheels,
             "root": root,
-            "include": tuple(path.absolute() for path in include),
+            "include": include,
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,

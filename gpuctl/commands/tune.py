@@ -121,7 +121,7 @@ def command(
         requirements=requirements,
         wheels=wheels,
         root=root,
-        include=tuple(path.absolute() for path in include),
+        include=include,
         words=words,
         allow_large=app.options.yes,
     )

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
+from gpuctl.text import with_tilde
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
@@ -42,7 +43,7 @@ def _sentence(name: str, options: RunOptions) -> str:
     if not path.exists():
         return ""
     if not path.is_relative_to(root):
-        if not path.is_relative_to(Path.home()) and Path(name).is_absolute():
+        if Path(name).is_absolute() and not with_tilde(str(path)).startswith("~"):
             return ""  # each machine has such paths of its own
         return (
             f"{path} is on this computer, outside {root}, the folder that was sent. Bring it to the nodes, and have "
@@ -52,9 +53,9 @@ def _sentence(name: str, options: RunOptions) -> str:
     inner = path.relative_to(root)
     if _is_sent(inner, tree):
         return ""
-    for skipped, why in tree.skipped.items():
-        if inner.is_relative_to(skipped):
-            return f"{name} is on this computer and was not sent: {skipped}: {why}"
+    name = inner.as_posix() if of_node else name
+    if why := tree.why_skipped(inner.as_posix()):
+        return f"{name} is on this computer and was not sent: {why}"
     whole = root / _largest_unsent(inner, tree)
     if not read_tree(root, include=[whole], allow_large=True).entries.keys() - tree.entries.keys():
         return ""  # an empty folder

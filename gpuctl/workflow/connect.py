@@ -36,14 +36,10 @@ def connected(
     `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
     """
     from remote.errors import AuthenticationFailed, RemoteError, Unreachable
-    from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out, values
+    from remote.sessions.connect import connect_all
+    from remote.sessions.fanout import values
 
-    outcomes = fan_out(
-        lambda machine: connect(machine, folder),
-        {machine.name: machine for machine in machines},
-        discard=lambda node: node.close(),
-    )
+    outcomes = connect_all(machines, folder)
     try:
         there = [outcome for outcome in outcomes if outcome.error is None]
         if at_least is None or len(there) < at_least:

@@ -8,7 +8,7 @@ from pathlib import Path
 from remote.errors import SyncRefused
 
 GIT_S = 300.0
-_GITLINK = b"160000 "
+_GITLINK = "160000 "
 _OF_A_HOOK = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE",
@@ -46,19 +46,12 @@ def list_files(root: Path) -> Listing | None:
     others = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if staged is None or others is None:
         return None
-    listing = Listing(files=[], repositories=[], missing=[])
-    submodules = []
     # A file in conflict is listed several times.
-    for entry in dict.fromkeys((line[: len(_GITLINK)], line.split(b"\t", 1)[1]) for line in _lines(staged)):
-        kind, name = entry[0], os.fsdecode(entry[1])
-        if kind == _GITLINK:
-            submodules.append(name)
-        elif not listing.files or listing.files[-1] != name:
-            listing.files.append(name)
-    for line in _lines(others):
-        name = os.fsdecode(line)
+    tracked = {name: line.startswith(_GITLINK) for line in _lines(staged) for name in line.split("\t", 1)[1:]}
+    listing = Listing(files=[name for name, link in tracked.items() if not link], repositories=[], missing=[])
+    for name in _lines(others):
         (listing.repositories if name.endswith("/") else listing.files).append(name.rstrip("/"))
-    for name in submodules:
+    for name in (name for name, link in tracked.items() if link):
         there = os.path.lexists(root / name / ".git") and not (root / name).is_symlink()
         within = list_files(root / name) if there else None
         if within is None:
@@ -70,8 +63,8 @@ def list_files(root: Path) -> Listing | None:
     return listing
 
 
-def _lines(output: bytes) -> list[bytes]:
-    return [line for line in output.split(b"\0") if line]
+def _lines(output: bytes) -> list[str]:
+    return [os.fsdecode(line) for line in output.split(b"\0") if line]
 
 
 def _git(folder: Path, *words: str) -> bytes | None:

@@ -1,6 +1,7 @@
 """Code sync: a folder here becomes the same folder on a node; only what changed travels."""
 
 import hashlib
+import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,11 @@ def code_folder(root: Path, owner: str) -> str:
     digest = hashlib.sha256(f"{root.resolve()}\0{owner}".encode()).hexdigest()[:8]
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in root.resolve().name)
     return f"~/{NODE_FOLDER}/{CODE}/{name or 'root'}-{digest}"
+
+
+def folder_in(code: str, folder: str) -> str:
+    """A folder of the code on a node; `.` is the code's own."""
+    return posixpath.normpath(f"{code}/{folder}")
 
 
 def sync(

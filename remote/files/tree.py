@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
@@ -27,6 +27,7 @@ CREDENTIALS = (
 INCLUDED_WITHOUT = (".git", "__pycache__", "*.pyc")
 """Names left out of a folder that is named to be sent though git ignores it."""
 DOTENV = ".env"
+SECRETS = (*CREDENTIALS, DOTENV)
 _SAMPLES = (".example", ".sample", ".template", ".dist")
 """Ends of the names of files like `.env` that hold no secrets."""
 MAX_FILES = 20_000
@@ -59,6 +60,12 @@ class Tree:
         """Size of all files."""
         return sum(entry[0] for entry in self.entries.values() if len(entry) == 3)
 
+    def why_skipped(self, name: str) -> str:
+        """What of a path is not sent, and why; empty where that is not known."""
+        return next(
+            (f"{one}: {why}" for one, why in self.skipped.items() if f"{name}/".startswith(f"{one}/")), ""
+        )
+
     @cached_property
     def packed(self) -> bytes:
         """The entries as compressed JSON: made once, however many nodes get them."""
@@ -86,14 +93,18 @@ def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = F
     listing = list_files(root)
     skipped = {}
     if listing is None:
-        names = _walk(root, IGNORED, (*CREDENTIALS, DOTENV), allow_large)
+        names = _walk(root, IGNORED, SECRETS, allow_large)
     else:
         names = listing.files
         skipped = dict.fromkeys(listing.repositories, REPOSITORY) | dict.fromkeys(listing.missing, SUBMODULE)
     included, named = _included(root, include, allow_large)
     names = [*(name for name in names if name not in included), *included]
-    skipped = {name: why for name, why in skipped.items() if not any(map(_within(name), included))}
-    return _tree(root, names, allow_large, (*CREDENTIALS, DOTENV), named=named, skipped=skipped)
+    skipped = {
+        name: why
+        for name, why in skipped.items()
+        if not any(file.startswith(f"{name}/") for file in included)
+    }
+    return _tree(root, names, allow_large, SECRETS, named=named, skipped=skipped)
 
 
 def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[dict[str, None], set[str]]:
@@ -108,7 +119,7 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
         path = ahead.pop(0)
         links = [above for above in path.parents if above.is_relative_to(root) and above.is_symlink()]
         found.update({link.relative_to(root).as_posix(): None for link in links})
-        absolute = path.parent.resolve() / path.name
+        absolute = without_links_above(path)
         if not os.path.lexists(absolute):
             raise SyncRefused(f"--include {path}: there is no such file or folder.")
         if not (absolute.is_relative_to(root) and absolute.resolve().is_relative_to(root)):
@@ -121,7 +132,7 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
             found[name] = None
             ahead.append(absolute.resolve())
         elif absolute.is_dir():
-            within = _walk(absolute, INCLUDED_WITHOUT, (*CREDENTIALS, DOTENV), allow_large)
+            within = _walk(absolute, INCLUDED_WITHOUT, SECRETS, allow_large)
             found.update(dict.fromkeys(within if name == "." else (f"{name}/{one}" for one in within)))
         else:
             found[name] = None
@@ -129,8 +140,10 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
     return found, named
 
 
-def _within(folder: str) -> Callable[[str], bool]:
-    return lambda name: name.startswith(f"{folder}/")
+def without_links_above(path: Path) -> Path:
+    """A path without `..` and without links on the way to it; it may be a link itself."""
+    path = Path(os.path.normpath(path))
+    return path.parent.resolve() / path.name
 
 
 def read_everything(root: Path, *, allow_large: bool = False) -> Tree:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from inventories.did_you_mean import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
-from remote.files.tree import Tree, tree_of
+from remote.files.tree import Tree, tree_of, without_links_above
 from remote.shared.constants import CODE, NODE_FOLDER
 
 BUILT_IN_TRIAL = "train.trial:trial"
@@ -116,8 +116,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
         _check_module(module, tree, folder)
         return Script(kind="module", target=module, args=words)
     path = Path(words[0])
-    absolute = Path(os.path.normpath(Path.cwd() / path))
-    absolute = absolute.parent.resolve() / absolute.name
+    absolute = without_links_above(Path.cwd() / path)
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
         if str(path) in PROGRAMS:
@@ -142,9 +141,8 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
 
 def _not_sent(name: str, path: Path, tree: Tree) -> str:
     """Why a script that is there is not among the files that are sent, and what to do."""
-    for skipped, why in tree.skipped.items():
-        if name == skipped or name.startswith(f"{skipped}/"):
-            return f"{name} is not sent to the nodes: {skipped}: {why}."
+    if why := tree.why_skipped(name):
+        return f"{name} is not sent to the nodes: {why}."
     return f"{name} is not sent to the nodes, because git ignores it. Send it too: --include {shlex.quote(str(path))}"
 
 

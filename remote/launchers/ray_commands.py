@@ -152,12 +152,12 @@ def search(
     script: Script, facts: Mapping[str, Facts], own: Facts, cwd: str, env: Collection[str]
 ) -> list[str]:
     """The command that has Ray Tune search with a function. A trial has a GPU where there are any, unless said."""
+    # The home before it is another one on each node.
+    _, _, code = cwd.rpartition(f"/{constants.NODE_FOLDER}/{constants.CODE}/")
     document = {
         **(script.search or {}),
         "function": script.target,
-        "code": cwd.rpartition(f"/{constants.NODE_FOLDER}/{constants.CODE}/")[
-            2
-        ],  # its home is another one on each node
+        "code": code,
         "env": sorted(env),
     }
     if document["gpus"] is None:

@@ -142,10 +142,10 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
     """
     brought = {node.name: _artifacts_of(incoming, node) for node in nodes}
+    taken = {name for files in brought.values() for name in files}
     for node in sorted(nodes, key=lambda node: node.rank):
-        others = {name for other, files in brought.items() if other != node.name for name in files}
         for name, file in brought[node.name].items():
-            target = _place_of(folder.artifacts_path, node.name, name, file, others)
+            target = _place_of(folder.artifacts_path, node.name, name, file, taken)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.replace(target)
     for left in folder.path.glob("incoming-*"):
@@ -160,17 +160,17 @@ def _artifacts_of(incoming: Path, node: RunNode) -> dict[Path, Path]:
     return {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _place_of(artifacts: Path, node: str, name: Path, file: Path, others: Collection[Path]) -> Path:
+def _place_of(artifacts: Path, node: str, name: Path, file: Path, taken: Collection[Path]) -> Path:
     """Where a node's file goes: to its name, else to a folder of the node's own; there it replaces an earlier one.
 
-    `others`: the names that other nodes brought, which may look like that folder's.
+    `taken`: the names of all that is brought, which may look like those in that folder.
     """
     place = artifacts / name
     if _is_room(place, artifacts) and (not place.exists() or _same(place, file)):
         return place
     own = (Path(node if number == 1 else f"{node}-{number}") / name for number in count(1))
     return next(
-        artifacts / path for path in own if path not in others and _is_room(artifacts / path, artifacts)
+        artifacts / path for path in own if path not in taken and _is_room(artifacts / path, artifacts)
     )
 
 

@@ -1,11 +1,12 @@
 """Connecting to a machine, whatever its transport."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import Unreachable
+from remote.sessions.fanout import Outcome, fan_out
 from remote.sessions.session import Node
 from remote.transport import open_transport
 
@@ -18,6 +19,15 @@ def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONN
     Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent, AuthenticationFailed.
     """
     return Node(machine, open_transport(machine, cluster, timeout_s))
+
+
+def connect_all(machines: Iterable[Machine], cluster: ClusterFolder) -> list[Outcome[Node]]:
+    """Connect to machines at once; the open connections, to be closed, and the errors, in their order."""
+    return fan_out(
+        lambda machine: connect(machine, cluster),
+        {machine.name: machine for machine in machines},
+        discard=Node.close,
+    )
 
 
 def reconnect(

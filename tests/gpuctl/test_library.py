@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import iter_modules
 from threading import Event, Thread
@@ -16,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+from support import begin_run
 
 import gpuctl
 from gpuctl import cli
@@ -39,7 +39,6 @@ from gpuctl.workflow.maintenance.what_to_clean import Choice
 from inventories.disk.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
-from inventories.run import Run, RunNode
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
@@ -50,25 +49,6 @@ GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidIn
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
 GLOBAL_OPTIONS = {"cluster", "json", "yes", "verbose", "no_color", "help"}
-
-
-def begin_run(store: Store, cluster: str = "work") -> str:
-    """A run that may be active: its node can't be asked. Its id."""
-    folder = store.new_run(datetime.now(UTC))
-    folder.save_run(
-        Run(
-            run=folder.id,
-            cluster=cluster,
-            mode="torchrun",
-            script="my.py",
-            args=(),
-            nodes=(RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere"),),
-            master_addr="127.0.0.1",
-            master_port=1,
-            started_at="2026-11-22T10:00:00+00:00",
-        )
-    )
-    return folder.id
 
 
 def python(code: str, cwd: Path, *path: Path) -> subprocess.CompletedProcess[str]:

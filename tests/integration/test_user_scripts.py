@@ -324,9 +324,10 @@ def test_script_finds_the_rest_of_its_repository(cluster: Gpuctl) -> None:
     failed = cluster("train", "my.py", cwd=typed_in)
     assert failed.status == 1
     assert "1099511627776 vendored some data" in failed.out + failed.err
-    assert "downloads/weights.bin is on this computer and was not sent, because git ignores it" in failed.out
-    option = next(line for line in failed.out.splitlines() if "--include" in line).rpartition("option: ")[2]
-    assert cluster.ok("train", *option.split(), "my.py", cwd=typed_in).out.count("succeeded") == 1
+    told = " ".join(failed.out.split())
+    assert " downloads/weights.bin is on this computer and was not sent, because git ignores it" in told
+    option = told.rpartition("with this option: ")[2].split()[:2]
+    assert cluster.ok("train", *option, "my.py", cwd=typed_in).out.count("succeeded") == 1
     again = cluster.ok("train", "--resume", "--dry-run", cwd=cluster.cwd)
     assert "send 7 files, " in again.err, "what was sent before is sent again"
     assert f"of {repository} to " in again.err

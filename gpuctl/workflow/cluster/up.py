@@ -198,9 +198,10 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
     if folder.exists():
         return
     begun = folder.journal.path.exists()
-    tells = begun and provider.name != "hosts"  # nothing is made of machines that are somebody's
-    if tells:
-        app.output.say("removing what was begun …")
+    # Of machines that are somebody's nothing is made.
+    say = app.output.detail if provider.name == "hosts" else app.output.say
+    if begun:
+        say("removing what was begun …")
         try:
             left = bool(provider.find() or provider.destroy(app.output.say))
         except ProvisionError as error:
@@ -209,8 +210,8 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
         if left:
             return  # the folder is needed to remove it
     folder.remove()
-    if tells:
-        app.output.say("nothing of it is left")
+    if begun:
+        say("nothing of it is left")
 
 
 def _create(

@@ -1,7 +1,6 @@
 """`exec`, `ssh`, `push` and `pull`: the machines themselves."""
 
 import os
-import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -177,15 +176,14 @@ def push(
 def place_in_project(app: App, source: Path) -> str:
     """The folder on the nodes that a file or folder of the current folder's project is in there."""
     from gpuctl.workflow.cluster.host_firewalls import owner_of
-    from remote.files.sync import code_folder
+    from remote.files.sync import code_folder, folder_in
     from remote.files.tree import root_of
 
     root, source = root_of(Path.cwd()), source.resolve()
     if source == root or not source.is_relative_to(root):
         raise Usage(f"{source} is no part of the project {root}. Run the command in the project's folder.")
     inventory = load_inventory(app.store.cluster(app.options.cluster))
-    inner = source.parent.relative_to(root).as_posix()
-    return posixpath.normpath(f"{code_folder(root, owner_of(inventory))}/{inner}")
+    return folder_in(code_folder(root, owner_of(inventory)), source.parent.relative_to(root).as_posix())
 
 
 def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pulled]:

@@ -72,15 +72,10 @@ def _connect(
     folder: ClusterFolder, machines: list[Machine], held: ExitStack
 ) -> "tuple[dict[str, Node], list[Row]]":
     """Connections to those that answer, closed by `held`; a row for each of the others."""
-    from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
+    from remote.sessions.connect import connect_all
 
     began = time.monotonic()
-    outcomes = fan_out(
-        lambda machine: connect(machine, folder),
-        {machine.name: machine for machine in machines},
-        discard=lambda node: node.close(),
-    )
+    outcomes = connect_all(machines, folder)
     nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     for node in nodes.values():
         held.callback(node.close)

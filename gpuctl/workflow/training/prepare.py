@@ -1,6 +1,5 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
-import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -167,14 +166,9 @@ class Build:
         )
 
 
-def folder_in(code: str, folder: str) -> str:
-    """A folder of the code on a node; `.` is the code's own."""
-    return posixpath.normpath(f"{code}/{folder}")
-
-
 def send_code(view: View, node: "Node", tree: "Tree", destination: str, folder: str = ".") -> str:
     """Bring the code on a node up to date; returns the folder there in which the script runs: `folder` of it."""
-    from remote.files.sync import sync
+    from remote.files.sync import folder_in, sync
     from remote.files.tree import human_bytes
 
     done = sync(node, tree, destination, working_folder=folder, say=lambda text: view.node(node.name, text))

@@ -1,6 +1,5 @@
 """`train --resume`: which run is resumed, from which checkpoints, and what is taken over from it."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from gpuctl.workflow.training.runs import latest
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, Run, RunNode, RunOptions
+from remote.files.tree import without_links_above
 
 
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:
@@ -166,10 +166,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     else:
         words, module = (str(Path(before.project or "", run.script)), *args), None
     return replace(
-        request,
-        words=words,
-        module=module,
-        project=Path(before.project) if before.project else None,
+        request, words=words, module=module, project=Path(before.project) if before.project else None
     )
 
 
@@ -202,7 +199,7 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
     path = script_path(run)
     if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
-    return path == _real(Path.cwd() / request.words[0])
+    return path == str(without_links_above(Path.cwd() / request.words[0]))
 
 
 def _alike(one: Run, other: Run) -> bool:
@@ -218,13 +215,7 @@ def _alike(one: Run, other: Run) -> bool:
 def script_path(run: Run) -> str | None:
     """Where a run's script lies on this computer, a module by its title; None where that is not known."""
     project = run.options.project if run.options else None
-    return None if project is None else _real(Path(project, run.script))
-
-
-def _real(script: Path) -> str:
-    """A script's path with the links on the way to it resolved, as records have it since a repository is sent."""
-    path = Path(os.path.normpath(script))
-    return str(path.parent.resolve() / path.name)
+    return None if project is None else str(without_links_above(Path(project, run.script)))
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:

@@ -11,7 +11,7 @@ from gpuctl.text import plural
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
-from gpuctl.workflow.training.prepare import expected_gpus, folder_in
+from gpuctl.workflow.training.prepare import expected_gpus
 from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
@@ -100,6 +100,7 @@ def show_launch(app: App, request: TrainRequest) -> dict[str, Any]:
 def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     """Ask the nodes for their facts, and plan the launch as `train` does."""
     from remote.checks import facts, preflight
+    from remote.files.sync import folder_in
     from remote.sessions.fanout import fan_out, values
 
     request, point = resolve(app, request)

@@ -262,7 +262,7 @@ def _notes(
     if create and seen and not cluster.public_ip and cluster.ssh_cidr is None:
         notes.append(
             f"SSH is let in from {', '.join(cluster.ssh_cidrs)}, which is where this computer is seen: a bastion "
-            "host or a VPN comes from another address, which --ssh-cidr names"
+            "or a VPN comes from another address, which --ssh-cidr names"
         )
     if not known:
         notes += _others(cloud, cluster.name)

@@ -1,16 +1,15 @@
 """What --cluster means to commands about all clusters, one, or none."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from stub_cloud import StubClouds
+from support import begin_run
 
 from gpuctl import cli, root_help
 from gpuctl.workflow.cluster import reap
 from inventories.disk.store import Store
-from inventories.run import Run, RunNode
 from provision.cloud.records import Target
 from provision.cloud.scan import Found, ScanResult
 from provision.cloud.tagged_clusters import FoundCluster, RegionContents
@@ -109,25 +108,6 @@ def test_commands_about_no_cluster_refuse_to_be_given_one(
     assert capsys.readouterr() == (
         "",
         f"error: gpuctl {name} is about no cluster: leave out --cluster.\n",
-    )
-
-
-def begin_run(store: Store, cluster: str) -> None:
-    """A run of a cluster that is gone."""
-    folder = store.new_run(datetime.now(UTC))
-    node = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
-    folder.save_run(
-        Run(
-            run=folder.id,
-            cluster=cluster,
-            mode="torchrun",
-            script="my.py",
-            args=(),
-            nodes=(node,),
-            master_addr="127.0.0.1",
-            master_port=1,
-            started_at="2026-11-22T10:00:00+00:00",
-        )
     )
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -311,21 +312,27 @@ def test_rank_record_is_refused_for_a_reason_no_rank_gives(tmp_path: Path, reaso
     assert files.record("ranks/rank-1.json", json.dumps(whole).encode()).ended is not None
 
 
-def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
-    folder, run = folder_of_two(tmp_path)
-    incoming = new_incoming(folder)
-    for rank, files in enumerate(
-        ({"same": b"s", "model.pt": b"0", "x": b"file"}, {"same": b"s", "model.pt": b"1", "x/y": b"in"})
-    ):
-        intake = RunFiles(folder, run.nodes[rank], incoming).intake
+def merged(folder: RunFolder, run: Run, incoming: Path, *brought: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Merge what each node brought: path → content; what the run's artifacts are then."""
+    for node, files in zip(run.nodes, brought, strict=True):
+        intake = RunFiles(folder, node, incoming).intake
         for name, body in files.items():
             send(intake, f"artifacts/{name}", body)
     merge_artifacts(folder, run.nodes, incoming)
-    found = {
-        p.relative_to(folder.artifacts_path).as_posix(): p.read_bytes()
-        for p in folder.artifacts_path.rglob("*")
-        if p.is_file()
-    }
+    there = (path for path in folder.artifacts_path.rglob("*") if path.is_file())
+    return {path.relative_to(folder.artifacts_path).as_posix(): path.read_bytes() for path in there}
+
+
+def test_merge_artifacts_keeps_files_of_both_nodes(tmp_path: Path) -> None:
+    folder, run = folder_of_two(tmp_path)
+    incoming = new_incoming(folder)
+    found = merged(
+        folder,
+        run,
+        incoming,
+        {"same": b"s", "model.pt": b"0", "x": b"file"},
+        {"same": b"s", "model.pt": b"1", "x/y": b"in"},
+    )
     assert found == {"same": b"s", "model.pt": b"0", "x": b"file", "n-1/model.pt": b"1", "n-1/x/y": b"in"}
     assert not list(folder.path.glob("incoming-*"))
 
@@ -336,21 +343,9 @@ def test_merge_artifacts_replaces_no_file_that_has_a_nodes_name(tmp_path: Path) 
         ({"f": b"0", "n-1/f": b"mine"}, {"f": b"1"}, {"f": b"0", "n-1/f": b"mine", "n-1-2/f": b"1"}),
         ({"g": b"0", "n-1": b"mine"}, {"g": b"1"}, {"g": b"0", "n-1": b"mine", "n-1-2/g": b"1"}),
     ):
-        incoming = new_incoming(folder)
-        for rank, files in enumerate((first, second)):
-            intake = RunFiles(folder, run.nodes[rank], incoming).intake
-            for name, body in files.items():
-                send(intake, f"artifacts/{name}", body)
-        merge_artifacts(folder, run.nodes, incoming)
-        found = {
-            p.relative_to(folder.artifacts_path).as_posix(): p.read_bytes()
-            for p in folder.artifacts_path.rglob("*")
-            if p.is_file()
-        }
-        assert found == then
-        again = new_incoming(folder)
-        send(RunFiles(folder, run.nodes[1], again).intake, f"artifacts/{name}", b"newer")
-        merge_artifacts(folder, run.nodes, again)
+        assert merged(folder, run, new_incoming(folder), first, second) == then
+        (name,) = second
+        merged(folder, run, new_incoming(folder), {}, {name: b"newer"})
         assert len(list(folder.artifacts_path.rglob("*"))) <= len(then) + 2, (
             "a node's newer file replaces its own"
         )
