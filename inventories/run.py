@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
+from inventories.outputs import OutputFile, OutputTotal, RunFile
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
@@ -37,6 +38,8 @@ class RunOptions:
     """The folder that was sent, which holds it. None: `project` itself."""
     include: tuple[str, ...] = ()
     """Files and folders that were sent though git ignores them."""
+    bring: tuple[str, ...] = ()
+    """Patterns of what it writes into the project's folder and is to come back in any size; `none`: nothing is."""
     nnodes: int | None = None
     """At most so many. None: all."""
     min_nodes: int | None = None
@@ -301,6 +304,12 @@ class Result:
     """What ended it. None: it succeeded, goes on, or it is not known."""
     checkpoints: dict[str, Checkpoints] = field(default_factory=dict)
     """Node → the checkpoints that it left, where they were brought here. What any other node left is not known."""
+    outputs: tuple[OutputFile, ...] = ()
+    """Files that it wrote into the project's folder on the nodes; of very many a part."""
+    output_totals: tuple[OutputTotal, ...] = ()
+    """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
+    files: tuple[RunFile, ...] = ()
+    """What is here of it; of very many files a part."""
 
 
 @dataclass(frozen=True, kw_only=True)

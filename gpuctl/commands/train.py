@@ -66,6 +66,13 @@ OURS = frozenset({
 @env_option
 @install_options
 @project_options
+@click.option(
+    "--bring",
+    multiple=True,
+    metavar="PATTERN",
+    help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
+    "Repeatable.",
+)
 @click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
     "--resume",
@@ -115,6 +122,7 @@ def command(
     wheels: Path | None,
     root: Path | None,
     include: tuple[Path, ...],
+    bring: tuple[str, ...],
     skip_preflight: bool,
     resume: bool,
     resume_from: str | None,
@@ -136,6 +144,9 @@ def command(
     The git repository of the current folder is copied to the nodes, with its submodules, without what .gitignore
     names. The script runs in the copy of the current folder. Outside a repository, the current folder is copied.
     --include adds what git ignores, such as data; --root names another folder to copy.
+
+    What the script writes into that copy is listed at the end. Up to 64 MB from each node come back into the run's
+    folder, under outputs/; --bring names what comes in any size.
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,
@@ -180,6 +191,7 @@ def command(
             "wheels": wheels,
             "root": root,
             "include": tuple(path.absolute() for path in include),
+            "bring": bring,
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,

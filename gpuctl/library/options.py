@@ -11,7 +11,7 @@ from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
-from gpuctl.workflow.training.request import TrainRequest, check_device
+from gpuctl.workflow.training.request import TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
@@ -101,6 +101,8 @@ class TrainOptions(TypedDict, total=False):
     """The folder that is sent to the nodes. Default: the git repository that `project` is in, else `project`."""
     include: Sequence[File]
     """Files and folders in it that are sent although git ignores them; relative to `project`."""
+    bring: Sequence[str]
+    """Patterns of what the run writes into its folder and is to come back in any size; `["none"]`: nothing is."""
     allow_large: bool
     """Send that folder however large it is. Default: one that is too large is refused."""
 
@@ -208,6 +210,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         project=None if project is None else project.absolute(),
         root=None if root is None else root.absolute(),
         include=tuple(Path(path) for path in several("include", options.get("include", ()))),
+        bring=check_bring(several("bring", options.get("bring", ()))),
         allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),

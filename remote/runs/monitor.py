@@ -21,6 +21,7 @@ from remote.files import checkpoints
 from remote.files.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
+from remote.runs.outputs import wanted_outputs
 from remote.runs.run_files import (
     MAX_ARTIFACT_BYTES,
     MAX_CHECKPOINT_BYTES,
@@ -95,7 +96,7 @@ class RunMonitor:
         self._parts = {part.name: part for part in run.nodes}
         self.incoming = new_incoming(folder)
         """Where what the nodes bring is taken in, until it is merged into the run's folder."""
-        self._files = {part.name: RunFiles(folder, part, self.incoming) for part in run.nodes}
+        self._files = {part.name: RunFiles(folder, part, self.incoming, run.options) for part in run.nodes}
         self._mirrors = {
             part.name: Mirror(run, folder, self.incoming, observer)
             for part in run.nodes
@@ -378,6 +379,7 @@ class RunMonitor:
             }
             if self._parts[name].rank == 0
             else None,
+            "outputs": wanted_outputs(self._run.options),
             "launch": launch,
         }
         lines = Lines(self._observer, name)
@@ -403,7 +405,7 @@ class RunMonitor:
                     mirror.told(node, checkpoints.told(header))
                 elif kind == frames.END:
                     ending = True
-                    talk.bound(of_files(MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES))
+                    talk.bound(of_files(files.intake.max_bytes))
                     if mirror is not None:
                         mirror.close()  # the end brings its own
                     lines.flush()
@@ -413,6 +415,8 @@ class RunMonitor:
                 elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     files.intake.complete(header["path"], size, digest, int(header["mode"]))
+                elif kind == frames.OUTPUTS:
+                    files.written(header, body)
                 elif kind == frames.SKIPPED:
                     self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
                 elif kind == frames.DONE:
@@ -427,6 +431,7 @@ class RunMonitor:
         with self._changing:
             self._go_on(name)  # after that not everything was taken in
             files.keep_checkpoints()
+            files.keep_outputs()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
     def _end(self, name: str, state: Mapping[str, Any]) -> bool:

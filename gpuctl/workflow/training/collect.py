@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
 from inventories.disk.store import RunFolder, Store
@@ -75,8 +76,10 @@ def _result(
     run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
 ) -> Result:
     """The result of what is in the run's folder."""
+    from remote.runs.outputs import read_outputs
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
+    outputs, totals = outputs_of(read_outputs(folder, run.nodes))
     result = summarise(
         run,
         read_rank_records(folder, run.nodes),
@@ -88,7 +91,13 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
-    return replace(result, checkpoints=checkpoints_left(run, folder))
+    return replace(
+        result,
+        checkpoints=checkpoints_left(run, folder),
+        outputs=outputs,
+        output_totals=totals,
+        files=files_of(folder),
+    )
 
 
 def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:

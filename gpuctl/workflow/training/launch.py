@@ -59,6 +59,18 @@ class Launch:
         )
 
 
+def told_of_project(
+    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], folder: str
+) -> dict[str, dict[str, Any]]:
+    """Return the launches with where each node's copy of the project lies: what the run writes there is listed.
+
+    `roots`: its path by node; `folder`: the one in it in which the ranks run.
+    """
+    return {
+        name: {**launch, "code": {"root": roots[name], "folder": folder}} for name, launch in launches.items()
+    }
+
+
 def plan_run(
     run_id: str,
     inventory: Inventory,

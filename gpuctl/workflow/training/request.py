@@ -60,6 +60,8 @@ class TrainRequest:
     """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
     include: tuple[Path, ...] = ()
     """Files and folders in `root` that are sent though git ignores them."""
+    bring: tuple[str, ...] = ()
+    """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
     allow_large: bool = False
     """True: it is sent however large it is."""
     resume: bool = False
@@ -136,6 +138,7 @@ class TrainRequest:
             project=None if self.built_in else str(self.folder),
             root=None if self.built_in or root is None else str(root),
             include=tuple(str(self.folder / path) for path in self.include),
+            bring=self.bring,
             nnodes=self.nnodes,
             min_nodes=self.min_nodes,
             nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
@@ -342,6 +345,20 @@ def check_device(request: TrainRequest) -> None:
         raise Usage(
             f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
         )
+
+
+def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Patterns of files that are to come back, as the nodes take them. Raises Usage for what can't be one."""
+    found = tuple(pattern.removeprefix("./") for pattern in patterns)
+    if "none" in found and len(set(found)) > 1:
+        raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
+    for pattern in found:
+        if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
+            raise Usage(
+                f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
+                "in it such as 'runs/*'."
+            )
+    return found
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

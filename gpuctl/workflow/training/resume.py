@@ -170,6 +170,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         words=words,
         module=module,
         project=Path(before.project) if before.project else None,
+        bring=request.bring or before.bring,
     )
 
 

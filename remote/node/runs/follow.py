@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
 from remote.node.runs import process, supervisor, usage_log
-from remote.node.storage import checkpoints
+from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
 from remote.shared.constants import ARTIFACTS, CHECKPOINTS
@@ -23,8 +23,9 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
     sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints`: whole, max_bytes of
-    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on. A
-    `launch` in it is started first, so that a run begins and is followed in one round trip.
+    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on;
+    outputs: patterns and max_bytes of what the run wrote into the project's folder. A `launch` in it is started
+    first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
     if launch:
@@ -67,6 +68,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
             checkpoints.send_if_small(
                 run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
             )
+        outputs.send(run_dir, request["outputs"], output)
     frames.write(output, {"t": frames.DONE})
 
 
