@@ -124,6 +124,13 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/host_keys.py",
         "remote/sessions/session.py",
     ),
+    "integration/test_outputs.py": (
+        "remote/node/storage/outputs.py",
+        "remote/runs/outputs.py",
+        "remote/runs/run_files.py",
+        "gpuctl/run_results/outputs.py",
+        "gpuctl/workflow/training/",
+    ),
     "integration/test_package.py": ("train/__init__.py", "inventories/__init__.py", "gpuctl/__main__.py"),
     "integration/test_plans.py": ("gpuctl/workflow/cluster/up_plan.py", "provision/", "docs/plans"),
     "integration/test_probe.py": (

@@ -20,7 +20,7 @@ from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
-from gpuctl.tables.outputs import output_lines
+from gpuctl.tables.outputs import OutputLines
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -114,6 +114,8 @@ def draw_run(
         parts += [grid, ""]
     failed = result.first_error.rank if result.first_error else None
     parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
+    if result.output_totals:
+        parts.append(OutputLines(result))
     if earlier:
         parts += ["", _job([*earlier, result])]
     return Group(*parts)
@@ -333,6 +335,4 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
         names = [text.clean(name, 60) for name in artifacts[:5]]
         more = f" and {len(artifacts) - 5} more" if len(artifacts) > 5 else ""
         grid.add_row("artifacts", ", ".join(names) + more)
-    if result.output_totals:
-        grid.add_row("outputs", "\n".join(output_lines(result)))
     return grid

@@ -39,8 +39,11 @@ def max_output_bytes(options: RunOptions | None) -> int:
 
 
 def listing_of(node: str, header: Mapping[str, Any], body: bytes) -> NodeOutputs:
-    """A node's list, with nothing brought yet. Raises BadAnswer, KeyError, TypeError or ValueError."""
-    listed = json.loads(body)
+    """A node's list, with nothing brought yet. Raises BadAnswer, KeyError, TypeError, ValueError or OverflowError."""
+    try:
+        listed = json.loads(body)
+    except RecursionError:
+        listed = None
     if not isinstance(listed, list) or len(listed) > MAX_LISTED:
         raise BadAnswer(f"{node}: sent a list of its outputs that can't be read.")
     return NodeOutputs(

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
 
 from remote.node.storage.sending import send_files
 from remote.shared import frames
@@ -49,7 +49,7 @@ class Found:
     """What was found: how much in all, and the files that are listed."""
 
     def __init__(self) -> None:
-        self.listed = []  # type: List[Output]
+        self.listed: List[Output] = []
         self.files = 0
         self.bytes = 0
         self.whole = True
@@ -92,7 +92,8 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
 def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S) -> Found:
     """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
-    found, pending = Found(), deque([""])  # type: Tuple[Found, Deque[str]]
+    found = Found()
+    pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()
     while pending:
