@@ -1,4 +1,4 @@
-"""Files that a script writes into its working folder on real hosts: told, and brought back or named with the way to."""
+"""Files that a script writes into its working folder on real hosts: told, and brought back or named."""
 
 import shlex
 import subprocess
