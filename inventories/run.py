@@ -173,7 +173,11 @@ class TrainSummary:
     samples_per_s: float | None = None
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
-    """Training loss an epoch."""
+    """Training loss an epoch, or by what `loss_by` says."""
+    loss_from: Literal["TensorBoard", "log"] | None = None
+    """Where the losses were found of a script that told none itself. None: it did, or there are none."""
+    loss_by: Literal["epoch", "step"] | None = None
+    """What each is of, where they were found so. Of many steps some are listed, evenly."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
     metrics: dict[str, float] = field(default_factory=dict)

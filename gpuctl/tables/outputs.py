@@ -19,7 +19,7 @@ NODES_SHOWN = 4
 GROUPS_SHOWN = 5
 COMMANDS_SHOWN = 3
 """Of a node of which more is not here, one command brings the whole folder."""
-PATH_WIDTH = 60
+PATH_WIDTH = 90
 
 
 class OutputLines:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gpuctl.run_results.curves import with_curve
 from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
@@ -93,6 +94,7 @@ def _result(
     )
     return replace(
         result,
+        train=result.train if run.built_in else with_curve(result.train, folder, outputs),
         checkpoints=checkpoints_left(run, folder),
         outputs=outputs,
         output_totals=totals,
