@@ -235,6 +235,9 @@ class RunMonitor:
 
     def _interrupted(self) -> None:
         self._interrupts_handled += 1
+        if len(self.records) == len(self._parts):
+            self._interrupted_at_end()
+            return
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
@@ -248,6 +251,18 @@ class RunMonitor:
                 else "every node was told to stop"
             )
             self._observer.note(f"{told}; not waiting for the end")
+            self._open.clear()
+            self._stopping.leave()
+
+    def _interrupted_at_end(self) -> None:
+        """The run is over, and what it left is on its way here: who does not wait gets it later."""
+        if self._interrupts_handled == 1:
+            self._observer.note(
+                f"the run has ended, and its files are being brought; Ctrl-C again: leave that to "
+                f"`gpuctl results {self._run.run}`"
+            )
+        else:
+            self._observer.note(f"not all files were brought: `gpuctl results {self._run.run}` brings them")
             self._open.clear()
             self._stopping.leave()
 
