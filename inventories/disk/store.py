@@ -2,7 +2,7 @@
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/  known_hosts  ssh_config
     runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
-                       outputs/  written/  lock
+                       outputs/  written/  hang.json  stacks/  lock
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
 gpuctl is refused with the way to rebuild it.
@@ -164,6 +164,11 @@ class RunFolder:
     def result_path(self) -> Path:
         """What came of it."""
         return self.path / "result.json"
+
+    @property
+    def hang_path(self) -> Path:
+        """What was found out of why it made no progress."""
+        return self.path / "hang.json"
 
     @property
     def stopped_path(self) -> Path:
