@@ -28,6 +28,7 @@ class Kind(StrEnum):
     DEAD_WORKER = "dead worker"
     NEVER_ENTERED = "never entered"
     DIFFERENT = "different"
+    NOT_ASKED = "not asked"
     ALL_INSIDE = "all inside"
     BY_STACKS = "by stacks"
     NOT_BEGUN = "not begun"
@@ -152,8 +153,18 @@ def compare(ranks: Sequence[Rank]) -> Finding:
     if all(rank.told is not None and rank.told.began_at is None for rank in everyone):
         return Finding(kind=Kind.NOT_BEGUN, ranks=everyone)
     if any(rank.frames or rank.last() for rank in everyone):
-        return Finding(kind=Kind.WORKS, ranks=everyone)
+        return _works(everyone)
     return Finding(kind=Kind.UNKNOWN, ranks=everyone)
+
+
+def _works(ranks: tuple[Rank, ...]) -> Finding:
+    """No rank waits; how long ago the last one entered a collective tells whether the run goes on."""
+    entered = [(rank, last) for rank in ranks if (last := rank.last()) is not None]
+    if not entered:
+        return Finding(kind=Kind.WORKS, ranks=ranks)
+    rank, last = min(entered, key=lambda one: _age(*one))
+    usual_s = usual_interval_s([rank], last.group)
+    return Finding(kind=Kind.WORKS, ranks=ranks, since_s=_age(rank, last), usual_s=usual_s)
 
 
 def _gone(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
@@ -190,12 +201,15 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
         "since_s": since_s,
         "usual_s": usual_interval_s(waiting, group),
     }
+    silent = tuple(rank for rank in ranks if rank.told is None)
     kinds = {(inside[rank.rank][group].name, inside[rank.rank][group].sizes) for rank in waiting}
     if len({name for name, _ in kinds}) > 1 or (len(kinds) > 1 and not missing and one.name in _SAME_SIZES):
         entered = {rank.rank: inside[rank.rank][group] for rank in waiting}
         return Finding(kind=Kind.DIFFERENT, culprits=tuple(waiting), inside=entered, **shared)  # type: ignore[arg-type]
     if missing:
         return Finding(kind=Kind.NEVER_ENTERED, culprits=tuple(missing), **shared)  # type: ignore[arg-type]
+    if silent and _is_default(group, ranks):
+        return Finding(kind=Kind.NOT_ASKED, culprits=silent, **shared)  # type: ignore[arg-type]
     return Finding(kind=Kind.ALL_INSIDE, **shared)  # type: ignore[arg-type]
 
 
@@ -205,10 +219,13 @@ _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", 
 
 def _takes_part(rank: Rank, group: str, ranks: Sequence[Rank]) -> bool:
     """Whether a rank is of a process group. The default group has all; of another those that were ever in it."""
-    last = rank.last(group)
-    titles = {one.title for other in ranks for one in (other.told.collectives if other.told else ())
-              if one.group == group}  # fmt: skip
-    return last is not None or "default_pg" in titles or group == "0"
+    return rank.last(group) is not None or _is_default(group, ranks)
+
+
+def _is_default(group: str, ranks: Sequence[Rank]) -> bool:
+    """Whether it is the process group of all ranks."""
+    known = (one for rank in ranks if rank.told is not None for one in rank.told.collectives)
+    return group == "0" or any(one.group == group and one.title == "default_pg" for one in known)
 
 
 def _age(rank: Rank, entered: Collective) -> float:

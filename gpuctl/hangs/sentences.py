@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gpuctl.hangs.compare import Finding, Kind, Rank
-from gpuctl.hangs.stacks import Frame, collective, in_project, main_thread
+from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
 from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
 
 MOST_NAMED = 4
-SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER)
+SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""
-WAITS = (Kind.NEVER_ENTERED, Kind.DIFFERENT, Kind.ALL_INSIDE)
+WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
 
 
 def verdict_of(finding: Finding) -> HangVerdict:
@@ -20,6 +20,8 @@ def verdict_of(finding: Finding) -> HangVerdict:
         return "hung"
     if finding.kind in WAITS:
         return "hung" if finding.waits_long else "slow" if finding.waits_longer else "fine"
+    if finding.kind is Kind.WORKS and finding.since_s is not None and not finding.waits_longer:
+        return "fine"
     return "unknown"
 
 
@@ -150,18 +152,19 @@ def _doing(rank: Rank) -> str:
     if inside is not None:
         return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
     if rank.waits_for_data:
-        child = next((child for child in rank.told.children if child.stacks), None)
-        worker = _worker(rank, child.stacks) if child else ""
-        return f"it waits for its DataLoader's workers in {_at(rank.at)}{worker}"
+        return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
     if not rank.frames:
         channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
         return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
     return f"it is in {_at(rank.at)}"
 
 
-def _worker(rank: Rank, stacks: str) -> str:
-    assert rank.told is not None
-    at = in_project(main_thread(stacks), rank.told.code)
+def _busy_worker(rank: Rank) -> str:
+    """Where the first worker is that fetches something; empty where none tells."""
+    told = rank.told
+    assert told is not None
+    stacks = (main_thread(child.stacks) for child in told.children)
+    at = next((in_project(frames, told.code) for frames in stacks if fetches_data(frames)), None)
     return "" if at is None else f"; a worker is in {_at(at)}"
 
 
@@ -208,6 +211,10 @@ def _all_inside(finding: Finding) -> str:
         f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so what they "
         "send does not arrive (a link that was dropped, a firewall), or the data is large"
     )
+
+
+def _not_asked(finding: Finding) -> str:
+    return f"{_named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
 
 
 def _stopped(finding: Finding) -> str:
@@ -261,6 +268,7 @@ _SENTENCES = {
     Kind.DEAD_WORKER: _dead_worker,
     Kind.NEVER_ENTERED: _never_entered,
     Kind.DIFFERENT: _different,
+    Kind.NOT_ASKED: _not_asked,
     Kind.ALL_INSIDE: _all_inside,
     Kind.BY_STACKS: _by_stacks,
     Kind.NOT_BEGUN: _not_begun,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _C10D = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$")
 _LOADER = "/torch/utils/data/dataloader.py"
+_FETCH = "/torch/utils/data/_utils/fetch.py"
 _WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
 _PASSED_OVER = ("wrapper", "inner", "__init__")
 
@@ -57,6 +58,11 @@ def collective(frames: list[Frame]) -> str | None:
 def waits_for_data(frames: list[Frame]) -> bool:
     """Return whether a thread waits for a DataLoader's worker."""
     return any(frame.file.endswith(_LOADER) and frame.function in _WAITS_FOR_WORKER for frame in frames)
+
+
+def fetches_data(frames: list[Frame]) -> bool:
+    """Return whether a DataLoader's worker is at work on a batch."""
+    return any(frame.file.endswith(_FETCH) for frame in frames)
 
 
 def _of_library(file: str) -> bool:
