@@ -64,5 +64,7 @@ class Hang:
     culprits: tuple[Culprit, ...] = ()
     waiting: tuple[WaitingRank, ...] = ()
     ranks: tuple[RankStacks, ...] = ()
+    errors: tuple[str, ...] = ()
+    """A sentence for each node that could not be asked."""
     at: str | None = None
     """When the ranks were asked, ISO 8601, UTC."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
+from inventories.hang import Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
@@ -315,6 +316,8 @@ class Result:
     """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
     files: tuple[RunFile, ...] = ()
     """What is here of it; of very many files a part."""
+    hang: Hang | None = None
+    """Why it made no progress, without the stacks. None: it is not known to have hung."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,10 +29,11 @@ from gpuctl.options import (
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
+    from gpuctl.workflow.training.request import OnHang
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
-    "--max-restarts", "--dry-run",
+    "--max-restarts", "--hang-after", "--on-hang", "--dry-run",
 })  # fmt: skip
 """Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 
@@ -93,6 +94,18 @@ OURS = frozenset({
     help="If a run fails, restart from its checkpoints on the nodes that answer, at most N times (default: 0).",
 )
 @click.option(
+    "--hang-after",
+    metavar="TIME|off",
+    help="Without progress for so long the run counts as hung, such as 10m (default: 20 times its usual step, at "
+    "least 120s).",
+)
+@click.option(
+    "--on-hang",
+    type=click.Choice(("report", "stop", "restart")),
+    default="report",
+    help="What to do if the run hangs, once the cause is told (default: report).",
+)
+@click.option(
     "--dry-run/--no-dry-run",
     default=None,
     help="Only print what would be run and set on each node. --no-dry-run: run, and give a --dry-run after the "
@@ -127,6 +140,8 @@ def command(
     resume: bool,
     resume_from: str | None,
     max_restarts: int,
+    hang_after: str | None,
+    on_hang: "OnHang",
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],
@@ -169,6 +184,8 @@ def command(
     at its next checkpoint and the job resumes on all of them. With --mode ray and a driver, nodes join its Ray
     instead.
 
+    If the run hangs, gpuctl says which rank the others wait for, and where it is. `gpuctl why` says so at any time.
+
     Ctrl-C stops the run on every node. A second Ctrl-C ends the command without waiting until the run has stopped.
     """
     from gpuctl.library.options import train_request
@@ -197,6 +214,8 @@ def command(
             "resume": resume,
             "resume_from": resume_from,
             "max_restarts": max_restarts,
+            "hang_after": hang_after,
+            "on_hang": on_hang,
             "allow_large": app.options.yes,
         },
     )

@@ -25,13 +25,13 @@ def command(app: App, run: str | None, stacks: bool) -> int:
     """
     from gpuctl.workflow.training.why import why
 
-    hang, errors = why(app, run)
+    hang = why(app, run)
     if app.options.json:
         app.output.json(hang)
     else:
         from gpuctl.tables.why import why_table
 
         app.output.table(why_table(hang, stacks=stacks))
-    for error in errors:
+    for error in hang.errors:
         app.output.error(error)
-    return 4 if errors or hang.verdict == "hung" else 0
+    return 4 if hang.errors or hang.verdict == "hung" else 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from statistics import quantiles
+from typing import Any
 
 from gpuctl.hangs.stacks import Frame, collective, in_project, main_thread, waits_for_data
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
@@ -17,6 +18,8 @@ LEAST_HUNG_S = 10.0
 LEAST_SLOW_S = 1.0
 TIMES_HUNG, TIMES_SLOW = 20, 4
 """As many times the usual interval between two collectives."""
+BUSY_CPU, TIMES_BUSY = 0.5, 4
+"""Who uses so much of a CPU gets so many times the time."""
 STOPPED_STATES = ("T", "t")
 
 
@@ -132,12 +135,27 @@ class Finding:
         return (self.since_s or 0.0) >= max(LEAST_SLOW_S, TIMES_SLOW * (self.usual_s or 0.0))
 
 
+def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
+    """Return whether a run hangs that was silent for `silent_s`, where its past allows `allowed_s`.
+
+    It does not while no rank waits for another: it compiles, evaluates or saves. One that is waited for and has a CPU
+    at work may do so alone, and gets more time.
+    """
+    if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN):
+        return False
+    alone = finding.kind in (Kind.NEVER_ENTERED, Kind.BY_STACKS) and finding.culprits
+    works = alone and all(
+        rank.told is not None and (rank.told.cpu or 0) >= BUSY_CPU for rank in finding.culprits
+    )
+    return silent_s >= allowed_s * (TIMES_BUSY if works else 1)
+
+
 def compare(ranks: Sequence[Rank]) -> Finding:
     """Find who waits for whom."""
     everyone = tuple(ranks)
     stuck = _in_collectives(everyone) or _by_stacks(everyone)
     waiting = stuck.waiting if stuck else ()
-    shared = {"ranks": everyone, "collective": stuck.collective if stuck else None}
+    shared: dict[str, Any] = {"ranks": everyone, "collective": stuck.collective if stuck else None}
     if stuck is not None:
         shared |= {"since_s": stuck.since_s, "usual_s": stuck.usual_s}
     for kind, culprits in (
@@ -147,7 +165,7 @@ def compare(ranks: Sequence[Rank]) -> Finding:
     ):
         if culprits:
             others = tuple(rank for rank in waiting if rank not in culprits)
-            return Finding(kind=kind, culprits=culprits, waiting=others, **shared)  # type: ignore[arg-type]
+            return Finding(kind=kind, culprits=culprits, waiting=others, **shared)
     if stuck is not None:
         return stuck
     if all(rank.told is not None and rank.told.began_at is None for rank in everyone):
@@ -194,7 +212,7 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
     missing = [rank for rank in members if (last := rank.last(group)) is None or last.sequence < first]
     one = inside[waiting[0].rank][group]
     since_s = max(_age(rank, inside[rank.rank][group]) for rank in waiting)
-    shared = {
+    shared: dict[str, Any] = {
         "ranks": ranks,
         "waiting": tuple(waiting),
         "collective": one,
@@ -205,12 +223,12 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
     kinds = {(inside[rank.rank][group].name, inside[rank.rank][group].sizes) for rank in waiting}
     if len({name for name, _ in kinds}) > 1 or (len(kinds) > 1 and not missing and one.name in _SAME_SIZES):
         entered = {rank.rank: inside[rank.rank][group] for rank in waiting}
-        return Finding(kind=Kind.DIFFERENT, culprits=tuple(waiting), inside=entered, **shared)  # type: ignore[arg-type]
+        return Finding(kind=Kind.DIFFERENT, culprits=tuple(waiting), inside=entered, **shared)
     if missing:
-        return Finding(kind=Kind.NEVER_ENTERED, culprits=tuple(missing), **shared)  # type: ignore[arg-type]
+        return Finding(kind=Kind.NEVER_ENTERED, culprits=tuple(missing), **shared)
     if silent and _is_default(group, ranks):
-        return Finding(kind=Kind.NOT_ASKED, culprits=silent, **shared)  # type: ignore[arg-type]
-    return Finding(kind=Kind.ALL_INSIDE, **shared)  # type: ignore[arg-type]
+        return Finding(kind=Kind.NOT_ASKED, culprits=silent, **shared)
+    return Finding(kind=Kind.ALL_INSIDE, **shared)
 
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "_reduce_scatter_base"})

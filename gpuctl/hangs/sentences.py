@@ -30,7 +30,9 @@ def sentence_of(finding: Finding) -> str:
     return _SENTENCES[finding.kind](finding)
 
 
-def hang_of(run: str, finding: Finding, *, at: datetime, hung: bool = False) -> Hang:
+def hang_of(
+    run: str, finding: Finding, *, at: datetime, hung: bool = False, errors: tuple[str, ...] = ()
+) -> Hang:
     """Return the document. `hung`: the node's watch says that the run has made no progress for too long."""
     verdict = verdict_of(finding)
     return Hang(
@@ -40,6 +42,7 @@ def hang_of(run: str, finding: Finding, *, at: datetime, hung: bool = False) -> 
         culprits=tuple(_culprit(rank, finding) for rank in finding.culprits),
         waiting=tuple(_waiting(rank, finding) for rank in finding.waiting),
         ranks=tuple(_stacks(rank) for rank in finding.ranks),
+        errors=errors,
         at=at.astimezone(UTC).isoformat(timespec="seconds"),
     )
 
@@ -185,9 +188,9 @@ def _wait_for_them(finding: Finding) -> str:
 
 def _never_entered(finding: Finding) -> str:
     never, waits = finding.culprits, _others(finding.waiting, finding)
+    entered = "never entered" if finding.waits_longer else "has not yet entered"
     return (
-        f"{_named(never)} never entered {_number(finding)}, which {waits} in; "
-        f"{_all_doing(never)}{_for(finding)}"
+        f"{_named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
     )
 
 

@@ -188,15 +188,11 @@ class Cluster:
     def why(self, run: str | None = None) -> "Hang":
         """Return why a run makes no progress: who waits for whom, and the stacks of all ranks.
 
-        The latest run unless named; it goes on. Raises Attention, with what is known as its `result`, where a node
-        could not be asked, and Usage for a run of another cluster.
+        The latest run unless named; it goes on. Raises Usage for a run of another cluster.
         """
         from gpuctl.workflow.training.why import why
 
-        hang, errors = why(self._app, self._own(run))
-        if errors:
-            raise Attention("\n".join(errors), result=hang)
-        return hang
+        return why(self._app, self._own(run))
 
     def stop(self, run: str | None = None) -> "Result":
         """Stop a run on every node and return its result; the latest run unless named.

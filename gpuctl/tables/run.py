@@ -94,6 +94,8 @@ def draw_run(
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, advice, log_tail), ""]
+    if result.hang:
+        parts += [Text(text.clean(result.hang.sentence, 10_000), "yellow"), ""]
     parts += [_Head(result, args), ""]
     if facts := facts_table(result):
         parts += [facts, ""]

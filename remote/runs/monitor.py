@@ -22,6 +22,7 @@ from remote.files.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
 from remote.runs.outputs import wanted_outputs
+from remote.runs.rank_activity import HangReport
 from remote.runs.run_files import (
     MAX_ARTIFACT_BYTES,
     MAX_CHECKPOINT_BYTES,
@@ -49,11 +50,24 @@ OWN_END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "resize"]
+    kind: Literal[
+        "started",
+        "rank",
+        "ended",
+        "done",
+        "left",
+        "lost",
+        "crashed",
+        "interrupted",
+        "resize",
+        "hangs",
+        "give up",
+    ]
     """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
     record: NodeRecord | None = None
+    report: HangReport | None = None
     error: Exception | None = None
 
 
@@ -84,7 +98,10 @@ class RunMonitor:
         gang: bool,
         mirror: bool = False,
         nodes: Mapping[str, Node] | None = None,
+        on_hang: Callable[[HangReport], None] = lambda _: None,
     ) -> None:
+        """`on_hang` gets what a node's watch reports when its ranks make no progress, and may not block."""
+        self._on_hang = on_hang
         self._run = run
         self._folder = folder
         self._machines = machines
@@ -123,6 +140,8 @@ class RunMonitor:
         """Monotonic time at which the last node's launcher had ended."""
         self.stopped_for_resize = False
         """Whether `stop_for_resize` is what ended it."""
+        self.stopped_as_hung = False
+        """Whether `stop_hung` is what ended it."""
         self.interrupts = 0
         """How often a person pressed Ctrl-C, also after the run had ended."""
         self._interrupts_handled = 0
@@ -193,6 +212,10 @@ class RunMonitor:
         """Stop the run on every node, unless it is about to end already. From any thread."""
         self._events.put(_Event(kind="resize"))
 
+    def stop_hung(self) -> None:
+        """Stop the run on every node, as it hangs. From any thread."""
+        self._events.put(_Event(kind="give up"))
+
     def _handle(self, event: _Event) -> None:
         match event.kind:
             case "crashed":
@@ -203,6 +226,11 @@ class RunMonitor:
             case "resize" if not (self.records or self._stopping.reasons):
                 self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
+            case "hangs" if event.report is not None:
+                self._on_hang(event.report)
+            case "give up" if not (self.records or self._stopping.reasons):
+                self.stopped_as_hung = True
+                self._stop_all(Reason.STOPPED)
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")
@@ -416,6 +444,8 @@ class RunMonitor:
                     lines.feed(header["path"], body)
                 elif kind == frames.RECORD:
                     self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
+                elif kind == frames.HANG:
+                    self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.told(node, checkpoints.told(header))
                 elif kind == frames.END:

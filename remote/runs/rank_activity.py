@@ -1,5 +1,6 @@
 """What every rank of a run is doing: asked of all nodes at once, also where some do not answer."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -82,6 +83,24 @@ class NodeActivity:
     ranks: tuple[RankActivity, ...] = ()
     error: str | None = None
     """Why it could not be asked. None: it could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangReport:
+    """What a node's watch wrote when its ranks had made no progress for too long."""
+
+    silent_s: float
+    allowed_s: float
+    """How long their past allows them to be silent."""
+    ranks: tuple[RankActivity, ...]
+
+
+def hang_report(node: str, body: bytes) -> HangReport:
+    """Read a node's report. Raises BadAnswer."""
+    try:
+        return from_json(HangReport, json.loads(body), f"what {node} reports of a hang")
+    except (ValueError, RecursionError, CorruptFile) as error:
+        raise BadAnswer(f"{node}: {error}") from error
 
 
 def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder) -> list[NodeActivity]:

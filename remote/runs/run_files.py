@@ -22,6 +22,7 @@ from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver
 from remote.runs import outputs
+from remote.runs.rank_activity import HangReport, hang_report
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 
@@ -95,6 +96,14 @@ class RunFiles:
     def records(self) -> list[str]:
         """The paths of the node's rank records."""
         return sorted(self._records)
+
+    def hang_report(self, body: bytes) -> HangReport:
+        """Keep the node's report that its ranks make no progress."""
+        report = hang_report(self._node.name, body)
+        folder = self._folder.path / constants.HANGS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(folder / f"{self._node.name}.json", body)
+        return report
 
     def keep_checkpoints(self) -> None:
         """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
@@ -219,6 +228,12 @@ def save_node_record(folder: RunFolder, record: NodeRecord) -> None:
 def read_node_records(folder: RunFolder, nodes: Sequence[RunNode]) -> list[NodeRecord]:
     """The records that are here."""
     return _records(NodeRecord, [folder.nodes_path / f"{node.name}.json" for node in nodes])
+
+
+def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, HangReport]:
+    """The reports that are here, by node."""
+    paths = {node.name: folder.path / constants.HANGS / f"{node.name}.json" for node in nodes}
+    return {name: hang_report(name, path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 
 def _rank_path(folder: RunFolder, rank: int) -> Path:

@@ -71,7 +71,7 @@ def test_sleeping_rank_is_named_with_its_line_among_four(cluster: Gpuctl) -> Non
         (3, "all_reduce", 4),
     }
     assert "rank 1 on" in hang["sentence"]
-    assert "never entered all_reduce #4 (hangs.py:30), which the other 3 wait in" in hang["sentence"]
+    assert "never entered all_reduce #4 (hangs.py:26), which the other 3 wait in" in hang["sentence"]
     stacks = (cluster.run_folder(run) / "stacks" / "rank-1.txt").read_text()
     assert "in load_batch" in stacks
     after = cluster.ok("why", "--json", run).json
@@ -83,7 +83,7 @@ def test_sleeping_rank_is_named_with_its_line_among_four(cluster: Gpuctl) -> Non
     [
         ("stopped", 1, "is stopped (state T"),
         ("differs", 2, "in different collectives at number 4: rank 0 on"),
-        ("in C", 1, "in C code that was called from hangs.py:29, and holds Python's lock"),
+        ("in C", 1, "in C code that was called from hangs.py:25, and holds Python's lock"),
     ],
 )
 def test_cause_of_a_hang_is_told(cluster: Gpuctl, kind: str, waiting: int, words: str) -> None:
@@ -92,3 +92,29 @@ def test_cause_of_a_hang_is_told(cluster: Gpuctl, kind: str, waiting: int, words
     cluster.ok("stop", run)
     assert words in hang["sentence"]
     assert 1 in [culprit["rank"] for culprit in hang["culprits"]]
+
+
+def test_watch_tells_of_a_hang_and_stops_the_run(cluster: Gpuctl) -> None:
+    cluster.script("hangs.py", HANGS)
+    done = cluster("train", "--json", "--hang-after", "5s", "--on-hang", "stop", "hangs.py", "sleeps")
+    assert done.status == 1
+    assert "The run hangs: rank 1 on default-1 never entered all_reduce #4" in done.err
+    assert "load_batch, hangs.py:12" in done.err
+    result = done.json
+    assert (result["status"], result["hang"]["verdict"]) == ("stopped", "hung")
+    assert [culprit["rank"] for culprit in result["hang"]["culprits"]] == [1]
+
+
+def test_report_of_a_run_that_nobody_watched_is_found_later(cluster: Gpuctl) -> None:
+    cluster.script("hangs.py", HANGS)
+    run = str(
+        cluster.ok("train", "--json", "--detach", "--hang-after", "5s", "hangs.py", "sleeps").json["run"]
+    )
+    reports = f"clusters/*/local/*/home/.gpuctl-node/runs/{run}/*/hangs/report.json"
+    wait_for(lambda: len(list(cluster.home.glob(reports))) == 2, what="both nodes' reports", deadline_s=60)
+    cluster.ok("stop", run)
+    result = cluster.ok("results", "--json", run).json["runs"][0]
+    assert result["hang"]["sentence"].startswith(
+        "The run hangs: rank 1 on default-1 never entered all_reduce #4"
+    )
+    assert cluster("why", "--json", run).json["sentence"] == result["hang"]["sentence"]

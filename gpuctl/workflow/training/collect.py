@@ -10,6 +10,7 @@ from gpuctl.run_results.curves import with_curve
 from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
+from gpuctl.workflow.training.hang_watch import HangWatch, kept
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
@@ -92,6 +93,7 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
+    hang = None if result.status == "succeeded" else kept(folder)
     return replace(
         result,
         train=result.train if run.built_in else with_curve(result.train, folder, outputs),
@@ -99,6 +101,7 @@ def _result(
         outputs=outputs,
         output_totals=totals,
         files=files_of(folder),
+        hang=replace(hang, ranks=()) if hang is not None and hang.verdict == "hung" else None,
     )
 
 
@@ -160,7 +163,10 @@ def attach(
             gone = Ended(reason=Reason.MACHINE_REMOVED)
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
-    watch = RunMonitor(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
+    cluster = store.cluster(run.cluster)
+    hangs = HangWatch(run, folder, machines, cluster, observer)
+    on_hang = hangs.reported if wait else lambda _: None
+    watch = RunMonitor(there, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
     try:
         watch.go(wait=wait, left=left)
     finally:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
@@ -17,12 +17,15 @@ from inventories.end_reasons import Reason
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, RunOptions
 from remote.launchers import DEFAULT, launcher_of
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree
     from remote.launchers.rank_command import Script
     from remote.python_env.requirements import Wanted
 
+OnHang: TypeAlias = Literal["report", "stop", "restart"]
+"""What is done with a run that hangs."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
@@ -69,6 +72,9 @@ class TrainRequest:
     resume_from: str | None = None
     """Resume this run."""
     max_restarts: int = 0
+    hang_after: float | Literal["off"] | None = None
+    """Seconds without progress after which the run counts as hung. None: by its own past."""
+    on_hang: OnHang = "report"
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
 
@@ -104,7 +110,15 @@ class TrainRequest:
     @property
     def rank_env(self) -> Mapping[str, str]:
         """The variables that the ranks are given."""
-        return {**self.env, VISIBLE: ""} if self.on_cpu and not self.built_in else self.env
+        hidden = {VISIBLE: ""} if self.on_cpu and not self.built_in else {}
+        return {**self.env, **hidden, **self._hang_env}
+
+    @property
+    def _hang_env(self) -> Mapping[str, str]:
+        """The variable that tells the nodes when the run counts as hung; none where its own past does."""
+        if self.hang_after is None:
+            return {}
+        return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
 
     @property
     def elastic(self) -> bool:

@@ -256,14 +256,17 @@ class _Runs:
     ) -> Attempt:
         """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
         request, scaler = self._request, self._scaler
-        watch = launch.watch(preparation.view, mirror=request.continues)
+        watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.on_hang != "report")
         active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
         with nullcontext() if scaler is None else scaler.during(active):
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
         joining = scaler.joining if scaler else ()
-        return attempt_of(launch.run, result, watch.records, joining=joining, interrupted=interrupted)
+        hung = watch.stopped_as_hung and request.on_hang == "restart"
+        return attempt_of(
+            launch.run, result, watch.records, joining=joining, interrupted=interrupted, hung=hung
+        )
 
     def _refuse_if_stopped(self, run: Run) -> None:
         """Raises JobStopped where a person stopped the run that another is to follow."""

@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Dict, Mapping
 
 from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
-from remote.shared.constants import HANGS
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
-OFF = "off"
-WATCH_VARIABLE = "GPUCTL_HANG_WATCH"
-"""Set to `off`: the ranks are started without the hook."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
 
@@ -24,7 +21,7 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
     """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
     stays. Makes the folder of its files.
     """
-    if environment.get(WATCH_VARIABLE) == OFF:
+    if environment.get(HANG_AFTER_VARIABLE) == HANG_OFF:
         return {}
     (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
     files = rank_files(run_dir, rank)

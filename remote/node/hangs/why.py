@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node.hangs import worker_server
+from remote.node.hangs import thread_signal, worker_server
+from remote.node.hangs.proc import cpu_seconds, descendants, read_of, state_of
 from remote.node.hangs.rank_files import rank_files
-from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
@@ -26,9 +26,7 @@ SIGNAL_S = 3.0
 QUIET_S = 0.1
 """Stacks that have not grown for so long are whole."""
 MOST_STACKS_BYTES = 256 * 1024
-MOST_CHILDREN = 64
 MOST_CHILDREN_ASKED = 4
-PROC = Path("/proc")
 STOPPED = "Tt"
 
 
@@ -119,52 +117,12 @@ def process_of(record: Dict[str, Any]) -> Optional[int]:
     return pid if same and process.birth(group) == record["birth"] else None
 
 
-def state_of(pid: int) -> Optional[str]:
-    """The letter that the kernel has for it: R, S, D, T, Z. None: it is gone, or this is no Linux."""
-    fields = read_of(pid, "stat").rpartition(")")[2].split()
-    return fields[0] if fields else None
-
-
-def cpu_seconds(pid: int) -> Optional[float]:
-    """The CPU time that a process has used; None where it is not known."""
-    fields = read_of(pid, "stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
-
-
-def read_of(pid: int, name: str) -> str:
-    """A file of the kernel's about a process; empty where it is gone, or may not be read."""
-    try:
-        return (PROC / str(pid) / name).read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def descendants(pid: int) -> List[int]:
-    """A process's children and theirs: DataLoader workers, and what starts those."""
-    found = process.children(pid)
-    for child in found:
-        if len(found) >= MOST_CHILDREN:
-            break
-        found += process.children(child)
-    return found[:MOST_CHILDREN]
-
-
-def handles_signal(pid: int) -> bool:
-    """Whether a process has a handler for STACKS_SIGNAL: without one it would die of it."""
-    for line in read_of(pid, "status").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
-    return False
-
-
 def stacks_by_signal(pid: int, path: str) -> str:
     """What the hook's handler writes of a process's threads; empty where it has none, or does not get to it."""
-    if not (os.path.exists(path) and handles_signal(pid)):
+    if not (os.path.exists(path) and thread_signal.handles_signal(pid)):
         return ""
     size = before = os.path.getsize(path)
-    try:
-        os.kill(pid, STACKS_SIGNAL)
-    except (ProcessLookupError, PermissionError):
+    if not thread_signal.send(pid):
         return ""
     limit, grew = time.monotonic() + SIGNAL_S, time.monotonic()
     while time.monotonic() < limit and (size == before or time.monotonic() - grew < QUIET_S):

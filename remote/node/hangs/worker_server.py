@@ -69,7 +69,7 @@ def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
             "over": bool(entry.get("retired")) or entry.get("state") == "completed",
             "entered_at": int(entry.get("time_created_ns") or 0) / 1e9,
         }
-        by_group.setdefault(one["group"], []).append(one)
+        by_group.setdefault(str(name), []).append(one)
     kept = []
     for group in by_group.values():
         under_way = [one for one in group[:-MOST_ENTRIES] if not one["over"]]

@@ -145,8 +145,8 @@ OWN_WORKER = ChildActivity(pid=77, state="S", stacks=FETCHES)
         (
             (waits(0, ago_s=0.02), loads(1)),
             "fine",
-            "The run goes on. At this moment rank 1 on alpha never entered all_reduce #2 (train.py:88), which rank 0 "
-            "waits in; it is in load_batch, data.py:41.",
+            "The run goes on. At this moment rank 1 on alpha has not yet entered all_reduce #2 (train.py:88), which "
+            "rank 0 waits in; it is in load_batch, data.py:41.",
         ),
         (
             (waits(0, 4, ago_s=5), loads(1, 3)),

@@ -21,11 +21,13 @@ print(json.dumps({
     "finders": len([one for one in sys.meta_path if type(one).__name__ == "Finder"])}))
 """
 IN_C = """
-import ctypes, time
+import ctypes, threading, time
 def busy():
     print("begins", flush=True)
-    ctypes.PyDLL(None).pause()
+    ctypes.PyDLL(None).sleep(60)
+    print("disturbed", flush=True)
     time.sleep(60)
+threading.Thread(target=ctypes.CDLL(None).sleep, args=[60], daemon=True).start()
 busy()
 """
 FAKE_SERVER = """
@@ -73,7 +75,7 @@ def test_users_own_sitecustomize_and_python_path_are_kept(tmp_path: Path) -> Non
 
 
 def test_hook_is_not_there_with_the_watch_off(tmp_path: Path) -> None:
-    env = environment(tmp_path, GPUCTL_HANG_WATCH="off")
+    env = environment(tmp_path, GPUCTL_HANG_AFTER="off")
     assert HOOK_FOLDER not in env.get("PYTHONPATH", "")
     assert not (tmp_path / "hangs").exists()
 
@@ -118,7 +120,7 @@ def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
         assert rank.poll() is None
     finally:
         rank.kill()
-        rank.communicate()
+        assert rank.communicate()[0] == ""
 
 
 @linux

@@ -9,6 +9,9 @@ prints nothing, and what it can't do it notes in a file. It imports nothing of o
 import os
 import sys
 
+if False:  # typing costs every rank's start its import
+    from typing import Callable
+
 HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
 """The files of this rank, without their suffixes: `.stacks`, `.sock`, `.problem`."""
 STACKS_SIGNAL = 46
@@ -87,7 +90,7 @@ def _start_server_later(files: str) -> None:
             return found
 
     finder = Finder()
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
 
 
 def _start_server(files: str) -> None:
@@ -102,10 +105,22 @@ def _start_server(files: str) -> None:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         path = "/proc/self/fd/{}/{}".format(handle, name)
     try:
-        _keep_for_ever(server(path, -1))
+        _keep_for_ever(_silently(server, path))
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def _silently(server: "Callable[[str, int], object]", path: str) -> object:
+    """Start it without its word on standard error, which would be in the rank's log."""
+    nothing, stderr = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), os.dup(2)
+    try:
+        os.dup2(nothing, 2)
+        return server(path, -1)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
 
 
 def _keep_for_ever(server: object) -> None:
@@ -117,9 +132,11 @@ def _keep_for_ever(server: object) -> None:
 
 def _next_one() -> None:
     """Import the user's own `sitecustomize`, which this one stands before; its errors are Python's to tell."""
+    import importlib
+
     own = sys.modules.pop(__name__)
     try:
-        import sitecustomize  # noqa: F401
+        importlib.import_module(__name__)
     except ImportError as error:
         if error.name != __name__:
             raise
