@@ -3,7 +3,7 @@
 import ctypes
 import os
 import platform
-from typing import Optional
+from typing import List, Optional
 
 from remote.node.hangs.proc import read_of
 from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
@@ -27,7 +27,7 @@ def send(pid: int) -> bool:
         if thread is None or number is None:
             os.kill(pid, STACKS_SIGNAL)
             return True
-        return ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0
+        return bool(ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0)
     except (ProcessLookupError, PermissionError):
         return False
 
@@ -35,7 +35,7 @@ def send(pid: int) -> bool:
 def _other_thread(pid: int) -> Optional[int]:
     """A thread that takes the signal and is not the main one."""
     try:
-        threads = sorted(map(int, os.listdir("/proc/{}/task".format(pid))), reverse=True)  # type: List[int]
+        threads: List[int] = sorted(map(int, os.listdir("/proc/{}/task".format(pid))), reverse=True)
     except OSError:
         return None
     for thread in threads:
