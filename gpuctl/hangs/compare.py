@@ -4,12 +4,13 @@ The finding is data; `gpuctl.hangs.sentences` says it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any
 
+from gpuctl.hangs.lateness import Late, latest
 from gpuctl.hangs.stacks import Frame, collective, in_project, main_thread, waits_for_data
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
@@ -39,6 +40,10 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
+PASSING = (Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+"""What is so for a moment in every run that is well."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rank:
     """One rank, as far as it is known."""
@@ -47,6 +52,8 @@ class Rank:
     node: str
     told: RankActivity | None = None
     """None: its node could not be asked."""
+    clock_offset_s: float = 0.0
+    """Its node's clock minus this computer's."""
 
     @property
     def frames(self) -> list[Frame]:
@@ -123,6 +130,8 @@ class Finding:
     """For how long the first of them has waited."""
     usual_s: float | None = None
     """The usual time between two collectives. None: not known."""
+    late: Late | None = None
+    """The rank that comes last to most collectives of a run that goes on."""
 
     @property
     def waits_long(self) -> bool:
@@ -151,7 +160,14 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
 
 
 def compare(ranks: Sequence[Rank]) -> Finding:
-    """Find who waits for whom."""
+    """Find who waits for whom, and in a run that goes on who comes last as a rule."""
+    finding = _who_waits(ranks)
+    if finding.kind is Kind.WORKS or (finding.kind in PASSING and not finding.waits_long):
+        return replace(finding, late=latest(ranks))
+    return finding
+
+
+def _who_waits(ranks: Sequence[Rank]) -> Finding:
     everyone = tuple(ranks)
     stuck = _in_collectives(everyone) or _by_stacks(everyone)
     waiting = stuck.waiting if stuck else ()

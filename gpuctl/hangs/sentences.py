@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gpuctl.hangs.compare import Finding, Kind, Rank
+from gpuctl.hangs.lateness import Late
 from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
 from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
@@ -18,6 +19,8 @@ def verdict_of(finding: Finding) -> HangVerdict:
     """Return whether the run hangs."""
     if finding.kind in SURE:
         return "hung"
+    if finding.late is not None and not finding.waits_longer:
+        return "slow"
     if finding.kind in WAITS:
         return "hung" if finding.waits_long else "slow" if finding.waits_longer else "fine"
     if finding.kind is Kind.WORKS and finding.since_s is not None and not finding.waits_longer:
@@ -27,7 +30,17 @@ def verdict_of(finding: Finding) -> HangVerdict:
 
 def sentence_of(finding: Finding) -> str:
     """Return who waits for whom, without a capital letter and a full stop."""
+    if finding.late is not None and not finding.waits_longer:
+        return _late(finding.late)
     return _SENTENCES[finding.kind](finding)
+
+
+def _late(late: Late) -> str:
+    return (
+        f"{_named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
+        f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At this "
+        f"moment {_doing(late.rank)}"
+    )
 
 
 def hang_of(
@@ -39,12 +52,19 @@ def hang_of(
         run=run,
         verdict="hung" if hung else verdict,
         sentence=_whole(finding, "hung" if hung else verdict),
-        culprits=tuple(_culprit(rank, finding) for rank in finding.culprits),
+        culprits=_culprits(finding),
         waiting=tuple(_waiting(rank, finding) for rank in finding.waiting),
         ranks=tuple(_stacks(rank) for rank in finding.ranks),
         errors=errors,
         at=at.astimezone(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _culprits(finding: Finding) -> tuple[Culprit, ...]:
+    late = finding.late
+    if late is not None and not finding.waits_longer:
+        return (_culprit(late.rank, late.late_s),)
+    return tuple(_culprit(rank, finding.since_s) for rank in finding.culprits)
 
 
 def _whole(finding: Finding, verdict: HangVerdict) -> str:
@@ -57,7 +77,7 @@ def _whole(finding: Finding, verdict: HangVerdict) -> str:
     }[verdict]
 
 
-def _culprit(rank: Rank, finding: Finding) -> Culprit:
+def _culprit(rank: Rank, since_s: float | None) -> Culprit:
     at = rank.at
     return Culprit(
         rank=rank.rank,
@@ -65,7 +85,7 @@ def _culprit(rank: Rank, finding: Finding) -> Culprit:
         file=at.file if at else None,
         line=at.line if at else None,
         function=at.function if at else None,
-        since_s=None if finding.since_s is None else round(finding.since_s, 1),
+        since_s=None if since_s is None else round(since_s, 1),
     )
 
 

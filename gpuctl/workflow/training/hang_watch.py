@@ -85,7 +85,7 @@ def ask(
 def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
     """Return all ranks of a run, each with what its node tells of it."""
     return [
-        Rank(rank=rank, node=part.name, told=told.get(rank))
+        Rank(rank=rank, node=part.name, told=told.get(rank), clock_offset_s=part.clock_offset_s)
         for part in run.nodes
         for rank in range(part.first_rank, part.first_rank + part.nproc)
     ]

@@ -218,6 +218,23 @@ def test_rank_that_waits_elsewhere_is_said_to() -> None:
     assert "it waits in barrier #7 (train.py:50)" in said(waits(0), stuck).sentence
 
 
+def test_rank_that_comes_last_as_a_rule_makes_the_run_slow() -> None:
+    def steps(number: int, late_s: float) -> Rank:
+        past = [entered(n, ago_s=20.1 - n - late_s) for n in range(1, 21)]
+        return rank(number, *past, stacks=stack(script(41, "load_batch", "data.py")))
+
+    hang = said(steps(0, 0.0), steps(1, 0.4), steps(2, 0.01))
+    assert hang.verdict == "slow"
+    assert hang.sentence == (
+        "The run is slow: rank 1 on alpha comes last to 20 of 20 collectives (all_reduce), 0.4 s after the first "
+        "rank; between two of them are 1.0 s. At this moment it is in load_batch, data.py:41."
+    )
+    assert [(culprit.rank, culprit.since_s) for culprit in hang.culprits] == [(1, 0.4)]
+    assert said(steps(0, 0.0), steps(1, 0.01)).verdict == "fine"
+    offset = replace(steps(1, 0.4), clock_offset_s=0.4)
+    assert said(steps(0, 0.0), offset).verdict == "fine"
+
+
 def test_escape_codes_of_a_node_are_not_printed() -> None:
     evil = rank(1, entered(1, ago_s=300), stacks=stack(script(4, "\x1b[31mload", "a.py")))
     assert "\x1b" not in said(waits(0), evil).sentence
