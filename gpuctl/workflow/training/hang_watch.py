@@ -78,7 +78,8 @@ def ask(
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
     errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)
-    keep(folder, hang)
+    if blocked or report is None:
+        keep(folder, hang)
     return hang, blocked
 
 

@@ -160,7 +160,9 @@ class Watch:
             "allowed_s": self._progress.allowed_s,
             "ranks": look(self._run_dir, ranks),
         }
-        write_json(self._run_dir / HANG_REPORT, report)
+        # Ranks that are just being ended have nothing to tell of the hang.
+        if not (self._run_dir / "stop").exists():
+            write_json(self._run_dir / HANG_REPORT, report)
 
     def _forget(self) -> None:
         """The run goes on: what was reported is no longer so."""

@@ -86,6 +86,15 @@ def test_report_is_written_once_all_ranks_are_silent_and_removed_when_one_goes_o
     assert not (run_dir / HANG_REPORT).exists()
 
 
+def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
+    watch = Watch(run_dir, 60.0)
+    (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
+    watch.look(0.0)
+    (run_dir / "stop").touch()
+    watch.look(60.0)
+    assert not (run_dir / HANG_REPORT).exists()
+
+
 def test_rank_that_only_prints_is_never_said_to_hang(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "logs/rank-0.log").write_text("begins\n")
