@@ -46,7 +46,7 @@ NAMES = """
 up plan cluster clusters results runs version
 Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo Pulled Pushed
 Result RunInfo UpPlan
-GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
+GpuctlError Hang Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
 GLOBAL_OPTIONS = {"cluster", "json", "yes", "verbose", "no_color", "help"}
