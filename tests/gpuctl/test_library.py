@@ -45,8 +45,8 @@ ROOT = Path(__file__).parents[2]
 NAMES = """
 up plan cluster clusters results runs version
 Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo Pulled Pushed
-Result RunInfo UpPlan
-GpuctlError Hang Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
+Hang Result RunInfo UpPlan
+GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
 GLOBAL_OPTIONS = {"cluster", "json", "yes", "verbose", "no_color", "help"}
