@@ -50,11 +50,11 @@ def hanging(cluster: Gpuctl, kind: str, *options: str) -> str:
 
 
 def why(cluster: Gpuctl, run: str, waiting: int) -> Any:
-    """What is known once all the others wait."""
+    """What is known once all the others have waited for a while."""
 
     def told() -> Any:
         hang = cluster("why", "--json", run).json
-        return hang if len(hang["waiting"]) == waiting else None
+        return hang if len(hang["waiting"]) == waiting and hang["verdict"] != "fine" else None
 
     return wait_for(told, what="the others in their collective", deadline_s=60)
 
