@@ -26,6 +26,10 @@ SENTENCES: list[tuple[Ended, str]] = [
         "exit status 1: No module named 'x'",
     ),
     (
+        Ended(reason=R.FILE_NOT_FOUND, exit_code=1, detail="No such file or directory: 'x'"),
+        "exit status 1: No such file or directory: 'x'",
+    ),
+    (
         Ended(reason=R.THREAD_AT_EXIT, exit_code=-6, detail="terminate called"),
         "killed by SIGABRT: terminate called; if its work was done, a thread of torch's gloo was still at it when "
         "Python ended: end the script with os._exit(0)",
