@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from inventories.errors import InventoryError as InventoryError
     from inventories.errors import Locked as Locked
     from inventories.errors import NotFound as NotFound
+    from inventories.hang import Hang as Hang
     from inventories.machine import MachineInfo as MachineInfo
     from inventories.run import Result as Result
     from provision.errors import BadCredentials as BadCredentials
@@ -57,6 +58,7 @@ LIBRARY = {
         "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed", "RunInfo",
         "UpPlan",
     ),
+    "inventories.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
     "gpuctl.workflow.benchmarks.bench": ("BenchResult",),
     "inventories.run": ("Result",),

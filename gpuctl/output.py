@@ -67,7 +67,8 @@ class Output:
         stream = self.stderr if aside or self.options.json else self.stdout
         console = self.console(stream)
         with console.capture() as captured:
-            console.print(table, markup=False, highlight=False)
+            # What fits no line, such as a command to be copied, is left to the terminal to fold.
+            console.print(table, markup=False, highlight=False, crop=False)
         # rich fills cells with blanks up to the end of the line.
         self._write(stream, "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 

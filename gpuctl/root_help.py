@@ -26,6 +26,7 @@ SECTIONS = (
         (
             ("train", "Run a script, a module or the built-in job on the cluster."),
             ("logs", "Show a run's logs, or follow them."),
+            ("why", "Say why a run makes no progress: which rank the others wait for."),
             ("stop", "Stop a run on every node."),
             ("runs", "List the runs."),
             ("results", "Show one run's results, or several side by side."),

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
+from inventories.hang import Hang
+from inventories.outputs import OutputFile, OutputTotal, RunFile
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
@@ -37,6 +40,8 @@ class RunOptions:
     """The folder that was sent, which holds it. None: `project` itself."""
     include: tuple[str, ...] = ()
     """Files and folders that were sent though git ignores them."""
+    bring: tuple[str, ...] = ()
+    """Patterns of what it writes into the project's folder and is to come back in any size; `none`: nothing is."""
     nnodes: int | None = None
     """At most so many. None: all."""
     min_nodes: int | None = None
@@ -170,7 +175,11 @@ class TrainSummary:
     samples_per_s: float | None = None
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
-    """Training loss an epoch."""
+    """Training loss an epoch, or by what `loss_by` says."""
+    loss_from: Literal["TensorBoard", "log"] | None = field(default=None, metadata=codec.OMITTED)
+    """Where the losses were found of a script that told none itself. None: it did, or there are none."""
+    loss_by: Literal["epoch", "step"] | None = field(default=None, metadata=codec.OMITTED)
+    """What each is of, where they were found so. Of many steps some are listed, evenly."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -301,6 +310,14 @@ class Result:
     """What ended it. None: it succeeded, goes on, or it is not known."""
     checkpoints: dict[str, Checkpoints] = field(default_factory=dict)
     """Node → the checkpoints that it left, where they were brought here. What any other node left is not known."""
+    outputs: tuple[OutputFile, ...] = ()
+    """Files that it wrote into the project's folder on the nodes; of very many a part."""
+    output_totals: tuple[OutputTotal, ...] = ()
+    """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
+    files: tuple[RunFile, ...] = ()
+    """What is here of it; of very many files a part."""
+    hang: Hang | None = None
+    """Why it made no progress, without the stacks. None: it is not known to have hung."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,8 @@ class Options:
         type=whole_number(1), metavar="N",
     )  # fmt: skip
     timeout_s: float = _where(
-        120.0, "Seconds to wait for the other ranks, at the start and in each collective operation.",
+        # Longer than gpuctl takes to say why a run hangs.
+        300.0, "Seconds to wait for the other ranks, at the start and in each collective operation.",
         type=number(above=0, at_most=86_400), metavar="S",
     )  # fmt: skip
 

@@ -29,10 +29,11 @@ from gpuctl.options import (
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
+    from gpuctl.workflow.training.request import OnHang
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
-    "--max-restarts", "--dry-run",
+    "--max-restarts", "--hang-after", "--on-hang", "--dry-run",
 })  # fmt: skip
 """Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 
@@ -66,6 +67,13 @@ OURS = frozenset({
 @env_option
 @install_options
 @project_options
+@click.option(
+    "--bring",
+    multiple=True,
+    metavar="PATTERN",
+    help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
+    "Repeatable.",
+)
 @click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
     "--resume",
@@ -84,6 +92,18 @@ OURS = frozenset({
     default=0,
     metavar="N",
     help="If a run fails, restart from its checkpoints on the nodes that answer, at most N times (default: 0).",
+)
+@click.option(
+    "--hang-after",
+    metavar="TIME|off",
+    help="Without progress for so long the run counts as hung, such as 10m (default: 20 times its usual step, at "
+    "least 120s).",
+)
+@click.option(
+    "--on-hang",
+    type=click.Choice(("report", "stop", "restart")),
+    default="report",
+    help="What to do if the run hangs, once the cause is told (default: report).",
 )
 @click.option(
     "--dry-run/--no-dry-run",
@@ -115,10 +135,13 @@ def command(
     wheels: Path | None,
     root: Path | None,
     include: tuple[Path, ...],
+    bring: tuple[str, ...],
     skip_preflight: bool,
     resume: bool,
     resume_from: str | None,
     max_restarts: int,
+    hang_after: str | None,
+    on_hang: "OnHang",
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],
@@ -136,6 +159,9 @@ def command(
     The git repository of the current folder is copied to the nodes, with its submodules, without what .gitignore
     names. The script runs in the copy of the current folder. Outside a repository, the current folder is copied.
     --include adds what git ignores, such as data; --root names another folder to copy.
+
+    What the script writes into that copy is listed at the end. Up to 64 MB from each node come back into the run's
+    folder, under outputs/; --bring names what comes in any size.
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,
@@ -157,6 +183,8 @@ def command(
     from its last checkpoint on the others. If nodes are added by `gpuctl up --count`, or come back, the run ends
     at its next checkpoint and the job resumes on all of them. With --mode ray and a driver, nodes join its Ray
     instead.
+
+    If the run hangs, gpuctl says which rank the others wait for, and where it is. `gpuctl why` says so at any time.
 
     Ctrl-C stops the run on every node. A second Ctrl-C ends the command without waiting until the run has stopped.
     """
@@ -180,11 +208,14 @@ def command(
             "wheels": wheels,
             "root": root,
             "include": include,
+            "bring": bring,
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,
             "resume_from": resume_from,
             "max_restarts": max_restarts,
+            "hang_after": hang_after,
+            "on_hang": on_hang,
             "allow_large": app.options.yes,
         },
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuctl.library.options import BenchOptions, File, TrainOptions
     from gpuctl.workflow.benchmarks.bench import BenchResult
     from inventories.disk.store import ClusterFolder
+    from inventories.hang import Hang
     from inventories.machine import MachineInfo
     from inventories.run import Result
     from remote.transport.connection_group import PinnedGroup
@@ -183,6 +184,15 @@ class Cluster:
         from gpuctl.workflow.training.runs import overview
 
         return tuple(overview(self._app, self.name))
+
+    def why(self, run: str | None = None) -> "Hang":
+        """Return why a run makes no progress: who waits for whom, and the stacks of all ranks.
+
+        The latest run unless named; it goes on. Raises Usage for a run of another cluster.
+        """
+        from gpuctl.workflow.training.why import why
+
+        return why(self._app, self._own(run))
 
     def stop(self, run: str | None = None) -> "Result":
         """Stop a run on every node and return its result; the latest run unless named.

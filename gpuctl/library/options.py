@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
-from gpuctl.workflow.training.request import TrainRequest, check_device
+from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
@@ -95,12 +95,18 @@ class TrainOptions(TypedDict, total=False):
     resume_from: str | None
     """Resume from this run's checkpoints."""
     max_restarts: int
+    hang_after: str | None
+    """Time without progress after which the run counts as hung, such as `10m`; `off`. Default: by its own past."""
+    on_hang: OnHang
+    """What is done then: `report` (default), `stop`, `restart`."""
     project: File | None
     """The folder that holds the script, and in whose copy it runs. Default: the current one."""
     root: File | None
     """The folder that is sent to the nodes. Default: the git repository that `project` is in, else `project`."""
     include: Sequence[File]
     """Files and folders in it that are sent although git ignores them; relative to `project`."""
+    bring: Sequence[str]
+    """Patterns of what the run writes into its folder and is to come back in any size; `["none"]`: nothing is."""
     allow_large: bool
     """Send that folder however large it is. Default: one that is too large is refused."""
 
@@ -208,13 +214,38 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         project=None if project is None else project.absolute(),
         root=None if root is None else root.absolute(),
         include=tuple(Path(path) for path in several("include", options.get("include", ()))),
+        bring=check_bring(several("bring", options.get("bring", ()))),
         allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),
         max_restarts=restarts,
+        hang_after=_hang_after(options.get("hang_after")),
+        on_hang=options.get("on_hang", "report"),
     )
     check_device(request)
+    _check_hangs(request)
     return request
+
+
+def _hang_after(given: str | None) -> float | Literal["off"] | None:
+    """What --hang-after says. Raises InvalidInput."""
+    if given in (None, "off"):
+        return given  # type: ignore[return-value]
+    return parse_duration_s(given)
+
+
+def _check_hangs(request: TrainRequest) -> None:
+    """Raises Usage where nobody would be there to do what is asked for."""
+    if request.on_hang not in get_args(OnHang):
+        raise Usage(f"--on-hang {request.on_hang} is not possible: give {', '.join(get_args(OnHang))}.")
+    if request.on_hang == "report":
+        return
+    if request.hang_after == "off":
+        raise Usage(f"--on-hang {request.on_hang} needs the watch: leave out --hang-after off.")
+    if request.detach:
+        raise Usage(f"--on-hang {request.on_hang} needs gpuctl to stay: leave out --detach.")
+    if request.on_hang == "restart" and request.max_restarts == 0:
+        raise Usage("--on-hang restart counts as one of --max-restarts: give --max-restarts N.")
 
 
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:

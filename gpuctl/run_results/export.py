@@ -47,7 +47,7 @@ def csv_text(results: Sequence[Result]) -> str:
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested document with dotted keys; lists of numbers are separated by blanks, ranks and nodes left out."""
+    """A nested document with dotted keys; lists of numbers are separated by blanks, other lists left out."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
         if key == "first_error":
@@ -58,7 +58,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
-        elif key not in ("ranks", "nodes"):
+        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files"):
             flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
     return flat
 
@@ -134,9 +134,10 @@ def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
     """A line a run that has losses."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.set(title="training loss", xlabel="epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     known = [result for result in results if result.train.loss]
+    by_step = any(result.train.loss_by == "step" for result in known)
+    axes.set(title="training loss", xlabel="epoch, or a step of some" if by_step else "epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for result in known:
         losses = result.train.loss
         axes.plot(range(1, len(losses) + 1), losses, "o-", markersize=3, label=_label(result))

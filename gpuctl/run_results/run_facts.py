@@ -14,13 +14,15 @@ from rich.table import Table
 from gpuctl import text
 from gpuctl.run_results.result import nothing_was_left
 from gpuctl.tables.layout import GAP
-from inventories.run import Result
+from inventories.run import Result, TrainSummary
 
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22
 """Of a value, where there is room: so the columns of most runs stand alike."""
 METRIC_NAME_WIDTH = 20
 """Of a metric's name, characters in a table."""
+
+LOSS_FOUND = {"log": " (from lines of its log)", "TensorBoard": " (from its TensorBoard files)"}
 
 
 def facts_table(result: Result) -> RenderableType | None:
@@ -41,7 +43,7 @@ def facts_table(result: Result) -> RenderableType | None:
             (text.shorten(name, METRIC_NAME_WIDTH), metric_text(result, name))
             for name in metric_names(result)
         ),
-        ("loss", _loss(train.loss)),
+        ("loss", _loss(train)),
         ("samples/s", text.count(train.samples_per_s)),
         ("step p50", text.milliseconds(step.p50)),
         ("step p95", text.milliseconds(step.p95)),
@@ -137,12 +139,12 @@ def epochs_text(result: Result) -> str:
     return f"{planned or len(times)} x {each}"
 
 
-def _loss(losses: Sequence[float]) -> str:
-    """`0.912 0.301 0.120`, or the first and the last with their course between."""
-    shown = [text.loss(loss) for loss in losses]
-    if not shown:
+def _loss(train: TrainSummary) -> str:
+    """`0.912 0.301 0.120`, or the first and the last with their course between; and where they were found."""
+    losses = train.loss
+    if not losses:
         return text.UNKNOWN
-    if len(shown) <= 4:
-        return " ".join(shown)
+    shown = [text.loss(loss) for loss in losses]
     middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
-    return f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
+    course = " ".join(shown) if len(shown) <= 4 else f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
+    return course + LOSS_FOUND[train.loss_from] if train.loss_from else course

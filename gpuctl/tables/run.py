@@ -20,6 +20,7 @@ from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
+from gpuctl.tables.outputs import OutputLines
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -93,6 +94,8 @@ def draw_run(
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, advice, log_tail), ""]
+    if result.hang:
+        parts += [Text(text.clean(result.hang.sentence, 10_000), "yellow"), ""]
     parts += [_Head(result, args), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
@@ -113,6 +116,8 @@ def draw_run(
         parts += [grid, ""]
     failed = result.first_error.rank if result.first_error else None
     parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
+    if result.output_totals:
+        parts.append(OutputLines(result))
     if earlier:
         parts += ["", _job([*earlier, result])]
     return Group(*parts)

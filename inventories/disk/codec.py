@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -122,8 +123,7 @@ def _build(cls: Any, data: object, where: str) -> object:  # noqa: ANN401 (a typ
         raise _wrong(where, "an object", data)
     data = cls.of_older(data) if hasattr(cls, "of_older") else data
     assert isinstance(data, dict)
-    hints = get_type_hints(cls)
-    fields = {_key(field): field for field in dataclasses.fields(cls)}
+    hints, fields = _fields_of(cls)
     for key in data:
         if key not in fields:
             raise _Mismatch(f"key '{_join(where, str(key))}' is not known{did_you_mean(str(key), fields)}")
@@ -134,6 +134,12 @@ def _build(cls: Any, data: object, where: str) -> object:  # noqa: ANN401 (a typ
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise _Mismatch(f"key '{_join(where, name)}' is missing")
     return cls(**values)
+
+
+@cache
+def _fields_of(cls: Any) -> "tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]":  # noqa: ANN401 (a type)
+    """A class's types by field, and its fields by key: found once, as a file may hold thousands."""
+    return get_type_hints(cls), {_key(field): field for field in dataclasses.fields(cls)}
 
 
 def _value(hint: object, data: object, where: str) -> object:

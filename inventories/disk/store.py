@@ -2,7 +2,7 @@
 
     clusters/<name>/   inventory.yaml  journal.jsonl  lock  keys/  known_hosts  ssh_config
     runs/<run id>/     run.json  result.json  logs/  metrics/  ranks/  nodes/  artifacts/  checkpoints/  mirrored
-                       lock
+                       outputs/  written/  hang.json  stacks/  lock
 
 Folders are 0700 and files 0600. A file is replaced whole or not at all; a torn file or one of a newer
 gpuctl is refused with the way to rebuild it.
@@ -166,6 +166,11 @@ class RunFolder:
         return self.path / "result.json"
 
     @property
+    def hang_path(self) -> Path:
+        """What was found out of why it made no progress."""
+        return self.path / "hang.json"
+
+    @property
     def stopped_path(self) -> Path:
         """There where a person had the run stopped from this computer, by another command than its own."""
         return self.path / "stopped"
@@ -199,6 +204,16 @@ class RunFolder:
     def checkpoints_path(self) -> Path:
         """Folder of the checkpoints that came back; there only where they were small enough, or mirrored."""
         return self.path / "checkpoints"
+
+    @property
+    def outputs_path(self) -> Path:
+        """Folder of what came back of the files that the run wrote into the project's folder, a folder a node."""
+        return self.path / "outputs"
+
+    @property
+    def written_path(self) -> Path:
+        """Folder of what each node said of those files."""
+        return self.path / "written"
 
     def save_run(self, run: "Run") -> None:
         """Replace the record of what was launched, atomically."""

@@ -19,6 +19,7 @@ ANSWERING = {
     "follow": "runs.follow",
     "send": "storage.sending",
     "usage": "runs.usage",
+    "why": "hangs.why",
     "checkpoints": "storage.checkpoints",
     "place": "storage.checkpoints",
     "discard": "storage.checkpoints",

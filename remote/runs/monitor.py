@@ -21,6 +21,8 @@ from remote.files import checkpoints
 from remote.files.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
+from remote.runs.outputs import wanted_outputs
+from remote.runs.rank_activity import HangReport
 from remote.runs.run_files import (
     MAX_ARTIFACT_BYTES,
     MAX_CHECKPOINT_BYTES,
@@ -48,11 +50,24 @@ OWN_END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    kind: Literal["started", "rank", "ended", "done", "left", "lost", "crashed", "interrupted", "resize"]
+    kind: Literal[
+        "started",
+        "rank",
+        "ended",
+        "done",
+        "left",
+        "lost",
+        "crashed",
+        "interrupted",
+        "resize",
+        "hangs",
+        "give up",
+    ]
     """`done`: ended, and all of it is here; `left`: it goes on and nobody waits for it."""
     node: str = ""
     rank: RankRecord | None = None
     record: NodeRecord | None = None
+    report: HangReport | None = None
     error: Exception | None = None
 
 
@@ -83,7 +98,10 @@ class RunMonitor:
         gang: bool,
         mirror: bool = False,
         nodes: Mapping[str, Node] | None = None,
+        on_hang: Callable[[HangReport], None] = lambda _: None,
     ) -> None:
+        """`on_hang` gets what a node's watch reports when its ranks make no progress, and may not block."""
+        self._on_hang = on_hang
         self._run = run
         self._folder = folder
         self._machines = machines
@@ -95,7 +113,7 @@ class RunMonitor:
         self._parts = {part.name: part for part in run.nodes}
         self.incoming = new_incoming(folder)
         """Where what the nodes bring is taken in, until it is merged into the run's folder."""
-        self._files = {part.name: RunFiles(folder, part, self.incoming) for part in run.nodes}
+        self._files = {part.name: RunFiles(folder, part, self.incoming, run.options) for part in run.nodes}
         self._mirrors = {
             part.name: Mirror(run, folder, self.incoming, observer)
             for part in run.nodes
@@ -122,6 +140,8 @@ class RunMonitor:
         """Monotonic time at which the last node's launcher had ended."""
         self.stopped_for_resize = False
         """Whether `stop_for_resize` is what ended it."""
+        self.stopped_as_hung = False
+        """Whether `stop_hung` is what ended it."""
         self.interrupts = 0
         """How often a person pressed Ctrl-C, also after the run had ended."""
         self._interrupts_handled = 0
@@ -192,6 +212,10 @@ class RunMonitor:
         """Stop the run on every node, unless it is about to end already. From any thread."""
         self._events.put(_Event(kind="resize"))
 
+    def stop_hung(self) -> None:
+        """Stop the run on every node, as it hangs. From any thread."""
+        self._events.put(_Event(kind="give up"))
+
     def _handle(self, event: _Event) -> None:
         match event.kind:
             case "crashed":
@@ -202,6 +226,11 @@ class RunMonitor:
             case "resize" if not (self.records or self._stopping.reasons):
                 self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
+            case "hangs" if event.report is not None:
+                self._on_hang(event.report)
+            case "give up" if not (self.records or self._stopping.reasons):
+                self.stopped_as_hung = True
+                self._stop_all(Reason.STOPPED)
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")
@@ -234,6 +263,9 @@ class RunMonitor:
 
     def _interrupted(self) -> None:
         self._interrupts_handled += 1
+        if len(self.records) == len(self._parts):
+            self._interrupted_at_end()
+            return
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
         if self._interrupts_handled == 1:
             self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
@@ -247,6 +279,18 @@ class RunMonitor:
                 else "every node was told to stop"
             )
             self._observer.note(f"{told}; not waiting for the end")
+            self._open.clear()
+            self._stopping.leave()
+
+    def _interrupted_at_end(self) -> None:
+        """The run is over, and what it left is on its way here: who does not wait gets it later."""
+        if self._interrupts_handled == 1:
+            self._observer.note(
+                f"the run has ended, and its files are being brought; Ctrl-C again: leave that to "
+                f"`gpuctl results {self._run.run}`"
+            )
+        else:
+            self._observer.note(f"not all files were brought: `gpuctl results {self._run.run}` brings them")
             self._open.clear()
             self._stopping.leave()
 
@@ -378,6 +422,7 @@ class RunMonitor:
             }
             if self._parts[name].rank == 0
             else None,
+            "outputs": wanted_outputs(self._run.options),
             "launch": launch,
         }
         lines = Lines(self._observer, name)
@@ -399,11 +444,13 @@ class RunMonitor:
                     lines.feed(header["path"], body)
                 elif kind == frames.RECORD:
                     self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
+                elif kind == frames.HANG:
+                    self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.told(node, checkpoints.told(header))
                 elif kind == frames.END:
                     ending = True
-                    talk.bound(of_files(MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES))
+                    talk.bound(of_files(files.intake.max_bytes))
                     if mirror is not None:
                         mirror.close()  # the end brings its own
                     lines.flush()
@@ -413,6 +460,8 @@ class RunMonitor:
                 elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     files.intake.complete(header["path"], size, digest, int(header["mode"]))
+                elif kind == frames.OUTPUTS:
+                    files.written(header, body)
                 elif kind == frames.SKIPPED:
                     self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
                 elif kind == frames.DONE:
@@ -427,6 +476,7 @@ class RunMonitor:
         with self._changing:
             self._go_on(name)  # after that not everything was taken in
             files.keep_checkpoints()
+            files.keep_outputs()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 
     def _end(self, name: str, state: Mapping[str, Any]) -> bool:

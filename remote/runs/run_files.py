@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +17,12 @@ from inventories.disk.codec import dump, from_json, load
 from inventories.disk.files import write_atomic
 from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
-from inventories.run import NodeRecord, RankRecord, Run, RunNode
+from inventories.outputs import NodeOutputs
+from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver
+from remote.runs import outputs
+from remote.runs.rank_activity import HangReport, hang_report
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 
@@ -70,9 +73,12 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
 class RunFiles:
     """One node's share of a run's folder: logs, metrics and usage grow, records are replaced, artifacts arrive."""
 
-    def __init__(self, folder: RunFolder, node: RunNode, incoming: Path) -> None:
-        """`incoming`: where artifacts and checkpoints are taken in, in a folder of the node's name."""
+    def __init__(
+        self, folder: RunFolder, node: RunNode, incoming: Path, options: RunOptions | None = None
+    ) -> None:
+        """`incoming`: where artifacts, checkpoints and outputs are taken in, in a folder of the node's name."""
         self._folder = folder
+        self._written: NodeOutputs | None = None
         self._node = node
         ranks = range(node.first_rank, node.first_rank + node.nproc)
         self._growing = {f"logs/{node.name}.log"}
@@ -80,7 +86,8 @@ class RunFiles:
         self._growing |= {constants.RANK_METRICS.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
-        self.intake = FileReceiver(incoming / node.name, max_bytes=MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES)
+        most = MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES + outputs.max_output_bytes(options)
+        self.intake = FileReceiver(incoming / node.name, max_bytes=most)
 
     def offsets(self) -> dict[str, int]:
         """The node's growing files, each with the number of its bytes that are here already."""
@@ -89,6 +96,14 @@ class RunFiles:
     def records(self) -> list[str]:
         """The paths of the node's rank records."""
         return sorted(self._records)
+
+    def hang_report(self, body: bytes) -> HangReport:
+        """Keep the node's report that its ranks make no progress."""
+        report = hang_report(self._node.name, body)
+        folder = self._folder.path / constants.HANGS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(folder / f"{self._node.name}.json", body)
+        return report
 
     def keep_checkpoints(self) -> None:
         """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
@@ -99,6 +114,15 @@ class RunFiles:
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
         if whole and brought.is_dir():
             keep_checkpoints(self._folder, brought, final=True)
+
+    def written(self, header: Mapping[str, Any], body: bytes) -> None:
+        """Take the node's list of what the run wrote into the project's folder."""
+        self._written = outputs.listing_of(self._node.name, header, body)
+
+    def keep_outputs(self) -> None:
+        """Put what has come of those files, all of it by now, into the run's folder, and keep the list."""
+        if self._written is not None and self._written.files:
+            outputs.keep_outputs(self._folder, self._written, self.intake.root / constants.OUTPUTS)
 
     def _size(self, path: str) -> int:
         target = self._folder.path / path
@@ -204,6 +228,12 @@ def save_node_record(folder: RunFolder, record: NodeRecord) -> None:
 def read_node_records(folder: RunFolder, nodes: Sequence[RunNode]) -> list[NodeRecord]:
     """The records that are here."""
     return _records(NodeRecord, [folder.nodes_path / f"{node.name}.json" for node in nodes])
+
+
+def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, HangReport]:
+    """The reports that are here, by node."""
+    paths = {node.name: folder.path / constants.HANGS / f"{node.name}.json" for node in nodes}
+    return {name: hang_report(name, path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 
 def _rank_path(folder: RunFolder, rank: int) -> Path:

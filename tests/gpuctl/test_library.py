@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = """
 up plan cluster clusters results runs version
 Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo Pulled Pushed
-Result RunInfo UpPlan
+Hang Result RunInfo UpPlan
 GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
@@ -187,6 +187,10 @@ def test_train_and_bench_options_make_requests() -> None:
     [
         ({"mode": "mpi"}, "--mode mpi is not possible: give torchrun or ray."),
         ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"on_hang": "wait"}, "--on-hang wait is not possible: give report, stop, restart."),
+        ({"on_hang": "stop", "detach": True}, "--on-hang stop needs gpuctl to stay"),
+        ({"on_hang": "stop", "hang_after": "off"}, "--on-hang stop needs the watch"),
+        ({"on_hang": "restart"}, "--on-hang restart counts as one of --max-restarts"),
         ({"env": {"1A": "b"}}, "no valid name"),
         ({"wheels": "nowhere"}, "--wheels: there is no folder nowhere."),
         ({"requirements": "nowhere"}, "--requirements: there is no file nowhere."),

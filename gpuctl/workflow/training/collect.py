@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gpuctl.run_results.curves import with_curve
+from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_of_run
+from gpuctl.workflow.training.hang_watch import HangWatch, kept
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
@@ -75,8 +78,10 @@ def _result(
     run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
 ) -> Result:
     """The result of what is in the run's folder."""
+    from remote.runs.outputs import read_outputs
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
+    outputs, totals = outputs_of(read_outputs(folder, run.nodes))
     result = summarise(
         run,
         read_rank_records(folder, run.nodes),
@@ -88,7 +93,16 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
-    return replace(result, checkpoints=checkpoints_left(run, folder))
+    hang = None if result.status == "succeeded" else kept(folder)
+    return replace(
+        result,
+        train=result.train if run.built_in else with_curve(result.train, folder, outputs),
+        checkpoints=checkpoints_left(run, folder),
+        outputs=outputs,
+        output_totals=totals,
+        files=files_of(folder),
+        hang=replace(hang, ranks=()) if hang is not None and hang.verdict == "hung" else None,
+    )
 
 
 def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
@@ -149,7 +163,10 @@ def attach(
             gone = Ended(reason=Reason.MACHINE_REMOVED)
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
-    watch = RunMonitor(there, folder, machines, store.cluster(run.cluster), observer, gang=False)
+    cluster = store.cluster(run.cluster)
+    hangs = HangWatch(run, folder, machines, cluster, observer)
+    on_hang = hangs.reported if wait else lambda _: None
+    watch = RunMonitor(there, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
     try:
         watch.go(wait=wait, left=left)
     finally:

@@ -42,12 +42,16 @@ class Attempt:
     """A machine failed, not one of its ranks."""
     wrong_options: bool = False
     """The program was given options that it does not know."""
+    hung: bool = False
+    """It was stopped as it hung, and another is to follow."""
     left: ResumePoint | None = None
     """What it left to resume from. None: the machines were not asked."""
 
     @property
     def failure(self) -> str:
         """`run ID failed (rank 1 on gpu-1: exit status 3)`."""
+        if self.hung:
+            return f"run {self.result.run} hung and was stopped"
         return f"run {self.result.run} failed ({what_failed(self.result)})"
 
 
@@ -205,7 +209,7 @@ def _step_by_end(job: Job) -> Step:
     """What follows by how the last run ended, and how the starts since have gone."""
     last, request = job.last, job.request
     status = last.result.status
-    if status != "failed" and not (status == "stopped" and last.joining):
+    if status != "failed" and not (status == "stopped" and (last.joining or last.hung)):
         return Done()
     if job.failed_starts >= MAX_FAILED_STARTS:
         return GiveUp()
@@ -251,10 +255,12 @@ def attempt_of(
     *,
     joining: tuple[str, ...] = (),
     interrupted: bool = False,
+    hung: bool = False,
 ) -> Attempt:
     """Return how a run ended, as far as what follows depends on it: nothing else here asks its result for that.
 
-    `records`: what its nodes said of the end. `joining`: machines for which it was stopped.
+    `records`: what its nodes said of the end. `joining`: machines for which it was stopped. `hung`: it was stopped
+    because it hung, and another is to follow.
     """
     lost = {record.node for record in records.values() if record.lost}
     machine_lost = bool(lost) or any(record.reason is Reason.REBOOTED for record in records.values())
@@ -263,6 +269,7 @@ def attempt_of(
         result=result,
         interrupted=interrupted,
         joining=joining,
+        hung=hung,
         lost=tuple(part for part in run.nodes if part.name in lost),
         machine_lost=machine_lost,
         machine_failed=machine_lost or blames_a_machine(result),

@@ -13,6 +13,7 @@ from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
 from gpuctl.workflow.training.collect import conclude
+from gpuctl.workflow.training.hang_watch import HangWatch
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
@@ -49,14 +50,40 @@ class Launch:
     began: float
     """Monotonic time since which the run's total is counted."""
 
-    def watch(self, view: Observer, *, mirror: bool = False) -> "RunMonitor":
-        """Return what starts the run and follows it. `mirror`: the newest checkpoints are brought here on the way."""
+    def watch(self, view: Observer, *, mirror: bool = False, end_hung: bool = False) -> "RunMonitor":
+        """Return what starts the run and follows it.
+
+        `mirror`: the newest checkpoints are brought here on the way. `end_hung`: the run is stopped if it hangs.
+        """
         from remote.runs.monitor import RunMonitor
 
         machines = {name: node.machine for name, node in self.nodes.items()}
-        return RunMonitor(
-            self.run, self.folder, machines, self.cluster, view, gang=True, mirror=mirror, nodes=self.nodes
+        hangs = HangWatch(self.run, self.folder, machines, self.cluster, view)
+        watch = RunMonitor(
+            self.run,
+            self.folder,
+            machines,
+            self.cluster,
+            view,
+            gang=True,
+            mirror=mirror,
+            nodes=self.nodes,
+            on_hang=hangs.reported,
         )
+        hangs.give_up = watch.stop_hung if end_hung else None
+        return watch
+
+
+def told_of_project(
+    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], folder: str
+) -> dict[str, dict[str, Any]]:
+    """Return the launches with where each node's copy of the project lies: what the run writes there is listed.
+
+    `roots`: its path by node; `folder`: the one in it in which the ranks run.
+    """
+    return {
+        name: {**launch, "code": {"root": roots[name], "folder": folder}} for name, launch in launches.items()
+    }
 
 
 def plan_run(

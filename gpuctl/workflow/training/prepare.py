@@ -27,6 +27,8 @@ class Prepared:
     """With the interpreters that the ranks use and, where these are of environments, what is in them."""
     code: Mapping[str, str]
     """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
+    roots: Mapping[str, str]
+    """The folder on each node that was sent, which holds it. Empty likewise."""
     expected: "Expected | None" = None
     """GPUs that there should be. None: not known."""
 
@@ -53,6 +55,7 @@ def prepare(
     GPUs and none can be used. `env_names`: names of the variables that a person sets.
     """
     from remote.checks import facts, finding, gpu_use, preflight
+    from remote.files.sync import folder_in
     from remote.python_env import compared
     from remote.sessions.fanout import fan_out, values
 
@@ -69,7 +72,7 @@ def prepare(
     expected = expected_gpus(inventory, on_cpu=project.on_cpu)
     own = {name: found[name] for name in nodes}
     if any(fact.active_runs for fact in own.values()):
-        return Prepared(facts=own, code={}, expected=expected)
+        return Prepared(facts=own, code={}, roots={}, expected=expected)
     gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
     room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
@@ -80,17 +83,18 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        code = send_code(view, node, project.tree, project.destination, project.folder) if room else ""
-        return fact, code
+        return fact, send_code(view, node, project.tree, project.destination, project.folder) if room else ""
 
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _) in both.items()}
     for one_finding in finding.alike_together(compared.findings(ready)):
         view.note(finding.sentence(one_finding))
+    roots = {name: root for name, (_, root) in both.items()} if room else {}
     return Prepared(
         facts=ready,
-        code={name: root for name, (_, root) in both.items()} if room else {},
+        code={name: folder_in(root, project.folder) for name, root in roots.items()},
+        roots=roots,
         expected=expected,
     )
 
@@ -167,8 +171,8 @@ class Build:
 
 
 def send_code(view: View, node: "Node", tree: "Tree", destination: str, folder: str = ".") -> str:
-    """Bring the code on a node up to date; returns the folder there in which the script runs: `folder` of it."""
-    from remote.files.sync import folder_in, sync
+    """Bring the code on a node up to date, with `folder` in it; returns its folder there."""
+    from remote.files.sync import sync
     from remote.files.tree import human_bytes
 
     done = sync(node, tree, destination, working_folder=folder, say=lambda text: view.node(node.name, text))
@@ -178,7 +182,7 @@ def send_code(view: View, node: "Node", tree: "Tree", destination: str, folder: 
         else "code is up to date"
     )
     view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
-    return folder_in(done.root, folder)
+    return done.root
 
 
 def check_nodes(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
@@ -17,12 +17,15 @@ from inventories.end_reasons import Reason
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, RunOptions
 from remote.launchers import DEFAULT, launcher_of
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree
     from remote.launchers.rank_command import Script
     from remote.python_env.requirements import Wanted
 
+OnHang: TypeAlias = Literal["report", "stop", "restart"]
+"""What is done with a run that hangs."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
@@ -60,6 +63,8 @@ class TrainRequest:
     """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
     include: tuple[Path, ...] = ()
     """Files and folders in `root` that are sent though git ignores them."""
+    bring: tuple[str, ...] = ()
+    """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
     allow_large: bool = False
     """True: it is sent however large it is."""
     resume: bool = False
@@ -67,6 +72,9 @@ class TrainRequest:
     resume_from: str | None = None
     """Resume this run."""
     max_restarts: int = 0
+    hang_after: float | Literal["off"] | None = None
+    """Seconds without progress after which the run counts as hung. None: by its own past."""
+    on_hang: OnHang = "report"
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
 
@@ -102,7 +110,15 @@ class TrainRequest:
     @property
     def rank_env(self) -> Mapping[str, str]:
         """The variables that the ranks are given."""
-        return {**self.env, VISIBLE: ""} if self.on_cpu and not self.built_in else self.env
+        hidden = {VISIBLE: ""} if self.on_cpu and not self.built_in else {}
+        return {**self.env, **hidden, **self._hang_env}
+
+    @property
+    def _hang_env(self) -> Mapping[str, str]:
+        """The variable that tells the nodes when the run counts as hung; none where its own past does."""
+        if self.hang_after is None:
+            return {}
+        return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
 
     @property
     def elastic(self) -> bool:
@@ -136,6 +152,7 @@ class TrainRequest:
             project=None if self.built_in else str(self.folder),
             root=None if self.built_in or root is None else str(root),
             include=tuple(str(self.folder / path) for path in self.include),
+            bring=self.bring,
             nnodes=self.nnodes,
             min_nodes=self.min_nodes,
             nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
@@ -342,6 +359,20 @@ def check_device(request: TrainRequest) -> None:
         raise Usage(
             f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
         )
+
+
+def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Patterns of files that are to come back, as the nodes take them. Raises Usage for what can't be one."""
+    found = tuple(pattern.removeprefix("./") for pattern in patterns)
+    if "none" in found and len(set(found)) > 1:
+        raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
+    for pattern in found:
+        if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
+            raise Usage(
+                f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
+                "in it such as 'runs/*'."
+            )
+    return found
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

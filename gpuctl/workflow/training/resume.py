@@ -166,7 +166,11 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     else:
         words, module = (str(Path(before.project or "", run.script)), *args), None
     return replace(
-        request, words=words, module=module, project=Path(before.project) if before.project else None
+        request,
+        words=words,
+        module=module,
+        project=Path(before.project) if before.project else None,
+        bring=request.bring or before.bring,
     )
 
 

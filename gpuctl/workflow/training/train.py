@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
@@ -26,6 +26,7 @@ from gpuctl.workflow.training.launch import (
     removed_unless_launched,
     rounded,
     see_through,
+    told_of_project,
 )
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
@@ -165,9 +166,7 @@ class _Runs:
                             folder=run_folder,
                             cluster=self._folder,
                             nodes=nodes,
-                            commands=service.launches(
-                                run, project.script, facts, prepared.code, project.rank_env
-                            ),
+                            commands=self._launches(run, project, prepared, service),
                             began=began,
                         )
                         preparation = Preparation(
@@ -221,6 +220,15 @@ class _Runs:
             service = launcher.start(nodes, prepared.facts, self._folder, view.node, most=project.most_nodes)
         return prepared, service
 
+    def _launches(
+        self, run: Run, project: Project, prepared: Prepared, service: "Service"
+    ) -> dict[str, dict[str, Any]]:
+        """What each node's supervisor is given. Of the built-in job no folder is looked at: it leaves artifacts."""
+        launches = service.launches(run, project.script, prepared.facts, prepared.code, project.rank_env)
+        if self._request.built_in:
+            return launches
+        return told_of_project(launches, prepared.roots, project.folder)
+
     def _place(
         self,
         view: View,
@@ -248,14 +256,17 @@ class _Runs:
     ) -> Attempt:
         """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
         request, scaler = self._request, self._scaler
-        watch = launch.watch(preparation.view, mirror=request.continues)
+        watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.on_hang != "report")
         active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
         with nullcontext() if scaler is None else scaler.during(active):
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
         joining = scaler.joining if scaler else ()
-        return attempt_of(launch.run, result, watch.records, joining=joining, interrupted=interrupted)
+        hung = watch.stopped_as_hung and request.on_hang == "restart"
+        return attempt_of(
+            launch.run, result, watch.records, joining=joining, interrupted=interrupted, hung=hung
+        )
 
     def _refuse_if_stopped(self, run: Run) -> None:
         """Raises JobStopped where a person stopped the run that another is to follow."""

@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
+from remote.node.hangs import watch as hang_watch
 from remote.node.runs import process, supervisor, usage_log
-from remote.node.storage import checkpoints
+from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
-from remote.shared.constants import ARTIFACTS, CHECKPOINTS
+from remote.shared.constants import ARTIFACTS, CHECKPOINTS, HANG_REPORT
 from remote.shared.files import is_regular
 
 POLL_S = 0.2
@@ -23,24 +24,27 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
     sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints`: whole, max_bytes of
-    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on. A
-    `launch` in it is started first, so that a run begins and is followed in one round trip.
+    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on;
+    outputs: patterns and max_bytes of what the run wrote into the project's folder. A `launch` in it is started
+    first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
     if launch:
         supervisor.launch(launch)
         interface = launch["env"].get("GLOO_SOCKET_IFNAME")
         usage_log.begin(Path(launch["run_dir"]), launch["node"], [interface] if interface else [])
+        hang_watch.begin(Path(launch["run_dir"]), launch["env"])
         frames.write(output, {"t": frames.STARTED})
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
     records: Dict[str, int] = dict.fromkeys(request["records"], 0)
     wanted = request["checkpoints"]
     news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"]) if wanted and wanted["mirror"] else None
-    beat = time.monotonic()
+    report, beat = Report(run_dir), time.monotonic()
     while True:
         state = supervisor.state(run_dir)
         sent = _send_growth(run_dir, offsets, output) + _send_records(run_dir, records, output)
+        sent += report.send(output)
         if not state["running"] or not request["wait"]:
             break
         found = news.look() if news else None
@@ -67,6 +71,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
             checkpoints.send_if_small(
                 run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
             )
+        outputs.send(run_dir, request["outputs"], output)
     frames.write(output, {"t": frames.DONE})
 
 
@@ -93,6 +98,27 @@ def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> in
             offsets[path] = offset + len(body)
             sent += 1
     return sent
+
+
+class Report:
+    """What the hangs' watch has written, sent each time that it is another."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / HANG_REPORT
+        self._sent = 0
+
+    def send(self, output: BinaryIO) -> int:
+        """Returns the number of frames."""
+        try:
+            status = os.lstat(str(self._path))
+            body = self._path.read_bytes() if status.st_mtime_ns != self._sent else b""
+        except FileNotFoundError:
+            return 0
+        if not body or not is_regular(status):
+            return 0
+        self._sent = status.st_mtime_ns
+        frames.write(output, {"t": frames.HANG}, body)
+        return 1
 
 
 def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int:

@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
 
+POLL_S = 0.5
+"""How often a process is looked at where the system can't wait for it."""
+
 
 def boot_id() -> str:
     """Changes with every boot of the machine."""
@@ -148,3 +151,36 @@ def kill_descendants(deadline_s: float) -> None:
             return
         if pid == 0:
             time.sleep(0.01)
+
+
+def detach(work: Callable[[], None]) -> None:
+    """Do work in a process that has nothing to do with this one any more."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+            os.closerange(3, 256)
+            work()
+    finally:
+        os._exit(0)
+
+
+def lives_on(pid: int, born: str, seconds: float) -> bool:
+    """Wait that long; False, and at once, where that very process ends before."""
+    limit = time.monotonic() + seconds
+    while alive(pid, born):
+        left_s = limit - time.monotonic()
+        if left_s <= 0:
+            return True
+        began = time.monotonic()
+        wait_for_end([pid], left_s)
+        if time.monotonic() - began < left_s and alive(pid, born):
+            # Where the system can't wait for a process, looking costs one of its own (macOS).
+            time.sleep(min(POLL_S, max(0.0, limit - time.monotonic())))
+    return False

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from remote.node import end_reasons
+from remote.node.hangs.rank_files import hook_environment
 from remote.node.runs import nccl_log, process
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import write_json
@@ -44,7 +45,8 @@ def main(arguments: List[str]) -> int:
     metrics = run_dir / RANK_METRICS.format(rank)
     log_path = str(run_dir / RANK_LOG.format(rank))
     debug = nccl_debug(os.environ, str(run_dir / LOGS / "nccl-{}.log".format(rank)))
-    environment = dict(os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug)
+    hook = hook_environment(os.environ, run_dir, rank)
+    environment = dict(os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug, **hook)
     # The whole group gets the signal; this process outlives the child to tell how it ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Dict, List, Optional
 from remote.node import end_reasons
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
+from remote.node.storage import outputs
 from remote.shared import frames
 from remote.shared.constants import (
     ARTIFACTS,
@@ -48,7 +49,7 @@ def placed_for(run_dir: Path) -> Path:
 
 
 def launch(spec: Dict[str, Any]) -> None:
-    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix.
+    """Start the run of `spec` and return when it is under way: run_dir, node, argv, env, path_prefix, code.
 
     Making the run's folder is the claim: a second call, after a lost answer, starts nothing, and neither does one
     for a run that was stopped before it began. One run at a time: under the lock nobody else's can begin.
@@ -75,6 +76,8 @@ def launch(spec: Dict[str, Any]) -> None:
                 placed.rename(run_dir / CHECKPOINTS)
             else:
                 (run_dir / CHECKPOINTS).mkdir(mode=0o700)
+            if spec.get("code"):
+                outputs.begin(run_dir, spec["code"])
             start(spec, run_dir)
         finally:
             shutil.rmtree(str(placed_for(run_dir)), ignore_errors=True)
@@ -139,7 +142,11 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     _end_ranks(run_dir, signal.SIGKILL)
     process.kill_descendants(deadline_s=10)
     told = (run_dir / "stop").exists() and not not_ours
-    _write_exit(run_dir, exit_code, told, end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None)
+    ended_at = time.time()
+    if not not_ours:  # a machine that goes down has no time for it
+        outputs.keep(run_dir)
+    ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None
+    _write_exit(run_dir, exit_code, told, ended, ended_at)
 
 
 def forget_place(run_dir: Path) -> None:
@@ -192,7 +199,7 @@ def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: floa
 
 
 def _write_exit(
-    run_dir: Path, exit_code: Optional[int], stopped: bool, ended: Optional[Dict[str, Any]]
+    run_dir: Path, exit_code: Optional[int], stopped: bool, ended: Optional[Dict[str, Any]], ended_at: float
 ) -> None:
     """The last act: `exit.json`, on a full disk too; that is the reason where there is no other."""
     disk = os.statvfs(str(run_dir))
@@ -212,7 +219,7 @@ def _write_exit(
         run_dir / "exit.json",
         {
             "exit_code": exit_code,
-            "ended_at": time.time(),
+            "ended_at": ended_at,
             "boot_id": process.boot_id(),
             "stopped": stopped,
             "stopped_at": _told_at(run_dir) if stopped else None,

@@ -2,10 +2,9 @@
 
 import json
 import os
-import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from remote.node.runs import process
 from remote.node.runs.usage import Sampler
@@ -18,7 +17,6 @@ LINES_A_STEP = 256
 TICK_S = 5.0
 """Samples are at most this far apart; a line is made of all that were taken in its time."""
 GPU_TICK_S = 2.0
-POLL_S = 0.5
 NICENESS = 10
 
 MEANS = ("cpu_utilization", "load_1m", "received_bytes_per_s", "sent_bytes_per_s")
@@ -78,27 +76,9 @@ def begin(run_dir: Path, node: str, interfaces: Sequence[str]) -> None:
         return
     try:
         (run_dir / USAGE).mkdir(mode=0o700)
-        _detach(lambda: _keep(supervisor, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
+        process.detach(lambda: _keep(supervisor, run_dir / USAGE / "{}.jsonl".format(node), interfaces))
     except OSError:
         return
-
-
-def _detach(work: Callable[[], None]) -> None:
-    """Do it in a process that has nothing to do with this one any more."""
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(nothing, number)
-            os.closerange(3, 256)
-            work()
-    finally:
-        os._exit(0)
 
 
 def _keep(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str]) -> None:
@@ -109,25 +89,9 @@ def _keep(supervisor: Mapping[str, Any], path: Path, interfaces: Sequence[str]) 
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     with closing(Sampler(GPU_TICK_S, interfaces)) as sampler:
         while running:
-            running = _lives_on(supervisor, min(line_s(written), TICK_S))
+            running = process.lives_on(supervisor["pid"], supervisor["birth"], min(line_s(written), TICK_S))
             samples.append(sampler.sample())
             if not running or sum(sample["seconds"] for sample in samples) >= line_s(written):
                 os.write(handle, json.dumps(merge(samples)).encode() + b"\n")
                 written += 1
                 samples.clear()
-
-
-def _lives_on(supervisor: Mapping[str, Any], seconds: float) -> bool:
-    """Wait that long; False, and at once, where the supervisor ends before."""
-    pid, born = supervisor["pid"], supervisor["birth"]
-    limit = time.monotonic() + seconds
-    while process.alive(pid, born):
-        left_s = limit - time.monotonic()
-        if left_s <= 0:
-            return True
-        began = time.monotonic()
-        process.wait_for_end([pid], left_s)
-        if time.monotonic() - began < left_s and process.alive(pid, born):
-            # Where the system can't wait for a process, looking costs one of its own (macOS).
-            time.sleep(min(POLL_S, max(0.0, limit - time.monotonic())))
-    return False

@@ -11,6 +11,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
+from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.run import (
     Checkpoints,
     FirstError,
@@ -85,6 +86,14 @@ def test_csv_text_has_a_column_per_metric() -> None:
 def test_csv_text_has_no_columns_of_checkpoints() -> None:
     left = {"gpu-0": Checkpoints(files=1, bytes=1, newest="a.pt", written_ns=1)}
     assert export.csv_text([replace(RESULT, checkpoints=left)]) == export.csv_text([RESULT])
+
+
+def test_csv_text_has_no_columns_of_files() -> None:
+    output = OutputFile(node="node-0", path="a", bytes=1, kind=None, brought=True)
+    total = OutputTotal(node="node-0", folder="p", files=1, bytes=1, whole=True)
+    file = RunFile(kind="log", path="logs/rank-0.log", bytes=1)
+    told = replace(RESULT, outputs=(output,), output_totals=(total,), files=(file,))
+    assert export.csv_text([told]) == export.csv_text([RESULT])
 
 
 def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:

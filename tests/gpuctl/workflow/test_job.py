@@ -251,6 +251,13 @@ def test_next_step_uses_machines_that_answer(
     assert (step.number, step.machines) == (number, machines)
 
 
+def test_next_step_is_restart_after_a_run_that_was_stopped_as_it_hung() -> None:
+    hung = replace(ended(replace(FAILED, first_error=None), status="stopped", exit_code=None), hung=True)
+    step = next_step(job(TWICE, hung))
+    assert step == Restart(why=f"restart 1 of 2: run {RUN.run} hung and was stopped; ", number=1)
+    assert next_step(job(TWICE, hung, restarts=2)) == GiveUp()
+
+
 def test_next_step_gives_up_if_failed_machine_is_there_and_no_restart_is_left() -> None:
     assert next_step(job(ELASTIC, ended(LOST, asked=left()))) == GiveUp()
 

@@ -23,7 +23,15 @@ from remote.transport import TRANSPORTS
 
 
 class Nobody(Observer):
-    """Watches nothing."""
+    """Watches nothing, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def node(self, name: str, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 class Following:
@@ -32,7 +40,7 @@ class Following:
     def __init__(self, transport: "Way") -> None:
         self._transport = transport
         self._closed = Event()
-        self._said = [frames.encode({"t": frames.BEAT})]
+        self._said = [frames.encode({"t": frames.BEAT}), *reversed(transport.says)]
 
     def send(self, data: bytes) -> int:
         return len(data)
@@ -66,7 +74,8 @@ class Way:
 
     ssh_config = None
 
-    def __init__(self) -> None:
+    def __init__(self, says: list[bytes]) -> None:
+        self.says = says
         self.streaming, self.more, self.closed = Event(), Event(), Event()
 
     def start(self, command: str, *, window_bytes: int | None = None) -> Following:
@@ -91,6 +100,8 @@ class Ways(ModuleType):
         super().__init__("ways")
         self.asked, self.let_in = Event(), Event()
         self.refuses = False
+        self.says: list[bytes] = []
+        """What the node's part says before it falls silent, each after the other."""
         self.open: list[Way] = []
 
     def connect(self, machine: Machine, cluster: ClusterFolder, timeout_s: float) -> Way:
@@ -98,7 +109,7 @@ class Ways(ModuleType):
         assert self.let_in.wait(30)
         if self.refuses:
             raise Unreachable(f"{machine.name}: refused.")
-        self.open.append(Way())
+        self.open.append(Way(self.says))
         return self.open[-1]
 
 
@@ -132,6 +143,12 @@ def monitor(tmp_path: Path, ways: Ways) -> Callable[..., RunMonitor]:
         return RunMonitor(run, folder, machines, cluster, Nobody(), gang=False, nodes=nodes)
 
     return make
+
+
+END = {
+    "t": frames.END,
+    "state": {"running": False, "exit_code": 0, "ended_at": 1.0, "stopped": False, "ended": None},
+}
 
 
 def followers() -> list[Thread]:
@@ -213,3 +230,34 @@ def test_go_asks_nobody_when_it_was_left_before(ways: Ways, monitor: Callable[..
     watch.close()
     assert not followers()
     assert not ways.asked.is_set()
+
+
+def test_interrupt_of_a_run_that_has_ended_leaves_its_files_to_results(
+    ways: Ways, monitor: Callable[..., RunMonitor]
+) -> None:
+    ways.let_in.set()
+    ways.says = [
+        frames.encode(END),
+        frames.encode({"t": frames.CHUNK, "path": "outputs/a", "offset": 0}, b"half"),
+    ]
+    watch = monitor()
+    _, going = followed(watch)
+    wait_for(lambda: watch.records, what="the run's end", deadline_s=30)
+    watch.interrupt()
+    wait_for(lambda: notes(watch), what="the first note", deadline_s=30)
+    assert going.is_alive()
+    watch.interrupt()
+    going.join(30)
+    assert not going.is_alive()
+    watch.close()
+    first, last = notes(watch)
+    run = watch.incoming.parent.name
+    assert first.endswith(f"leave that to `gpuctl results {run}`")
+    assert last == f"not all files were brought: `gpuctl results {run}` brings them"
+    assert not [path for path in watch.incoming.parent.rglob("*") if path.is_file()]
+
+
+def notes(watch: RunMonitor) -> list[str]:
+    observer = watch._observer
+    assert isinstance(observer, Nobody)
+    return observer.notes

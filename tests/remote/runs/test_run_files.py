@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventories.disk.store import RunFolder, Store
-from inventories.run import Run, RunNode
+from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs.run_files import (
@@ -185,7 +185,8 @@ def test_replica_limits_artifacts_and_checkpoints_together(
     monkeypatch.setattr("remote.runs.run_files.MAX_ARTIFACT_BYTES", 10)
     monkeypatch.setattr("remote.runs.run_files.MAX_CHECKPOINT_BYTES", 5)
     folder, run = folder_of_two(tmp_path)
-    intake = RunFiles(folder, run.nodes[0], new_incoming(folder)).intake
+    options = RunOptions(bring=("none",))
+    intake = RunFiles(folder, run.nodes[0], new_incoming(folder), options).intake
     for path, body in (("artifacts/a", b"1234567890"), ("checkpoints/c", b"12345"), ("artifacts/b", b"1")):
         send(intake, path, body)
     assert intake.refused == {"artifacts/b": "over the limit of 15 bytes"}

@@ -1,0 +1,300 @@
+"""What a comparison of the ranks has found, in a sentence, and as the document of `why --json`. Pure."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from gpuctl.hangs.compare import Finding, Kind, Rank
+from gpuctl.hangs.lateness import Late
+from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
+from gpuctl.text import clean, duration
+from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
+
+MOST_NAMED = 4
+SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
+"""What does not end by itself, however long it has lasted."""
+WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+
+
+def verdict_of(finding: Finding) -> HangVerdict:
+    """Return whether the run hangs."""
+    if finding.kind in SURE:
+        return "hung"
+    if finding.late is not None and not finding.waits_longer:
+        return "slow"
+    if finding.kind in WAITS:
+        return "hung" if finding.waits_long else "slow" if finding.waits_longer else "fine"
+    if finding.kind is Kind.WORKS and finding.since_s is not None and not finding.waits_longer:
+        return "fine"
+    return "unknown"
+
+
+def sentence_of(finding: Finding) -> str:
+    """Return who waits for whom, without a capital letter and a full stop."""
+    if finding.late is not None and not finding.waits_longer:
+        return _late(finding.late)
+    return _SENTENCES[finding.kind](finding)
+
+
+def _late(late: Late) -> str:
+    return (
+        f"{_named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
+        f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At this "
+        f"moment {_doing(late.rank)}"
+    )
+
+
+def hang_of(
+    run: str, finding: Finding, *, at: datetime, hung: bool = False, errors: tuple[str, ...] = ()
+) -> Hang:
+    """Return the document. `hung`: the node's watch says that the run has made no progress for too long."""
+    verdict = verdict_of(finding)
+    return Hang(
+        run=run,
+        verdict="hung" if hung else verdict,
+        sentence=_whole(finding, "hung" if hung else verdict),
+        culprits=_culprits(finding),
+        waiting=tuple(_waiting(rank, finding) for rank in finding.waiting),
+        ranks=tuple(_stacks(rank) for rank in finding.ranks),
+        errors=errors,
+        at=at.astimezone(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _culprits(finding: Finding) -> tuple[Culprit, ...]:
+    late = finding.late
+    if late is not None and not finding.waits_longer:
+        return (_culprit(late.rank, late.late_s),)
+    return tuple(_culprit(rank, finding.since_s) for rank in finding.culprits)
+
+
+def _whole(finding: Finding, verdict: HangVerdict) -> str:
+    said = clean(sentence_of(finding), 10_000)
+    return {
+        "hung": f"The run hangs: {said}.",
+        "slow": f"The run is slow: {said}.",
+        "fine": f"The run goes on. At this moment {said}.",
+        "unknown": f"Whether the run hangs is not known: {said}.",
+    }[verdict]
+
+
+def _culprit(rank: Rank, since_s: float | None) -> Culprit:
+    at = rank.at
+    return Culprit(
+        rank=rank.rank,
+        node=rank.node,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        function=at.function if at else None,
+        since_s=None if since_s is None else round(since_s, 1),
+    )
+
+
+def _waiting(rank: Rank, finding: Finding) -> WaitingRank:
+    at = rank.at
+    entered = (finding.inside or {}).get(rank.rank, finding.collective)
+    return WaitingRank(
+        rank=rank.rank,
+        node=rank.node,
+        collective=entered.name if entered else collective(rank.frames),
+        sequence=entered.sequence if entered else None,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        function=at.function if at else None,
+    )
+
+
+def _stacks(rank: Rank) -> RankStacks:
+    told, last = rank.told, rank.last()
+    return RankStacks(
+        rank=rank.rank,
+        node=rank.node,
+        state=told.state if told else None,
+        cpu=told.cpu if told else None,
+        last_collective=f"{last.name} #{last.sequence}" if last else None,
+        at=_at(rank.at) if rank.at else None,
+        stacks=told.stacks if told else "",
+    )
+
+
+def _named(ranks: Sequence[Rank]) -> str:
+    """`rank 1 on beta`, `ranks 0, 1 on alpha and 2 on beta`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} on {ranks[0].node}"
+    shown = [f"{rank.rank} on {rank.node}" for rank in ranks[:MOST_NAMED]]
+    more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
+    parts = [*shown, *more]
+    return f"ranks {', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _others(waiting: Sequence[Rank], finding: Finding) -> str:
+    """`the other 3`, `rank 0`, `ranks 2 and 3`."""
+    if len(waiting) == 1:
+        return f"rank {waiting[0].rank} waits"
+    if len(waiting) + len(finding.culprits) == len(finding.ranks):
+        return f"the other {len(waiting)} wait"
+    return f"{len(waiting)} ranks wait"
+
+
+def _at(frame: Frame | None) -> str:
+    """`load_batch, data.py:41`."""
+    if frame is None:
+        return "a place that is not known"
+    where = f"{frame.file}:{frame.line}"
+    return where if frame.function == "<module>" else f"{frame.function}, {where}"
+
+
+def _line(ranks: Sequence[Rank]) -> str:
+    """` (train.py:88)`: where the first of these ranks is; empty where it is not known."""
+    at = next((rank.at for rank in ranks if rank.at is not None), None)
+    return "" if at is None else f" ({at.file}:{at.line})"
+
+
+def _number(finding: Finding) -> str:
+    """`all_reduce #2 (train.py:88)`: the collective in which ranks wait."""
+    one = finding.collective
+    if one is not None:
+        group = "" if one.title in ("", "default_pg") else f" of {one.title}"
+        return f"{one.name} #{one.sequence}{group}{_line(finding.waiting)}"
+    name = next((name for rank in finding.waiting if (name := collective(rank.frames))), "a collective")
+    return f"{name}{_line(finding.waiting)}"
+
+
+def _for(finding: Finding) -> str:
+    return "" if finding.since_s is None or finding.since_s < 1 else f", for {duration(finding.since_s)}"
+
+
+def _doing(rank: Rank) -> str:
+    """What a rank does that others wait for: `it is in load_batch, data.py:41`."""
+    if rank.told is None:
+        return "its node could not be asked"
+    if rank.gone:
+        return "its process is gone"
+    if rank.holds_lock:
+        return f"it is in C code that was called from {_at(rank.at)}, and holds Python's lock"
+    inside = next(iter(rank.inside().values()), None)
+    if inside is not None:
+        return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
+    if rank.waits_for_data:
+        return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
+    if not rank.frames:
+        channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
+        return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
+    return f"it is in {_at(rank.at)}"
+
+
+def _busy_worker(rank: Rank) -> str:
+    """Where the first worker is that fetches something; empty where none tells."""
+    told = rank.told
+    assert told is not None
+    stacks = (main_thread(child.stacks) for child in told.children)
+    at = next((in_project(frames, told.code) for frames in stacks if fetches_data(frames)), None)
+    return "" if at is None else f"; a worker is in {_at(at)}"
+
+
+def _all_doing(ranks: Sequence[Rank]) -> str:
+    """What these ranks do, each named where they are several."""
+    if len(ranks) == 1:
+        return _doing(ranks[0])
+    shown = [f"rank {rank.rank}: {_doing(rank)}" for rank in ranks[:MOST_NAMED]]
+    more = [f"and {len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
+    return "; ".join([*shown, *more])
+
+
+def _wait_for_them(finding: Finding) -> str:
+    if not finding.waiting:
+        return ""
+    return f"; {_others(finding.waiting, finding)} in {_number(finding)}{_for(finding)}"
+
+
+def _never_entered(finding: Finding) -> str:
+    never, waits = finding.culprits, _others(finding.waiting, finding)
+    entered = "never entered" if finding.waits_longer else "has not yet entered"
+    return (
+        f"{_named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
+    )
+
+
+def _different(finding: Finding) -> str:
+    inside = finding.inside or {}
+    names = {inside[rank.rank].name for rank in finding.culprits}
+    parts = [
+        f"rank {rank.rank} on {rank.node} is in {one.name}"
+        + (f" of {one.sizes}" if len(names) == 1 else "")
+        + _line([rank])
+        for rank in finding.culprits[:MOST_NAMED]
+        if (one := inside[rank.rank])
+    ]
+    number = finding.collective.sequence if finding.collective else "?"
+    what = "collectives" if len(names) > 1 else "sizes"
+    return f"ranks are in different {what} at number {number}: {', '.join(parts)}{_for(finding)}"
+
+
+def _all_inside(finding: Finding) -> str:
+    return (
+        f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so what they "
+        "send does not arrive (a link that was dropped, a firewall), or the data is large"
+    )
+
+
+def _not_asked(finding: Finding) -> str:
+    return f"{_named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
+
+
+def _stopped(finding: Finding) -> str:
+    who = finding.culprits
+    pause = "is stopped" if len(who) == 1 else "are stopped"
+    return (
+        f"{_named(who)} {pause} (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
+        f"{_wait_for_them(finding)}"
+    )
+
+
+def _gone(finding: Finding) -> str:
+    return f"the process of {_named(finding.culprits)} has ended{_wait_for_them(finding)}"
+
+
+def _dead_worker(finding: Finding) -> str:
+    (rank, *_) = finding.culprits
+    child = rank.dead_child
+    assert child is not None
+    how = "has died" if child.state == "Z" else "is stopped"
+    return (
+        f"a DataLoader worker of {_named([rank])} {how} (process {child.pid}); the rank waits for it in "
+        f"{_at(rank.at)}{_wait_for_them(finding)}"
+    )
+
+
+def _by_stacks(finding: Finding) -> str:
+    if not finding.culprits:
+        return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
+    return (
+        f"{_named(finding.culprits)} {'is' if len(finding.culprits) == 1 else 'are'} not in {_number(finding)}, in "
+        f"which {_others(finding.waiting, finding)}; {_all_doing(finding.culprits)}"
+    )
+
+
+def _works(finding: Finding) -> str:
+    return f"no rank waits in a collective; {_all_doing(finding.ranks)}"
+
+
+def _not_begun(_: Finding) -> str:
+    return "no rank has begun"
+
+
+def _unknown(_: Finding) -> str:
+    return "no rank could tell its stacks"
+
+
+_SENTENCES = {
+    Kind.STOPPED: _stopped,
+    Kind.GONE: _gone,
+    Kind.DEAD_WORKER: _dead_worker,
+    Kind.NEVER_ENTERED: _never_entered,
+    Kind.DIFFERENT: _different,
+    Kind.NOT_ASKED: _not_asked,
+    Kind.ALL_INSIDE: _all_inside,
+    Kind.BY_STACKS: _by_stacks,
+    Kind.NOT_BEGUN: _not_begun,
+    Kind.WORKS: _works,
+    Kind.UNKNOWN: _unknown,
+}

@@ -1,0 +1,71 @@
+"""Stacks as faulthandler and torch's worker server write them: where in the script a rank is. Pure."""
+
+import re
+from dataclasses import dataclass
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+_C10D = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$")
+_LOADER = "/torch/utils/data/dataloader.py"
+_FETCH = "/torch/utils/data/_utils/fetch.py"
+_WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
+_PASSED_OVER = ("wrapper", "inner", "__init__")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A line of Python that a thread is at."""
+
+    file: str
+    line: int
+    function: str
+
+
+def threads(text: str) -> list[list[Frame]]:
+    """Return each thread's frames, the innermost first; threads without any are left out. The main thread is last."""
+    found: list[list[Frame]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread ", "Current thread ")):
+            found.append([])
+        elif (frame := _FRAME.match(line)) and found:
+            found[-1].append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
+    return [thread for thread in found if thread]
+
+
+def main_thread(text: str) -> list[Frame]:
+    """Return the main thread's frames."""
+    return next(reversed(threads(text)), [])
+
+
+def in_project(frames: list[Frame], code: str) -> Frame | None:
+    """Return the innermost frame in the files that were sent, their folder left out of its path.
+
+    `code`: the node's folder of all of them. Where there is none, the innermost frame that is in no library.
+    """
+    for frame in frames:
+        before, mark, rest = frame.file.partition(f"{code}/")
+        if mark and not before:
+            return Frame(file=rest.partition("/")[2] or rest, line=frame.line, function=frame.function)
+    own = (frame for frame in frames if not frame.file.startswith("<") and not _of_library(frame.file))
+    return next(own, None)
+
+
+def collective(frames: list[Frame]) -> str | None:
+    """Return the collective that a thread is in by its stack: `all_reduce`; None where it is in none."""
+    names = [frame.function for frame in frames if _C10D.search(frame.file)]
+    return next((name for name in names if not name.startswith("_") and name not in _PASSED_OVER), None)
+
+
+def waits_for_data(frames: list[Frame]) -> bool:
+    """Return whether a thread waits for a DataLoader's worker."""
+    return any(frame.file.endswith(_LOADER) and frame.function in _WAITS_FOR_WORKER for frame in frames)
+
+
+def fetches_data(frames: list[Frame]) -> bool:
+    """Return whether a DataLoader's worker is at work on a batch."""
+    return any(frame.file.endswith(_FETCH) for frame in frames)
+
+
+def _of_library(file: str) -> bool:
+    return (
+        "/site-packages/" in file or "/dist-packages/" in file or bool(re.search(r"/lib/python3\.\d+/", file))
+    )

@@ -1,0 +1,155 @@
+"""What a run left: the files that it wrote into the project's folder on the nodes, and all that is here of it. Pure,
+but for `files_of`."""
+
+import itertools
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpuctl.text import clean
+from inventories.disk.store import RunFolder
+from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, RunFile
+from inventories.run import Result
+
+MAX_LISTED = 1000
+"""Outputs of a node that a result lists, and files of each kind."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("W&B", r"((?:.*/)?wandb)/.+"),
+    ("MLflow", r"((?:.*/)?(?:mlruns|mlflow\.db))(?:/.+)?"),
+    ("Lightning", r"((?:.*/)?lightning_logs(?:/version_[^/]+)?)/.+"),
+    ("Hydra", r"((?:.*/)?(?:outputs|multirun)/\d{4}-\d\d-\d\d(?:/\d\d-\d\d-\d\d)?)/.+"),
+    ("TensorBoard", r"((?:.*/)?)[^/]*events\.out\.tfevents\.[^/]+"),
+)
+"""What wrote a file → its path, of which the group is the folder that belongs together."""
+_PATTERNS = tuple((kind, re.compile(pattern, re.DOTALL)) for kind, pattern in KINDS)
+
+
+def kind_of(path: str) -> tuple[str | None, str]:
+    """What wrote a file, and the folder that belongs together with it; None and the path itself where not known."""
+    for kind, pattern in _PATTERNS:
+        if found := pattern.fullmatch(path):
+            return kind, found[1].rstrip("/") or path
+    return None, path
+
+
+def outputs_of(nodes: Iterable[NodeOutputs]) -> tuple[tuple[OutputFile, ...], tuple[OutputTotal, ...]]:
+    """The files that nodes listed, and how many there are in all. What a shared home holds is told once."""
+    files: list[OutputFile] = []
+    totals: list[OutputTotal] = []
+    told: dict[str, set[tuple[str, int, int]]] = {}
+    for node in nodes:
+        twice = set().union(*(told.get(name, set()) for name in node.shared_with))
+        own = [one for one in node.listed if (one.path, one.bytes, one.changed_ns) not in twice]
+        told[node.node] = {(one.path, one.bytes, one.changed_ns) for one in node.listed}
+        count = node.files - (len(node.listed) - len(own))
+        if not count and node.whole:
+            continue
+        size = node.bytes - sum(one.bytes for one in node.listed) + sum(one.bytes for one in own)
+        totals.append(
+            OutputTotal(node=node.node, folder=node.folder, files=count, bytes=size, whole=node.whole)
+        )
+        # What is on the node alone comes first: it is what a list that is cut short must not lack.
+        listed = sorted(own, key=lambda one: (one.brought, one.path))[:MAX_LISTED]
+        files += [
+            OutputFile(
+                node=node.node,
+                path=one.path,
+                bytes=one.bytes,
+                kind=kind_of(one.path)[0],
+                brought=one.brought,
+            )
+            for one in sorted(listed, key=lambda one: one.path)
+        ]
+    return tuple(files), tuple(totals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputGroup:
+    """Outputs of a node that belong together, as one line of a table."""
+
+    path: str
+    """A file, or the folder that they are in."""
+    kind: str | None
+    files: int
+    bytes: int
+    brought: int
+    """How many of them are here."""
+
+
+def groups_of(files: Sequence[OutputFile]) -> list[OutputGroup]:
+    """A node's outputs, what one tool wrote into one folder together; the largest first, what is not here before."""
+    together: dict[tuple[str | None, str], list[OutputFile]] = {}
+    for file in files:
+        together.setdefault(kind_of(file.path), []).append(file)
+    groups = [
+        OutputGroup(
+            path=members[0].path if len(members) == 1 else folder,
+            kind=kind,
+            files=len(members),
+            bytes=sum(file.bytes for file in members),
+            brought=sum(file.brought for file in members),
+        )
+        for (kind, folder), members in together.items()
+    ]
+    return sorted(groups, key=lambda group: (group.brought == group.files, -group.bytes, group.path))
+
+
+def pull_command(cluster: str, total: OutputTotal, path: str) -> str:
+    """The command that brings a file or folder of the project's folder on a node into the current folder here.
+
+    Where a name can't be typed, the nearest folder above that can.
+    """
+    source = PurePosixPath(total.folder, path)
+    while not _can_be_typed(str(source)) and source.parent != source:
+        source = source.parent
+    named = "" if cluster == "default" else f" --cluster {cluster}"
+    return f"gpuctl pull{named} --rank {shlex.quote(total.node)} {shlex.quote(str(source))}"
+
+
+def _can_be_typed(path: str) -> bool:
+    return clean(path) == path and path.isprintable() and "\\" not in path
+
+
+FOLDERS: tuple[tuple[FileKind, str], ...] = (
+    ("log", "logs"),
+    ("metrics", "metrics"),
+    ("artifact", "artifacts"),
+    ("output", "outputs"),
+    ("checkpoint", "checkpoints"),
+)
+
+
+def files_of(folder: RunFolder) -> tuple[RunFile, ...]:
+    """What is here of a run: logs, metrics, artifacts, outputs, checkpoints; of each kind up to MAX_LISTED."""
+    return tuple(
+        RunFile(kind=kind, path=_as_text(os.path.relpath(path, folder.path)), bytes=size)
+        for kind, name in FOLDERS
+        for path, size in itertools.islice(_files_below(folder.path / name), MAX_LISTED)
+    )
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
+    for inner, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = f"{inner}/{name}"
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield path, status.st_size
+
+
+def _as_text(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def in_folder(result: Result, node: str) -> Path:
+    """Where a node's outputs are that were brought."""
+    return RunFolder(Path(result.dir)).outputs_path / node

@@ -1,0 +1,80 @@
+"""The part of a run's table that tells which files it wrote into the project's folder, and where they are now.
+
+Imports rich: import this module where you print.
+"""
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.run_results.outputs import OutputGroup, groups_of, in_folder, pull_command
+from gpuctl.run_results.run_facts import LABEL_WIDTH
+from inventories.outputs import OutputTotal
+from inventories.run import Result
+from remote.files.tree import human_bytes
+
+NODES_SHOWN = 4
+GROUPS_SHOWN = 5
+COMMANDS_SHOWN = 3
+"""Of a node of which more is not here, one command brings the whole folder."""
+PATH_WIDTH = 90
+
+
+class OutputLines:
+    """A node's outputs below the other's. A line is never cut: it may be a command to be copied."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label = "outputs"
+        for line in output_lines(self.result):
+            start = (label.ljust(LABEL_WIDTH + 2), "dim")
+            yield Text.assemble(start, line, no_wrap=True, overflow="ignore")
+            label = ""
+
+
+def output_lines(result: Result) -> Iterator[str]:
+    """Lines on the files that a run wrote: by node, each file or folder, and what brings those that are not here."""
+    for total in result.output_totals[:NODES_SHOWN]:
+        yield from _of_node(result, total)
+    more = len(result.output_totals) - NODES_SHOWN
+    if more > 0:
+        yield f"and on {text.plural(more, 'more node')}: gpuctl results {result.run} --json"
+
+
+def _of_node(result: Result, total: OutputTotal) -> Iterator[str]:
+    files = [file for file in result.outputs if file.node == total.node]
+    groups = groups_of(files)
+    yield _head(result, total, sum(file.brought for file in files))
+    away = [group for group in groups if group.brought < group.files]
+    one_by_one = len(away) <= COMMANDS_SHOWN and total.files == len(files)
+    for group in groups[:GROUPS_SHOWN]:
+        yield f"  {_named(group)}"
+        if one_by_one and group in away:
+            yield f"    on the node: {pull_command(result.cluster, total, group.path)}"
+    rest = total.files - sum(group.files for group in groups[:GROUPS_SHOWN])
+    if rest:
+        yield f"  and {text.plural(rest, 'more file')}"
+    if not one_by_one:
+        yield f"  on the node, the whole folder: {pull_command(result.cluster, total, '.')}"
+
+
+def _head(result: Result, total: OutputTotal, brought: int) -> str:
+    line = f"{total.node}: {text.plural(total.files, 'file')}, {human_bytes(total.bytes)}"
+    if not total.whole:
+        line = f"{total.node}: at least {text.plural(total.files, 'file')}; there was too much to look at all of it"
+    if not brought:
+        return line
+    share = "all" if brought == total.files and total.whole else str(brought)
+    return f"{line}; {share} brought to {text.with_tilde(str(in_folder(result, total.node)))}"
+
+
+def _named(group: OutputGroup) -> str:
+    path = text.shorten(text.clean(group.path, 10_000), PATH_WIDTH)
+    what = [group.kind] if group.kind else []
+    if group.files > 1:
+        what.append(text.plural(group.files, "file"))
+    return f"{path} {human_bytes(group.bytes)}" + (f" ({', '.join(what)})" if what else "")

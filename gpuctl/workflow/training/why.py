@@ -1,0 +1,31 @@
+"""`why`: what the ranks of a run are doing, asked of its nodes and compared."""
+
+from gpuctl.options import App
+from gpuctl.view import open_view
+from gpuctl.workflow.training.collect import final_result, machines_of
+from gpuctl.workflow.training.hang_watch import ask, kept
+from gpuctl.workflow.training.runs import latest
+from inventories.hang import Hang
+from inventories.run import Result
+
+
+def why(app: App, named: str | None) -> Hang:
+    """Return why a run makes no progress; of one that is over, what was found out while it was going on."""
+    folder = latest(app, named)
+    over = final_result(folder)
+    if over is not None:
+        return kept(folder) or _of_the_past(over)
+    run = folder.load_run()
+    with open_view(app.output, logs=False) as view:
+        view.phase("why", f"asking the ranks of run {folder.id}")
+        return ask(run, folder, machines_of(app.store, run), app.store.cluster(run.cluster))[0]
+
+
+def _of_the_past(result: Result) -> Hang:
+    error = result.first_error
+    why_ended = f": {error.message.removesuffix('.')}" if error else ""
+    return Hang(
+        run=result.run,
+        verdict="unknown",
+        sentence=f"The run is over, it {result.status}{why_ended}. Its ranks can no longer be asked.",
+    )

@@ -1,0 +1,70 @@
+"""Why a run makes no progress: who waits for whom, as `why --json` prints it and a result has it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+HangVerdict = Literal["hung", "slow", "fine", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """A rank that others wait for, and where in the script it is. None: not known."""
+
+    rank: int
+    node: str
+    file: str | None = None
+    """Relative to the folder that was sent."""
+    line: int | None = None
+    function: str | None = None
+    since_s: float | None = None
+    """For how long the others have waited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingRank:
+    """A rank that waits in a collective."""
+
+    rank: int
+    node: str
+    collective: str | None = None
+    """`all_reduce`, …"""
+    sequence: int | None = None
+    """The collective's number in its process group."""
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStacks:
+    """What one rank was doing."""
+
+    rank: int
+    node: str
+    state: str | None
+    """The kernel's letter for its process: R, S, D, T, Z. None: it has none any more, or it could not be asked."""
+    cpu: float | None
+    """The share of a CPU that it used, 1 being all of one."""
+    last_collective: str | None
+    """`all_reduce #2`, in the process group in which it came last."""
+    at: str | None
+    """Where in the script it was: `load_batch, data.py:41`."""
+    stacks: str
+    """Of all its threads, the innermost frame first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hang:
+    """What all ranks were doing, compared: the document of `why --json`."""
+
+    run: str
+    verdict: HangVerdict
+    """`slow`: it goes on, and some ranks wait for others longer than they used to."""
+    sentence: str
+    culprits: tuple[Culprit, ...] = ()
+    waiting: tuple[WaitingRank, ...] = ()
+    ranks: tuple[RankStacks, ...] = ()
+    errors: tuple[str, ...] = ()
+    """A sentence for each node that could not be asked."""
+    at: str | None = None
+    """When the ranks were asked, ISO 8601, UTC."""

@@ -1,0 +1,71 @@
+"""What runs leave: files that they wrote into the project's folder on a node, and those that are here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FileKind = Literal["log", "metrics", "artifact", "output", "checkpoint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenFile:
+    """A file that a run wrote into the project's folder, as its node listed it."""
+
+    path: str
+    """Relative to the project's folder. What is no text in it is written as an escape."""
+    bytes: int
+    changed_ns: int
+    """When it was changed last, by the disk that it is on; unix time in ns."""
+    brought: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOutputs:
+    """What a node said of the files that a run wrote into the project's folder there (`written/NODE.json`)."""
+
+    node: str
+    folder: str
+    """The project's on the node, as `gpuctl pull` takes it: relative to the home folder where it is in it."""
+    files: int
+    bytes: int
+    whole: bool
+    """False: there was too much to look at all of it, so that there may be more."""
+    shared_with: tuple[str, ...] = ()
+    """Nodes whose home is this one, and that listed what is in it, too."""
+    listed: tuple[WrittenFile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """A file that a run wrote into the project's folder on a node."""
+
+    node: str
+    path: str
+    """Relative to the project's folder; if it was brought, to `outputs/NODE/` of the run's folder."""
+    bytes: int
+    kind: str | None
+    """`TensorBoard`, `W&B`, `MLflow`, `Hydra` or `Lightning`. None: none that is known."""
+    brought: bool
+    """True: it is in the run's folder. False: it is on the node alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputTotal:
+    """All that a run wrote into the project's folder on a node, of which a part may be listed."""
+
+    node: str
+    folder: str
+    """The project's on the node, as `gpuctl pull` takes it."""
+    files: int
+    bytes: int
+    whole: bool
+    """False: there was too much to look at all of it, so that there may be more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """A file in a run's folder on this computer."""
+
+    kind: FileKind
+    path: str
+    """Relative to the run's folder."""
+    bytes: int

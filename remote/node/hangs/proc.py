@@ -1,0 +1,44 @@
+"""What the kernel knows of a process (Linux; elsewhere nothing)."""
+
+import os
+from pathlib import Path
+from typing import List, Optional
+
+from remote.node.runs import process
+
+PROC = Path("/proc")
+MOST_CHILDREN = 64
+
+
+def read_of(pid: int, name: str) -> str:
+    """A file of the kernel's about a process; empty where it is gone, or may not be read."""
+    try:
+        return (PROC / str(pid) / name).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def state_of(pid: int) -> Optional[str]:
+    """The letter that the kernel has for it: R, S, D, T, Z. None: it is gone, or this is no Linux."""
+    fields = _stat(pid)
+    return fields[0] if fields else None
+
+
+def cpu_seconds(pid: int) -> Optional[float]:
+    """The CPU time that a process has used; None where it is not known."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+
+
+def descendants(pid: int) -> List[int]:
+    """A process's children and theirs: DataLoader workers, and what starts those."""
+    found = process.children(pid)
+    for child in found:
+        if len(found) >= MOST_CHILDREN:
+            break
+        found += process.children(child)
+    return found[:MOST_CHILDREN]
+
+
+def _stat(pid: int) -> List[str]:
+    return read_of(pid, "stat").rpartition(")")[2].split()

@@ -1,0 +1,40 @@
+"""Where a rank and its node find what they tell each other of: the rank's hook, and the files of its stacks."""
+
+import os
+from pathlib import Path
+from typing import Dict, Mapping
+
+from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS
+
+HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
+RECORDED = "TORCH_FR_BUFFER_SIZE"
+"""How many collectives torch's flight recorder keeps in mind."""
+
+
+def rank_files(run_dir: Path, rank: int) -> str:
+    """Return the path of a rank's files without their suffixes, in a folder that no other user sees."""
+    return str(run_dir / HANGS / "rank-{}".format(rank))
+
+
+def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -> Dict[str, str]:
+    """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
+    stays. Makes the folder of its files.
+    """
+    if environment.get(HANG_AFTER_VARIABLE) == HANG_OFF:
+        return {}
+    (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
+    files = rank_files(run_dir, rank)
+    paths = environment.get("PYTHONPATH")
+    recorder = {
+        RECORDED: "2000",
+        # NCCL's own watch writes the recorder's content at its timeout. With stacks in it, it could wait for
+        # Python's lock for ever.
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_INCLUDE_STACK_TRACE": "False",
+        "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / HANGS / "nccl-"),
+    }
+    given = {name: value for name, value in recorder.items() if name not in environment}
+    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
+    given[HOOK_VARIABLE] = files
+    return given

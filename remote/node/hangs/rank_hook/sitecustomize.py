@@ -1,0 +1,149 @@
+"""Makes a rank's Python process tell what it is doing, also while it hangs; the script is not changed.
+
+Python imports it before the script, in the first Python process of a rank and in none of its children. It takes
+itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
+STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
+prints nothing, and what it can't do it notes in a file. It imports nothing of ours: it runs in the user's process.
+"""
+
+import os
+import sys
+
+if False:  # typing costs every rank's start its import
+    from typing import Callable
+
+HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
+"""The files of this rank, without their suffixes: `.stacks`, `.sock`, `.problem`."""
+STACKS_SIGNAL = 46
+"""A real-time signal that no library is known to use: SIGUSR1 and SIGUSR2 are the user's."""
+MOST_OF_A_SOCKETS_PATH = 107
+
+
+def _begin() -> None:
+    """Leave no trace of this module where the user's process looks, then do its work."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    files = os.environ.pop(HOOK_VARIABLE, None)
+    first, _, others = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == here and others:
+        os.environ["PYTHONPATH"] = others
+    elif first == here:
+        del os.environ["PYTHONPATH"]
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    if files is not None:
+        for work in (_register_signal, _start_server_later):
+            try:
+                work(files)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
+                _note(files, error)
+
+
+def _note(files: str, problem: object) -> None:
+    """Keep what went wrong; a full disk keeps nothing."""
+    try:
+        with open(files + ".problem", "a") as file:
+            file.write("{}\n".format(problem))
+    except OSError:
+        return
+
+
+def _register_signal(files: str) -> None:
+    """Have STACKS_SIGNAL write the stacks of all threads, also while C code holds the interpreter's lock."""
+    if not sys.platform.startswith("linux"):
+        return
+    import faulthandler
+    import signal
+
+    handle = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    others = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
+    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=others)
+
+
+def _start_server_later(files: str) -> None:
+    """Start torch's worker server when `torch.distributed` has been imported, by whoever does so."""
+    import importlib.util
+
+    process = os.getpid()
+
+    class Finder:
+        """Looks out for the import of `torch.distributed`; once."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205, ARG004
+            if name != "torch.distributed":
+                return None
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+            found = importlib.util.find_spec(name)
+            loader = None if found is None else found.loader
+            if loader is None or os.getpid() != process:
+                return found
+            execute = loader.exec_module
+
+            def then_start(module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+                execute(module)
+                try:
+                    _start_server(files)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
+                    _note(files, error)
+
+            loader.exec_module = then_start  # type: ignore[method-assign]
+            return found
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+
+
+def _start_server(files: str) -> None:
+    """Start the server; nothing where this torch has none. Raises OSError and torch's own errors."""
+    server = getattr(sys.modules.get("torch._C._distributed_c10d"), "_WorkerServer", None)
+    if server is None:
+        return
+    folder, name = os.path.split(files + ".sock")
+    handle = None
+    path = files + ".sock"
+    if len(os.fsencode(path)) > MOST_OF_A_SOCKETS_PATH:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = "/proc/self/fd/{}/{}".format(handle, name)
+    try:
+        _keep_for_ever(_silently(server, path))
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _silently(server: "Callable[[str, int], object]", path: str) -> object:
+    """Start it without its word on standard error, which would be in the rank's log."""
+    nothing, stderr = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), os.dup(2)
+    try:
+        os.dup2(nothing, 2)
+        return server(path, -1)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
+
+
+def _keep_for_ever(server: object) -> None:
+    """Have the server's destructor never run: at the interpreter's end it could wait for an answer under way."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+def _next_one() -> None:
+    """Import the user's own `sitecustomize`, which this one stands before; its errors are Python's to tell."""
+    import importlib
+
+    own = sys.modules.pop(__name__)
+    try:
+        importlib.import_module(__name__)
+    except ImportError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, own)
+
+
+if __name__ == "sitecustomize":
+    _begin()
+    _next_one()

@@ -1,0 +1,53 @@
+"""The signal that makes a rank tell its stacks, sent so that what the rank is doing is not disturbed."""
+
+import ctypes
+import os
+import platform
+from typing import List, Optional
+
+from remote.node.hangs.proc import read_of
+from remote.node.hangs.rank_hook.sitecustomize import STACKS_SIGNAL
+
+TGKILL = {"x86_64": 234, "aarch64": 131}
+"""The system call that sends a signal to one thread, by machine."""
+
+
+def handles_signal(pid: int) -> bool:
+    """Whether a process has a handler for it: without one it would die of it."""
+    return _has(read_of(pid, "status"), "SigCgt:")
+
+
+def send(pid: int) -> bool:
+    """Send it, and return whether it was sent.
+
+    To a thread other than the main one, where there is such a one: a signal ends a sleep or a read in C code early.
+    """
+    thread, number = _other_thread(pid), TGKILL.get(platform.machine())
+    try:
+        if thread is None or number is None:
+            os.kill(pid, STACKS_SIGNAL)
+            return True
+        return bool(ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def _other_thread(pid: int) -> Optional[int]:
+    """A thread that takes the signal and is not the main one."""
+    try:
+        threads: List[int] = sorted(map(int, os.listdir("/proc/{}/task".format(pid))), reverse=True)
+    except OSError:
+        return None
+    for thread in threads:
+        status = read_of(pid, "task/{}/status".format(thread))
+        if thread != pid and status and not _has(status, "SigBlk:"):
+            return thread
+    return None
+
+
+def _has(status: str, mask: str) -> bool:
+    """Whether the signal is in a mask of a status file of the kernel's."""
+    for line in status.splitlines():
+        if line.startswith(mask):
+            return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    return False

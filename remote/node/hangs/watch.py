@@ -1,0 +1,172 @@
+"""Notices on its node that a run makes no progress any more, and writes down what its ranks are doing then.
+
+A step is a line of metrics, or a collective that has ended. How long a rank may take for one is told by its own past,
+and before the first nothing is told at all: it may load data or compile for as long as it likes. Where a script says
+nothing by its metrics, torch's flight recorder is asked, now and then.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from remote.node.hangs import worker_server
+from remote.node.hangs.rank_files import rank_files
+from remote.node.hangs.why import look
+from remote.node.runs import process
+from remote.shared.constants import (
+    HANG_AFTER_VARIABLE,
+    HANG_OFF,
+    HANG_REPORT,
+    HANGS,
+    RANK_LOG,
+    RANK_METRICS,
+    RANK_RECORD,
+)
+from remote.shared.files import read_json, write_json
+
+LEAST_S = 120.0
+TIMES_USUAL = 20
+TIMES_LONGEST = 2
+TICK_S = 5.0
+ASK_S = 10.0
+"""The flight recorder is asked at most so often, and only while the metrics are silent."""
+STEPS_KEPT = 512
+NICENESS = 10
+
+
+class Progress:
+    """When steps came, and how long the next may take. Times are monotonic seconds."""
+
+    def __init__(self, after_s: Optional[float], now: float) -> None:
+        """`after_s`: what a person said; None: by the run's own past."""
+        self._after_s = after_s
+        self._heard = now
+        self._stepped = None  # type: Optional[float]
+        self._took = []  # type: List[float]
+        self._longest_s = 0.0
+        self._told_s = 0.0
+
+    def sign(self, now: float, *, step: bool) -> None:
+        """Take a sign of life; `step`: it is one of progress."""
+        if step:
+            if self._stepped is not None:
+                self._took = [*self._took[1 - STEPS_KEPT :], now - self._stepped]
+                self._longest_s = max(self._longest_s, now - self._stepped)
+            self._stepped = now
+        self._heard = now
+        self._told_s = 0.0
+
+    @property
+    def allowed_s(self) -> Optional[float]:
+        """How long it may be silent. None: for ever, as there was no step yet."""
+        if self._stepped is None:
+            return None
+        if self._after_s is not None:
+            return self._after_s
+        usual_s = sorted(self._took)[int(len(self._took) * 0.95)] if self._took else 0.0
+        return max(LEAST_S, TIMES_USUAL * usual_s, TIMES_LONGEST * self._longest_s)
+
+    def silent_s(self, now: float) -> float:
+        """How long it has been silent."""
+        return now - self._heard
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to tell that it hangs: when it was silent for too long, and each time that has doubled."""
+        allowed_s, silent_s = self.allowed_s, self.silent_s(now)
+        if allowed_s is None or silent_s < max(allowed_s, 2 * self._told_s):
+            return False
+        self._told_s = silent_s
+        return True
+
+
+def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
+    """Watch the run from a process of its own until its supervisor has ended. Returns at once.
+
+    A second call for the same run does nothing, and neither does one for a run that is not to be watched. A run is
+    worth more than its watch: where no process can be started, there is none.
+    """
+    supervisor = read_json(run_dir / "runner.json")
+    after = environment.get(HANG_AFTER_VARIABLE, "")
+    if not supervisor or after == HANG_OFF:
+        return
+    try:
+        (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(str(run_dir / HANGS / "watched"), os.O_CREAT | os.O_EXCL, 0o600))
+        process.detach(lambda: Watch(run_dir, float(after) if after else None).keep_on(supervisor))
+    except OSError:
+        return
+
+
+class Watch:
+    """Looks at the files of a node's ranks, and asks them where these say nothing."""
+
+    def __init__(self, run_dir: Path, after_s: Optional[float]) -> None:
+        self._run_dir = run_dir
+        self._progress = Progress(after_s, time.monotonic())
+        self._seen = {}  # type: Dict[str, Any]
+        self._asked = 0.0
+        self._tick_s = TICK_S if after_s is None else min(TICK_S, max(0.5, after_s / 5))
+
+    def keep_on(self, supervisor: Mapping[str, Any]) -> None:
+        """Watch until the supervisor has ended."""
+        os.nice(NICENESS)
+        while process.lives_on(supervisor["pid"], supervisor["birth"], self._tick_s):
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Take the signs that there are, and write a report where there have been none for too long."""
+        ranks = self._ranks()
+        logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
+        steps = self._changed(
+            {RANK_METRICS.format(rank): self._size(RANK_METRICS.format(rank)) for rank in ranks}
+        )
+        if not steps and now - self._asked >= min(ASK_S, 2 * self._tick_s):
+            self._asked = now
+            steps = self._changed({"collectives {}".format(rank): self._collectives(rank) for rank in ranks})
+        if logs or steps:
+            self._progress.sign(now, step=steps)
+            self._forget()
+        if self._progress.is_due(now):
+            self._report(ranks, self._progress.silent_s(now))
+
+    def _ranks(self) -> List[int]:
+        found = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
+        return sorted(int(path.stem.rpartition("-")[2]) for path in found)
+
+    def _size(self, name: str) -> int:
+        try:
+            return os.lstat(str(self._run_dir / name)).st_size
+        except OSError:
+            return 0
+
+    def _collectives(self, rank: int) -> Any:  # noqa: ANN401 - anything that can be compared
+        """What changes when a rank comes to another collective, or one ends. What is not known is nothing new."""
+        path = rank_files(self._run_dir, rank) + ".sock"
+        entries = worker_server.collectives(path) if os.path.exists(path) else []
+        if not entries:
+            return self._seen.get("collectives {}".format(rank), 0)
+        return [[one["group"], one["sequence"], one["over"], one["entered_at"]] for one in entries[-8:]]
+
+    def _changed(self, found: Dict[str, Any]) -> bool:
+        """Whether any is another than at the last look; what was never there is 0."""
+        changed = any(self._seen.get(name, 0) != value for name, value in found.items())
+        self._seen.update(found)
+        return changed
+
+    def _report(self, ranks: List[int], silent_s: float) -> None:
+        report = {
+            "silent_s": silent_s,
+            "allowed_s": self._progress.allowed_s,
+            "ranks": look(self._run_dir, ranks),
+        }
+        # Ranks that are just being ended have nothing to tell of the hang.
+        if not (self._run_dir / "stop").exists():
+            write_json(self._run_dir / HANG_REPORT, report)
+
+    def _forget(self) -> None:
+        """The run goes on: what was reported is no longer so."""
+        try:
+            os.unlink(str(self._run_dir / HANG_REPORT))
+        except FileNotFoundError:
+            return

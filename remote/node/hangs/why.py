@@ -1,0 +1,140 @@
+"""What the ranks of a run are doing on this node: processes, stacks, last collectives. Nothing is changed by it.
+
+Each rank is asked by several ways, as one that hangs answers few of them: torch's worker server, else the signal
+whose handler the rank's hook has registered, else what the kernel knows of the process.
+"""
+
+import os
+import time
+from pathlib import Path
+from threading import Thread
+from typing import Any, BinaryIO, Dict, List, Optional
+
+from remote.node.hangs import thread_signal, worker_server
+from remote.node.hangs.proc import cpu_seconds, descendants, read_of, state_of
+from remote.node.hangs.rank_files import rank_files
+from remote.node.home_folder import NODE_HOME
+from remote.node.runs import process
+from remote.shared import frames
+from remote.shared.constants import CODE, RANK_RECORD
+from remote.shared.files import read_json
+
+CPU_S = 1.0
+"""The time of which a process's share of a CPU is."""
+SIGNAL_S = 3.0
+"""For the handler to write the stacks: it runs in the process, which has to get a CPU."""
+QUIET_S = 0.1
+"""Stacks that have not grown for so long are whole."""
+MOST_STACKS_BYTES = 256 * 1024
+MOST_CHILDREN_ASKED = 4
+STOPPED = "Tt"
+
+
+def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`why`: one frame for each of `ranks` (numbers) of the run in `run_dir`, in any order."""
+    run_dir = Path(request["run_dir"])
+    for told in look(run_dir, [int(rank) for rank in request["ranks"]]):
+        frames.write(output, {"t": frames.RANK, "rank": told})
+
+
+def look(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
+    """What each rank is doing; all are asked at once, and within some 15 s."""
+    found = {}  # type: Dict[int, Dict[str, Any]]
+
+    def one(rank: int) -> None:
+        found[rank] = look_at(run_dir, rank)
+
+    threads = [Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in ranks]
+
+
+def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
+    """What one rank is doing. `state` None: it has no process here; `begun` and `ended` say whether it had."""
+    record = read_json(run_dir / RANK_RECORD.format(rank))
+    told = {
+        "rank": rank,
+        "now": time.time(),
+        "began_at": record.get("started_at"),
+        "ended": bool(record) and "ended_at" in record,
+        "state": None,
+        "cpu": None,
+        "wait_channel": "",
+        "children": [],
+        "stacks": "",
+        "stacks_by": None,
+        "server": None,
+        "collectives": [],
+        "code": str(NODE_HOME / CODE),
+    }  # type: Dict[str, Any]
+    pid = process_of(record)
+    if pid is None:
+        return told
+    began, before = time.monotonic(), cpu_seconds(pid)
+    files = rank_files(run_dir, rank)
+    told["state"] = state_of(pid)
+    told["children"] = [{"pid": child, "state": state_of(child)} for child in descendants(pid)]
+    if told["state"] and told["state"] not in STOPPED:
+        _ask(told, pid, files)
+    if not told["stacks"]:
+        told["stacks"], told["stacks_by"] = kernel_stack(pid), "kernel"
+    told["wait_channel"] = read_of(pid, "wchan").strip("0\n")
+    time.sleep(max(0.0, CPU_S - (time.monotonic() - began)))
+    after = cpu_seconds(pid)
+    if before is not None and after is not None:
+        told["cpu"] = round((after - before) / (time.monotonic() - began), 3)
+    return told
+
+
+def _ask(told: Dict[str, Any], pid: int, files: str) -> None:
+    """Ask the rank itself, and some of its children, which write into its file."""
+    socket = files + ".sock"
+    if os.path.exists(socket):
+        stacks = worker_server.ask(socket, "dump_traceback", MOST_STACKS_BYTES)
+        told["server"] = stacks is not None
+        if stacks is not None:
+            told["stacks"], told["stacks_by"] = stacks.decode(errors="replace"), "server"
+        told["collectives"] = worker_server.collectives(socket)
+    if not told["stacks"]:
+        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + ".stacks"), "signal"
+    for child in told["children"][:MOST_CHILDREN_ASKED]:
+        if child["state"] and child["state"] not in STOPPED:
+            child["stacks"] = stacks_by_signal(child["pid"], files + ".stacks")
+
+
+def process_of(record: Dict[str, Any]) -> Optional[int]:
+    """The pid of a rank's process; None where it is gone, or another's by now."""
+    pid, group = record.get("pid"), record.get("group")
+    if pid is None or group is None or "ended_at" in record:
+        return None
+    try:
+        same = os.getpgid(pid) == group or pid in process.children(group)
+    except ProcessLookupError:
+        return None
+    return pid if same and process.birth(group) == record["birth"] else None
+
+
+def stacks_by_signal(pid: int, path: str) -> str:
+    """What the hook's handler writes of a process's threads; empty where it has none, or does not get to it."""
+    if not (os.path.exists(path) and thread_signal.handles_signal(pid)):
+        return ""
+    size = before = os.path.getsize(path)
+    if not thread_signal.send(pid):
+        return ""
+    limit, grew = time.monotonic() + SIGNAL_S, time.monotonic()
+    while time.monotonic() < limit and (size == before or time.monotonic() - grew < QUIET_S):
+        time.sleep(QUIET_S / 5)
+        now = os.path.getsize(path)
+        if now != size:
+            size, grew = now, time.monotonic()
+    with open(path, "rb") as file:
+        file.seek(before)
+        return file.read(MOST_STACKS_BYTES).decode(errors="replace")
+
+
+def kernel_stack(pid: int) -> str:
+    """Where in the kernel a process's main thread is, which the system shows to root alone."""
+    return read_of(pid, "stack")

@@ -1,0 +1,229 @@
+"""What a run wrote into the project's folder: listed when its ranks have ended, and sent as far as it is asked for.
+
+A file counts that the disk says was changed since the run began, and that is not as the sync brought it. Both times
+are of the same disk, so that no clock matters; a time that a script sets itself does not count. Links are not
+followed. What is listed is bounded in names and in time, and says so.
+"""
+
+import contextlib
+import json
+import os
+import stat
+import time
+from collections import deque
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
+
+from remote.node.storage.sending import send_files
+from remote.shared import frames
+from remote.shared.constants import CODE_RECORD, OUTPUTS
+from remote.shared.files import read_json, write_json
+from remote.shared.trees import device_of, mount_points
+
+LISTING = "outputs.json"
+MAX_LOOKED_AT = 1000 * 1000
+"""Entries of folders."""
+LOOK_S = 5.0
+"""How long is looked: the run's end is told after it."""
+LOOK_AT_ONCE = 256
+"""Entries between two looks at the time."""
+MAX_LISTED = 10 * 1000
+MAX_NAME_BYTES = 2 * 1000 * 1000
+"""Of all names that are listed."""
+CACHES = (
+    ".git", ".hg", ".svn", ".venv", "venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    ".ipynb_checkpoints", ".tox", ".nox", "node_modules", ".DS_Store", ".lock",
+)  # fmt: skip
+"""Names of files and folders that nobody misses."""
+CACHE_ENDINGS = (".pyc", ".lock", ".egg-info", ".swp", "~")
+CACHE_BEGINNINGS = (".gpuctl-", ".nfs", ".~")
+ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+"""A folder that holds one of them is an environment of Python or conda."""
+
+# Path relative to the project's folder, bytes, and when the disk says that it was changed, ns.
+Output = Tuple[str, int, int]
+
+
+class Found:
+    """What was found: how much in all, and the files that are listed."""
+
+    def __init__(self) -> None:
+        self.listed: List[Output] = []
+        self.files = 0
+        self.bytes = 0
+        self.whole = True
+        """False: there was too much to look at all of it."""
+        self._name_bytes = 0
+
+    def add(self, path: str, status: "os.stat_result") -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += status.st_size
+        self._name_bytes += len(os.fsencode(path))
+        if len(self.listed) < MAX_LISTED and self._name_bytes <= MAX_NAME_BYTES:
+            self.listed.append((path, status.st_size, status.st_ctime_ns))
+
+
+def begin(run_dir: Path, code: Dict[str, Any]) -> None:
+    """Keep where the project lies (`root`), and in which `folder` of it the ranks run. The record's time counts."""
+    write_json(run_dir / CODE_RECORD, code)
+
+
+def keep(run_dir: Path) -> Dict[str, Any]:
+    """List what the run has written, and keep the list: a later run may change the files. Empty where none is due."""
+    code = read_json(run_dir / CODE_RECORD)
+    if not code:
+        return {}
+    root, began_ns = code["root"], os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
+    found = look(root, read_json(Path(root + ".manifest.json")), began_ns)
+    listing = {
+        "root": root,
+        "folder": code["folder"],
+        "files": found.files,
+        "bytes": found.bytes,
+        "whole": found.whole,
+        "listed": sorted(found.listed),
+    }
+    with contextlib.suppress(OSError):  # a full disk: it is listed again when it is asked for
+        write_json(run_dir / LISTING, listing)
+    return listing
+
+
+def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S) -> Found:
+    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
+    found = Found()
+    pending: Deque[str] = deque([""])
+    top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
+    device, mounts = device_of(top), mount_points()
+    while pending:
+        inner = pending.popleft()
+        try:
+            with os.scandir(os.path.join(top, inner)) as entries:
+                for entry in entries:
+                    looked_at += 1
+                    late = looked_at % LOOK_AT_ONCE == 0 and time.monotonic() > limit
+                    if late or looked_at > MAX_LOOKED_AT:
+                        found.whole = False
+                        return found
+                    if is_cache(entry.name):
+                        continue
+                    path = "{}/{}".format(inner, entry.name) if inner else entry.name
+                    status = _lstat(entry)
+                    if status is None:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        inside = status.st_dev == device and entry.path not in mounts
+                        if inside and not _is_environment(entry.path):
+                            pending.append(path)
+                    elif stat.S_ISREG(status.st_mode) and _is_output(status, sent.get(path), began_ns):
+                        found.add(path, status)
+        except OSError:
+            continue  # removed meanwhile, or nobody may look into it
+    return found
+
+
+def is_cache(name: str) -> bool:
+    """Whether nobody misses what is named so."""
+    return name in CACHES or name.endswith(CACHE_ENDINGS) or name.startswith(CACHE_BEGINNINGS)
+
+
+def _is_environment(folder: str) -> bool:
+    return any(os.path.lexists(os.path.join(folder, mark)) for mark in ENVIRONMENT_MARKS)
+
+
+def _lstat(entry: "os.DirEntry[str]") -> "Optional[os.stat_result]":
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None  # removed meanwhile
+
+
+def _is_output(status: "os.stat_result", sent: Optional[Sequence[Any]], began_ns: int) -> bool:
+    as_sent = sent is not None and list(sent[:2]) == [status.st_size, status.st_mtime_ns]
+    return status.st_ctime_ns >= began_ns and not as_sent
+
+
+def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:
+    """Send the list of what a run has written, then the files that are `wanted`: see `chosen`."""
+    listing = read_json(run_dir / LISTING) or keep(run_dir)
+    if not listing:
+        return
+    others = _listings_beside(run_dir, listing["root"])
+    header = {
+        "t": frames.OUTPUTS,
+        "folder": _from_home(listing["root"]),
+        "files": listing["files"],
+        "bytes": listing["bytes"],
+        "whole": listing["whole"],
+        "shared_with": sorted(others),
+    }
+    frames.write(output, header, json.dumps(listing["listed"]).encode())
+    # On a disk that nodes share, the first by name sends what several of them list.
+    elsewhere = {
+        tuple(entry) for name, other in others.items() if name < run_dir.name for entry in other["listed"]
+    }
+    own = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
+    for path in chosen(list(own.values()), listing["folder"], wanted):
+        if _is_as_listed(listing["root"], own[path]):
+            send_files(Path(listing["root"]), [path], OUTPUTS, output)
+        else:
+            header = {
+                "path": "{}/{}".format(OUTPUTS, path),
+                "reason": "it was changed after the run had ended",
+            }
+            frames.write(output, dict(header, t=frames.SKIPPED))
+
+
+def _listings_beside(run_dir: Path, root: str) -> Dict[str, Dict[str, Any]]:
+    """What other nodes of the run listed of the same folder, by name: their homes are this one."""
+    found = {}
+    for path in sorted(run_dir.parent.glob("*/" + LISTING)):
+        listing = read_json(path) if path.parent != run_dir else {}
+        if listing.get("root") == root:
+            found[path.parent.name] = listing
+    return found
+
+
+def _from_home(path: str) -> str:
+    """A path as seen from the home folder, where it is in it."""
+    home = os.path.expanduser("~").rstrip("/") + "/"
+    return path[len(home) :] if path.startswith(home) else path
+
+
+def _is_as_listed(root: str, entry: Output) -> bool:
+    try:
+        status = os.lstat(os.path.join(root, entry[0]))
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_ctime_ns) == entry[1:]
+
+
+def chosen(listed: Sequence[Output], folder: str, wanted: Dict[str, Any]) -> List[str]:
+    """Paths of the files to send: those that a pattern names, in any size, and of the others the small ones.
+
+    `wanted`: patterns, and max_bytes of all others together, the smallest first. `folder`: see `matches`.
+    """
+    named = [path for path, _, _ in listed if any(matches(path, one, folder) for one in wanted["patterns"])]
+    known, small, total = set(named), [], 0
+    for size, path in sorted((size, path) for path, size, _ in listed if path not in known):
+        total += size
+        if total > wanted["max_bytes"]:
+            break
+        small.append(path)
+    return sorted(named + small)
+
+
+def matches(path: str, pattern: str, folder: str) -> bool:
+    """Whether a pattern names a file, or a folder that it is in.
+
+    A pattern without `/` is compared with each name on the way; others with paths, from the project's folder or from
+    the `folder` of it in which the ranks run.
+    """
+    pattern = pattern.rstrip("/")
+    parts = path.split("/")
+    if "/" not in pattern:
+        return any(fnmatchcase(part, pattern) for part in parts)
+    starts = {pattern} if folder == "." else {pattern, "{}/{}".format(folder, pattern)}
+    paths = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return any(fnmatchcase(one, start) for one in paths for start in starts)

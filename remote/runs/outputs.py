@@ -1,0 +1,93 @@
+"""What a run wrote into the project's folder on a node: the node's list, and the files that came with it."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inventories.disk import lock
+from inventories.disk.codec import dump, load
+from inventories.disk.files import private_dir, write_atomic
+from inventories.disk.store import RunFolder
+from inventories.outputs import NodeOutputs, WrittenFile
+from inventories.run import RunNode, RunOptions
+from remote.errors import BadAnswer
+
+SMALL_BYTES = 64 * 1000**2
+"""What is brought from a node without being asked for by name, all together."""
+NAMED_BYTES = 100 * 1000**3
+"""What is brought from a node that patterns name."""
+NONE = "none"
+"""In place of patterns: nothing is brought."""
+MAX_LISTED = 20_000
+
+
+def wanted_outputs(options: RunOptions | None) -> dict[str, Any]:
+    """What a node is asked to send of what the run wrote."""
+    bring = options.bring if options else ()
+    if NONE in bring:
+        return {"patterns": [], "max_bytes": 0}
+    return {"patterns": list(bring), "max_bytes": SMALL_BYTES}
+
+
+def max_output_bytes(options: RunOptions | None) -> int:
+    """The most that a node may send of what the run wrote."""
+    wanted = wanted_outputs(options)
+    return int(wanted["max_bytes"]) + (NAMED_BYTES if wanted["patterns"] else 0)
+
+
+def listing_of(node: str, header: Mapping[str, Any], body: bytes) -> NodeOutputs:
+    """A node's list, with nothing brought yet. Raises BadAnswer, KeyError, TypeError, ValueError or OverflowError."""
+    try:
+        listed = json.loads(body)
+    except RecursionError:
+        listed = None
+    if not isinstance(listed, list) or len(listed) > MAX_LISTED:
+        raise BadAnswer(f"{node}: sent a list of its outputs that can't be read.")
+    return NodeOutputs(
+        node=node,
+        folder=_shown(header["folder"]),
+        files=int(header["files"]),
+        bytes=int(header["bytes"]),
+        whole=bool(header["whole"]),
+        shared_with=tuple(_shown(name) for name in header["shared_with"]),
+        listed=tuple(
+            WrittenFile(path=_shown(path), bytes=int(size), changed_ns=int(at), brought=False)
+            for path, size, at in listed
+        ),
+    )
+
+
+def _shown(name: object) -> str:
+    """A name as text that any file can hold: what is no text in it becomes an escape."""
+    if not isinstance(name, str):
+        raise BadAnswer(f"{name!r} is no name of a file")
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
+    """Put what came of a node, whole, in place of what is here, and keep its list, which tells what came.
+
+    Two commands may do so at once: the later one's stays. Raises InventoryError where the folder can't be locked.
+    """
+    target, old = folder.outputs_path / listing.node, came.with_name(".replaced")
+    with lock.hold(folder.path / "lock", subject=f"the outputs of run {folder.id}", command="gpuctl"):
+        if came.is_dir():
+            private_dir(folder.outputs_path)
+            if target.exists():
+                target.rename(old)
+            came.rename(target)
+        here = {_shown(path.relative_to(target).as_posix()) for path in target.rglob("*") if path.is_file()}
+        private_dir(folder.written_path)
+        listed = tuple(replace(one, brought=one.path in here) for one in listing.listed)
+        write_atomic(folder.written_path / f"{listing.node}.json", dump(replace(listing, listed=listed)))
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_outputs(folder: RunFolder, nodes: Iterable[RunNode]) -> list[NodeOutputs]:
+    """What the nodes have said, by rank; a node that has said nothing is missing."""
+    again = "Remove the file: it tells what the run wrote on that node, and nothing else needs it."
+    paths = [folder.written_path / f"{node.name}.json" for node in nodes]
+    return [load(NodeOutputs, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]

@@ -1,0 +1,146 @@
+"""What every rank of a run is doing: asked of all nodes at once, also where some do not answer."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inventories.disk.codec import from_json
+from inventories.disk.store import ClusterFolder
+from inventories.errors import CorruptFile
+from inventories.machine import Machine
+from inventories.run import Run, RunNode
+from remote.errors import BadAnswer
+from remote.sessions.connect import connect
+from remote.sessions.fanout import fan_out
+from remote.sessions.limits import Bounds
+from remote.sessions.session import Node
+
+ANSWER_S = 45.0
+"""A node takes some 15 s where its ranks do not answer."""
+MOST_BYTES = 64 * 1024 * 1024
+CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildActivity:
+    """A process that a rank has started."""
+
+    pid: int
+    state: str | None = None
+    stacks: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """An operation among ranks, as torch's flight recorder has it."""
+
+    group: str
+    """Name of its process group, the same on all its ranks."""
+    title: str = ""
+    """What the group is for: `default_pg`, …"""
+    point_to_point: bool = False
+    sequence: int
+    name: str
+    """`all_reduce`, …"""
+    sizes: str = ""
+    """Of what goes in."""
+    over: bool
+    entered_at: float
+    """The node's clock, unix seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankActivity:
+    """What a node tells of one of its ranks. Times are the node's, unix seconds."""
+
+    rank: int
+    now: float
+    began_at: float | None = None
+    """None: it has not begun."""
+    ended: bool = False
+    state: str | None = None
+    """The kernel's letter for its process. None: it is gone."""
+    cpu: float | None = None
+    wait_channel: str = ""
+    """Where in the kernel it sleeps."""
+    children: tuple[ChildActivity, ...] = ()
+    stacks: str = ""
+    stacks_by: str | None = None
+    """`server`, `signal` or `kernel`: who told them."""
+    server: bool | None = None
+    """Whether torch's worker server told its stacks. None: it has none."""
+    collectives: tuple[Collective, ...] = ()
+    """The last ones of each process group, oldest first."""
+    code: str = ""
+    """The node's folder of what was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeActivity:
+    """What one node told."""
+
+    node: str
+    ranks: tuple[RankActivity, ...] = ()
+    error: str | None = None
+    """Why it could not be asked. None: it could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangReport:
+    """What a node's watch wrote when its ranks had made no progress for too long."""
+
+    silent_s: float
+    allowed_s: float
+    """How long their past allows them to be silent."""
+    ranks: tuple[RankActivity, ...]
+
+
+def hang_report(node: str, body: bytes) -> HangReport:
+    """Read a node's report. Raises BadAnswer."""
+    try:
+        return from_json(HangReport, json.loads(body), f"what {node} reports of a hang")
+    except (ValueError, RecursionError, CorruptFile) as error:
+        raise BadAnswer(f"{node}: {error}") from error
+
+
+def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder) -> list[NodeActivity]:
+    """Ask all nodes of a run what their ranks are doing."""
+
+    def one(part: RunNode) -> tuple[RankActivity, ...]:
+        node = connect(machines[part.name], cluster, timeout_s=CONNECT_S)
+        try:
+            return ask_node(node, part)
+        finally:
+            node.close()
+
+    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
+    told = {
+        outcome.node: NodeActivity(
+            node=outcome.node,
+            ranks=outcome.value or (),
+            error=None if outcome.error is None else str(outcome.error),
+        )
+        for outcome in outcomes
+    }
+    gone = "The machine is no longer part of the cluster."
+    return [told.get(part.name) or NodeActivity(node=part.name, error=gone) for part in run.nodes]
+
+
+def ask_node(node: Node, part: RunNode) -> tuple[RankActivity, ...]:
+    """Ask one node. Raises BadAnswer, ConnectionLost, NodeFailed."""
+    ranks = list(range(part.first_rank, part.first_rank + part.nproc))
+    request = {"run_dir": part.run_dir, "ranks": ranks}
+    bounds = Bounds(total_s=ANSWER_S, max_bytes=MOST_BYTES)
+    with node.stream("why", request, timeout_s=ANSWER_S, bounds=bounds) as talk:
+        told = [rank_activity(node.name, header.get("rank")) for header, _ in talk.frames()]
+    if sorted(one.rank for one in told) != ranks:
+        raise BadAnswer(f"{node.name} was asked what its ranks {ranks} do, and told of others.")
+    return tuple(told)
+
+
+def rank_activity(node: str, document: object) -> RankActivity:
+    """Read what a node tells of a rank. Raises BadAnswer."""
+    try:
+        return from_json(RankActivity, document, f"what {node} tells of a rank")
+    except CorruptFile as error:
+        raise BadAnswer(f"{node}: {error}") from error

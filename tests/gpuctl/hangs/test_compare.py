@@ -1,0 +1,240 @@
+"""Who waits for whom: a table of what ranks tell, and the sentence that is made of it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuctl.hangs.compare import Rank, compare
+from gpuctl.hangs.sentences import hang_of
+from inventories.hang import Hang
+from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
+
+CODE = "/home/me/.gpuctl-node/code"
+C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOADER = "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+NOW = 10_000.0
+NODES = ("alpha", "alpha", "beta", "beta")
+
+
+def entered(sequence: int, *, ago_s: float, over: bool = True, **more: Any) -> Collective:
+    known = {"group": "0", "title": "default_pg", "name": "all_reduce", "sizes": "[[4]]", **more}
+    return Collective(sequence=sequence, over=over, entered_at=NOW - ago_s, **known)
+
+
+def stack(*frames: tuple[str, int, str]) -> str:
+    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in frames]
+    return "\n".join(["Thread 0x1 (most recent call first):", *lines])
+
+
+def script(line: int, function: str = "<module>", file: str = "train.py") -> tuple[str, int, str]:
+    return (f"{CODE}/job-1/{file}", line, function)
+
+
+def rank(number: int, *collectives: Collective, stacks: str = "", **more: Any) -> Rank:
+    told = {"state": "S", "stacks_by": "server", "server": True, "began_at": NOW - 300, **more}
+    activity = RankActivity(rank=number, now=NOW, collectives=collectives, stacks=stacks, code=CODE, **told)
+    return Rank(rank=number, node=NODES[number], told=activity)
+
+
+def waits(number: int, sequence: int = 2, *, ago_s: float = 240, **more: Any) -> Rank:
+    """A rank in a collective at train.py:88."""
+    past = [entered(n, ago_s=ago_s + sequence - n) for n in range(1, sequence)]
+    inside = entered(sequence, ago_s=ago_s, over=False, **more)
+    return rank(number, *past, inside, stacks=stack((C10D, 3252, "all_reduce"), script(88)))
+
+
+def loads(number: int, last: int = 1, **more: Any) -> Rank:
+    """A rank that loads a batch, and has not entered the next collective."""
+    past = [entered(n, ago_s=240 + last - n) for n in range(1, last + 1)]
+    return rank(number, *past, stacks=stack(script(41, "load_batch", "data.py"), script(80)), **more)
+
+
+def said(*ranks: Rank) -> Hang:
+    return hang_of("r", compare(ranks), at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+IN_C = loads(1, server=False, stacks_by="signal")
+STOPPED = replace(waits(1), told=RankActivity(rank=1, now=NOW, began_at=1.0, state="T", code=CODE))
+ENDED = replace(waits(1), told=RankActivity(rank=1, now=NOW, began_at=1.0, code=CODE))
+NOT_ASKED = Rank(rank=1, node="alpha")
+FETCH = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+IN_LOADER = stack((LOADER, 1255, "_try_get_data"), script(9))
+FETCHES = stack(script(12, "__getitem__", "data.py"), (FETCH, 52, "fetch"))
+OWN_WORKER = ChildActivity(pid=77, state="S", stacks=FETCHES)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verdict", "sentence"),
+    [
+        (
+            (waits(0), loads(1), waits(2), waits(3)),
+            "hung",
+            "The run hangs: rank 1 on alpha never entered all_reduce #2 (train.py:88), which the other 3 wait in; "
+            "it is in load_batch, data.py:41, for 4 min 0 s.",
+        ),
+        (
+            (waits(0), loads(1)),
+            "hung",
+            "The run hangs: rank 1 on alpha never entered all_reduce #2 (train.py:88), which rank 0 waits in; "
+            "it is in load_batch, data.py:41, for 4 min 0 s.",
+        ),
+        (
+            (waits(0), loads(1), loads(2)),
+            "hung",
+            "The run hangs: ranks 1 on alpha and 2 on beta never entered all_reduce #2 (train.py:88), which rank 0 "
+            "waits in; rank 1: it is in load_batch, data.py:41; rank 2: it is in load_batch, data.py:41, for 4 min "
+            "0 s.",
+        ),
+        (
+            (waits(0), IN_C),
+            "hung",
+            "The run hangs: rank 1 on alpha never entered all_reduce #2 (train.py:88), which rank 0 waits in; it is "
+            "in C code that was called from load_batch, data.py:41, and holds Python's lock, for 4 min 0 s.",
+        ),
+        (
+            (waits(0), waits(1, name="broadcast")),
+            "hung",
+            "The run hangs: ranks are in different collectives at number 2: rank 0 on alpha is in all_reduce "
+            "(train.py:88), rank 1 on alpha is in broadcast (train.py:88), for 4 min 0 s.",
+        ),
+        (
+            (waits(0), waits(1, sizes="[[5]]")),
+            "hung",
+            "The run hangs: ranks are in different sizes at number 2: rank 0 on alpha is in all_reduce of [[4]] "
+            "(train.py:88), rank 1 on alpha is in all_reduce of [[5]] (train.py:88), for 4 min 0 s.",
+        ),
+        (
+            (waits(0), waits(1), waits(2), waits(3)),
+            "hung",
+            "The run hangs: all 4 ranks are in all_reduce #2 (train.py:88), for 4 min 0 s; none is missing, so what "
+            "they send does not arrive (a link that was dropped, a firewall), or the data is large.",
+        ),
+        (
+            (waits(0), STOPPED, waits(2)),
+            "hung",
+            "The run hangs: rank 1 on alpha is stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process "
+            "go on); the other 2 wait in all_reduce #2 (train.py:88), for 4 min 0 s.",
+        ),
+        (
+            (waits(0), ENDED),
+            "hung",
+            "The run hangs: the process of rank 1 on alpha has ended; rank 0 waits in all_reduce #2 (train.py:88), "
+            "for 4 min 0 s.",
+        ),
+        (
+            (waits(0), loads(1, children=(ChildActivity(pid=77, state="Z"),), stacks_by="server")),
+            "hung",
+            "The run hangs: rank 1 on alpha never entered all_reduce #2 (train.py:88), which rank 0 waits in; it is "
+            "in load_batch, data.py:41, for 4 min 0 s.",
+        ),
+        (
+            (waits(0), rank(1, stacks=IN_LOADER, children=(ChildActivity(pid=77, state="Z"),))),
+            "hung",
+            "The run hangs: a DataLoader worker of rank 1 on alpha has died (process 77); the rank waits for it in "
+            "train.py:9; rank 0 waits in all_reduce #2 (train.py:88), for 4 min 0 s.",
+        ),
+        (
+            (waits(0), rank(1, stacks=IN_LOADER, children=(OWN_WORKER,))),
+            "hung",
+            "The run hangs: rank 1 on alpha never entered all_reduce #2 (train.py:88), which rank 0 waits in; it "
+            "waits for its DataLoader's workers in train.py:9; a worker is in __getitem__, data.py:12, for 4 min "
+            "0 s.",
+        ),
+        (
+            (waits(0, ago_s=0.02), loads(1)),
+            "fine",
+            "The run goes on. At this moment rank 1 on alpha has not yet entered all_reduce #2 (train.py:88), which "
+            "rank 0 waits in; it is in load_batch, data.py:41.",
+        ),
+        (
+            (waits(0, 4, ago_s=5), loads(1, 3)),
+            "slow",
+            "The run is slow: rank 1 on alpha never entered all_reduce #4 (train.py:88), which rank 0 waits in; it "
+            "is in load_batch, data.py:41, for 5.0 s.",
+        ),
+        (
+            (waits(0), NOT_ASKED),
+            "hung",
+            "The run hangs: rank 1 on alpha could not be asked; rank 0 waits in all_reduce #2 (train.py:88), for 4 "
+            "min 0 s.",
+        ),
+        (
+            (
+                rank(0, stacks=stack((C10D, 9, "barrier"), script(5))),
+                rank(1, stacks=stack(script(6, "save"))),
+            ),
+            "unknown",
+            "Whether the run hangs is not known: rank 1 on alpha is not in barrier (train.py:5), in which rank 0 "
+            "waits; it is in save, train.py:6.",
+        ),
+        (
+            (
+                rank(0, entered(1, ago_s=0.1), stacks=stack(script(3))),
+                rank(1, stacks=stack(script(4, "step"))),
+            ),
+            "fine",
+            "The run goes on. At this moment no rank waits in a collective; rank 0: it is in train.py:3; rank 1: "
+            "it is in step, train.py:4.",
+        ),
+        (
+            (rank(0, state=None, began_at=None), rank(1, state=None, began_at=None)),
+            "unknown",
+            "Whether the run hangs is not known: no rank has begun.",
+        ),
+    ],
+)
+def test_sentence_says_who_waits_for_whom(ranks: tuple[Rank, ...], verdict: str, sentence: str) -> None:
+    hang = said(*ranks)
+    assert hang.sentence == sentence
+    assert hang.verdict == verdict
+
+
+def test_document_names_culprits_and_those_who_wait() -> None:
+    hang = said(waits(0), loads(1))
+    (culprit,), (waiting,) = hang.culprits, hang.waiting
+    assert (culprit.rank, culprit.node, culprit.file, culprit.line, culprit.function, culprit.since_s) == (
+        1, "alpha", "data.py", 41, "load_batch", 240.0,
+    )  # fmt: skip
+    assert (waiting.rank, waiting.collective, waiting.sequence, waiting.line) == (0, "all_reduce", 2, 88)
+
+
+def test_group_that_a_rank_is_not_in_does_not_miss_it() -> None:
+    other = {"group": "1", "title": "tensor_parallel"}
+    pair = [waits(number, **other) for number in (0, 1)]
+    past = [entered(1, ago_s=241, **other)]
+    pair = [
+        replace(one, told=replace(one.told, collectives=(*past, one.told.collectives[-1]))) for one in pair
+    ]
+    assert said(*pair, loads(2)).sentence.startswith(
+        "The run hangs: all 2 ranks are in all_reduce #2 of tensor"
+    )
+
+
+def test_rank_that_waits_elsewhere_is_said_to() -> None:
+    other = entered(7, ago_s=100, over=False, group="1", title="pipe", name="barrier")
+    stuck = rank(1, entered(1, ago_s=300), other, stacks=stack((C10D, 1, "barrier"), script(50)))
+    assert "it waits in barrier #7 (train.py:50)" in said(waits(0), stuck).sentence
+
+
+def test_rank_that_comes_last_as_a_rule_makes_the_run_slow() -> None:
+    def steps(number: int, late_s: float) -> Rank:
+        past = [entered(n, ago_s=20.1 - n - late_s) for n in range(1, 21)]
+        return rank(number, *past, stacks=stack(script(41, "load_batch", "data.py")))
+
+    hang = said(steps(0, 0.0), steps(1, 0.4), steps(2, 0.01))
+    assert hang.verdict == "slow"
+    assert hang.sentence == (
+        "The run is slow: rank 1 on alpha comes last to 20 of 20 collectives (all_reduce), 0.4 s after the first "
+        "rank; between two of them are 1.0 s. At this moment it is in load_batch, data.py:41."
+    )
+    assert [(culprit.rank, culprit.since_s) for culprit in hang.culprits] == [(1, 0.4)]
+    assert said(steps(0, 0.0), steps(1, 0.01)).verdict == "fine"
+    offset = replace(steps(1, 0.4), clock_offset_s=0.4)
+    assert said(steps(0, 0.0), offset).verdict == "fine"
+
+
+def test_escape_codes_of_a_node_are_not_printed() -> None:
+    evil = rank(1, entered(1, ago_s=300), stacks=stack(script(4, "\x1b[31mload", "a.py")))
+    assert "\x1b" not in said(waits(0), evil).sentence

@@ -1,0 +1,97 @@
+"""What a run's table says of the files that the run wrote on its nodes."""
+
+import io
+from dataclasses import replace
+
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.run_results.outputs import kind_of
+from gpuctl.tables.outputs import output_lines
+from gpuctl.tables.run import draw_run
+from inventories.outputs import OutputFile, OutputTotal
+from inventories.run import Result, Seconds, TrainSummary
+
+FOLDER = ".gpuctl-node/code/my-01"
+TOTAL = OutputTotal(node="node-0", folder=FOLDER, files=3, bytes=91_200_100, whole=True)
+
+
+def output(path: str, size: int, *, brought: bool = True, node: str = "node-0") -> OutputFile:
+    return OutputFile(node=node, path=path, bytes=size, kind=kind_of(path)[0], brought=brought)
+
+
+RESULT = Result(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="train.py",
+    status="succeeded",
+    exit_code=0,
+    nnodes=1,
+    nproc_per_node=1,
+    world_size=1,
+    started_at="2026-11-21T05:46:25+00:00",
+    ended_at="2026-11-21T05:46:41+00:00",
+    seconds=Seconds(total=16.0),
+    train=TrainSummary(),
+    ranks=(),
+    first_error=None,
+    cost_usd=0.0,
+    dir="/runs/1",
+    outputs=(
+        output("big.pt", 90_000_000, brought=False),
+        output("notes.txt", 100),
+        output("runs/exp1/events.out.tfevents.1", 1_200_000),
+    ),
+    output_totals=(TOTAL,),
+)
+
+
+def test_outputs_are_told_with_what_brings_those_that_are_not_here() -> None:
+    assert list(output_lines(RESULT)) == [
+        "node-0: 3 files, 91.2 MB; 2 brought to /runs/1/outputs/node-0",
+        "  big.pt 90.0 MB",
+        f"    on the node: gpuctl pull --rank node-0 {FOLDER}/big.pt",
+        "  runs/exp1/events.out.tfevents.1 1.2 MB (TensorBoard)",
+        "  notes.txt 100 B",
+    ]
+
+
+def test_outputs_of_another_cluster_are_pulled_from_it() -> None:
+    lines = list(output_lines(replace(RESULT, cluster="four")))
+    assert f"    on the node: gpuctl pull --cluster four --rank node-0 {FOLDER}/big.pt" in lines
+
+
+def test_many_outputs_that_are_not_here_are_brought_by_one_command() -> None:
+    files = tuple(output(f"{number}.pt", 10**9, brought=False) for number in range(9))
+    many = replace(RESULT, outputs=files, output_totals=(replace(TOTAL, files=1200, bytes=10**12),))
+    assert list(output_lines(many)) == [
+        "node-0: 1200 files, 1.0 TB",
+        *(f"  {number}.pt 1.0 GB" for number in range(5)),
+        "  and 1195 more files",
+        f"  on the node, the whole folder: gpuctl pull --rank node-0 {FOLDER}",
+    ]
+
+
+def test_look_that_was_cut_short_is_told() -> None:
+    cut = replace(RESULT, output_totals=(replace(TOTAL, whole=False),))
+    assert next(output_lines(cut)) == (
+        "node-0: at least 3 files; there was too much to look at all of it; 2 brought to /runs/1/outputs/node-0"
+    )
+
+
+def test_outputs_of_many_nodes_are_told_of_a_few() -> None:
+    totals = tuple(replace(TOTAL, node=f"node-{number}") for number in range(9))
+    lines = list(output_lines(replace(RESULT, output_totals=totals)))
+    assert lines[-1] == f"and on 5 more nodes: gpuctl results {RESULT.run} --json"
+
+
+def test_command_stays_on_one_line_and_names_cannot_steer_the_terminal() -> None:
+    long = "/".join(["deep" * 10] * 3) + "/big.pt"
+    files = (output(long, 10**9, brought=False), output("red\x1b[31m\nname", 1))
+    out = io.StringIO()
+    drawn = draw_run(replace(RESULT, outputs=files, output_totals=(replace(TOTAL, files=2),)))
+    Output(Options(), stdout=out).table(drawn)
+    lines = out.getvalue().splitlines()
+    assert f"                on the node: gpuctl pull --rank node-0 {FOLDER}/{long}" in lines
+    assert "              rname 1 B" not in lines
+    assert "              redname 1 B" in lines

@@ -1,0 +1,90 @@
+"""What is found of a hang later: kept here, or in the reports of the nodes' watches."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuctl.workflow.training.hang_watch import keep, kept
+from gpuctl.workflow.training.request import TrainRequest
+from inventories.disk.store import RunFolder, Store
+from inventories.hang import Hang, RankStacks
+from inventories.run import Run, RunNode
+from remote.errors import BadAnswer
+from remote.runs.run_files import RunFiles
+
+STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
+LOADS = STACKS.format("/root/.gpuctl-node/code/job-1/data.py", 41, "load_batch")
+
+
+def report(rank: int, *, over: bool, stacks: str = LOADS, silent_s: float = 200.0) -> bytes:
+    one = {"group": "0", "title": "default_pg", "sequence": 2 - over, "name": "all_reduce", "over": over}
+    activity: dict[str, Any] = {
+        "rank": rank,
+        "now": 1000.0,
+        "began_at": 1.0,
+        "state": "S",
+        "stacks": stacks,
+        "stacks_by": "server",
+        "collectives": [{**one, "entered_at": 800.0}],
+        "code": "/root/.gpuctl-node/code",
+    }
+    return json.dumps({"silent_s": silent_s, "allowed_s": 120.0, "ranks": [activity]}).encode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = Store(tmp_path).new_run(datetime.now(UTC))
+    parts = tuple(
+        RunNode(name=name, rank=at, nproc=1, first_rank=at, run_dir="/r") for at, name in enumerate("ab")
+    )
+    made.save_run(
+        Run(
+            run=made.id, cluster="n", mode="torchrun", script="x", args=(), nodes=parts, master_addr="h",
+            master_port=1, started_at="2026-01-01T00:00:00+00:00",
+        )
+    )  # fmt: skip
+    return made
+
+
+def bring(folder: RunFolder, *bodies: bytes) -> None:
+    for part, body in zip(folder.load_run().nodes, bodies, strict=False):
+        RunFiles(folder, part, folder.path / "incoming").hang_report(body)
+
+
+def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False), report(1, over=True))
+    hang = kept(folder)
+    assert hang is not None
+    assert hang.verdict == "hung"
+    assert hang.sentence.startswith("The run hangs: rank 1 on b never entered all_reduce #2")
+    assert (folder.path / "stacks" / "rank-1.txt").read_text() == LOADS
+
+
+def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
+    bring(folder, report(0, over=True), report(1, over=True))
+    assert kept(folder) is None
+
+
+def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
+    stacks = RankStacks(rank=0, node="a", state="S", cpu=None, last_collective=None, at=None, stacks="x")
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
+    keep(folder, found)
+    bring(folder, report(0, over=False), report(1, over=True))
+    assert kept(folder) == found
+
+
+def test_report_that_can_not_be_read_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(BadAnswer):
+        bring(folder, b'{"silent_s": 1}')
+    with pytest.raises(BadAnswer):
+        bring(folder, b"[" * 100_000)
+
+
+def test_ranks_are_told_when_a_run_counts_as_hung() -> None:
+    assert TrainRequest().rank_env == {}
+    assert TrainRequest(hang_after="off").rank_env == {"GPUCTL_HANG_AFTER": "off"}
+    assert replace(TrainRequest(), hang_after=600.0).rank_env == {"GPUCTL_HANG_AFTER": "600"}

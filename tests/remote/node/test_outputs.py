@@ -1,0 +1,236 @@
+"""Which files of the project's folder a run wrote, and which of them are sent."""
+
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.node.storage import outputs
+from remote.shared import frames
+
+EVERYTHING = {"patterns": [], "max_bytes": 10**9}
+
+
+class Project:
+    """A project's folder as a sync left it, and a run that has begun in it."""
+
+    def __init__(self, home: Path, *, run: str = "20261121-060000-0000", node: str = "gpu-0") -> None:
+        self.root = home / ".gpuctl-node" / "code" / "my-0123"
+        self.run_dir = home / ".gpuctl-node" / "runs" / run / node
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.run_dir.mkdir(parents=True)
+
+    def sent(self, **texts: str) -> None:
+        """Files that the sync brought."""
+        manifest = {}
+        for name, text in texts.items():
+            status = self.write(f"{name}.py", text).lstat()
+            manifest[f"{name}.py"] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
+        Path(f"{self.root}.manifest.json").write_text(json.dumps(manifest))
+
+    def begin(self, folder: str = ".") -> None:
+        """The run begins: everything that is there gets older than it, as by the disk's own clock."""
+        newest = max([path.lstat().st_ctime_ns for path in self.root.rglob("*")], default=0)
+        record = self.run_dir / "code.json"
+        while True:
+            outputs.begin(self.run_dir, {"root": str(self.root), "folder": folder})
+            if record.lstat().st_ctime_ns > newest:
+                return
+
+    def write(self, name: str | bytes, text: str = "x") -> Path:
+        path = self.root / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def listed(self) -> list[str]:
+        return [path for path, _, _ in outputs.keep(self.run_dir)["listed"]]
+
+    def send(self, wanted: dict[str, Any] = EVERYTHING) -> list[frames.Frame]:
+        output = io.BytesIO()
+        outputs.send(self.run_dir, wanted, output)
+        output.seek(0)
+        return list(frames.decode(output.readline, output.read))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Project(tmp_path)
+
+
+def arrived(said: list[frames.Frame]) -> dict[str, bytes]:
+    """What was sent whole."""
+    found: dict[str, bytes] = {}
+    for header, body in said:
+        if header["t"] == frames.CHUNK:
+            found[header["path"]] = found.get(header["path"], b"") + body
+        elif header["t"] == frames.COMPLETE:
+            found.setdefault(header["path"], b"")
+    return found
+
+
+def test_new_and_changed_files_are_outputs_and_sent_ones_are_not(project: Project) -> None:
+    project.sent(train="print(1)", settings="a = 1")
+    project.write("of_an_earlier_run.pt")
+    project.begin()
+    project.write("settings.py", "a = 2")
+    project.write("runs/exp1/log.csv")
+    assert project.listed() == ["runs/exp1/log.csv", "settings.py"]
+
+
+def test_file_with_an_old_time_of_its_own_is_an_output(project: Project) -> None:
+    project.sent(train="print(1)")
+    project.begin()
+    os.utime(project.write("unpacked.txt"), (1, 1))
+    assert project.listed() == ["unpacked.txt"]
+
+
+def test_file_that_was_touched_and_is_as_it_was_sent_is_no_output(project: Project) -> None:
+    project.sent(train="print(1)")
+    project.begin()
+    (project.root / "train.py").chmod(0o755)
+    assert project.listed() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__pycache__/a.pyc", ".git/index", "pkg/__pycache__/b.pyc", ".venv/bin/python", ".ipynb_checkpoints/a.ipynb",
+        "uv.lock", "data/.lock", "module.pyc", ".nfs0001", ".gpuctl-incoming-1/1", "notes.txt~", "a.egg-info/b",
+    ],
+)  # fmt: skip
+def test_caches_are_no_outputs(project: Project, name: str) -> None:
+    project.begin()
+    project.write(name)
+    assert project.listed() == []
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_environment_of_any_name_is_no_output(project: Project, mark: str) -> None:
+    project.begin()
+    project.write(f"my-env/{mark}")
+    project.write("my-env/lib/torch.so")
+    project.write("my-data/lib.so")
+    assert project.listed() == ["my-data/lib.so"]
+
+
+def test_links_are_not_followed_and_no_outputs(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("secret")
+    project.begin()
+    (project.root / "out").symlink_to(tmp_path / "secrets")
+    (project.root / "key").symlink_to(tmp_path / "secrets" / "key")
+    os.mkfifo(project.root / "pipe")
+    project.write("real.txt")
+    assert list(arrived(project.send())) == ["outputs/real.txt"]
+
+
+def test_what_is_found_is_bounded_and_tells_how_much_there_is(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "MAX_LISTED", 3)
+    project.begin()
+    for number in range(8):
+        project.write(f"shards/{number}.bin", "four")
+    project.write("model.pt", "12")
+    listing = outputs.keep(project.run_dir)
+    assert (listing["files"], listing["bytes"], listing["whole"]) == (9, 34, True)
+    assert len(listing["listed"]) == 3
+    assert "model.pt" in [path for path, _, _ in listing["listed"]], "what is near the top comes first"
+
+
+def test_look_at_very_many_files_ends_and_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.begin()
+    for number in range(outputs.LOOK_AT_ONCE + 1):
+        project.write(f"shards/{number}")
+    assert not outputs.look(str(project.root), {}, 0, look_s=-1).whole
+    monkeypatch.setattr(outputs, "MAX_LOOKED_AT", 5)
+    listing = outputs.keep(project.run_dir)
+    assert (listing["whole"], len(listing["listed"])) == (False, 4)
+
+
+def test_small_files_are_sent_smallest_first_up_to_the_limit(project: Project) -> None:
+    project.begin()
+    for name, size in (("a", 5), ("b", 30), ("c", 10), ("d", 20)):
+        project.write(name, "x" * size)
+    said = project.send({"patterns": [], "max_bytes": 40})
+    assert list(arrived(said)) == ["outputs/a", "outputs/c", "outputs/d"]
+    header, body = said[0]
+    assert [path for path, _, _ in json.loads(body)] == ["a", "b", "c", "d"]
+    assert (header["folder"], header["files"], header["bytes"]) == (".gpuctl-node/code/my-0123", 4, 65)
+
+
+def test_files_that_a_pattern_names_are_sent_in_any_size(project: Project) -> None:
+    project.begin()
+    for name in ("model.pt", "log.txt", "best/weights.bin"):
+        project.write(name, "x" * 100)
+    assert sorted(arrived(project.send({"patterns": ["*.pt", "best/"], "max_bytes": 0}))) == [
+        "outputs/best/weights.bin",
+        "outputs/model.pt",
+    ]
+    assert arrived(project.send({"patterns": [], "max_bytes": 0})) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "folder", "found"),
+    [
+        ("a/b/c.pt", "*.pt", ".", True),
+        ("a/b/c.pt", "b", ".", True),
+        ("a/b/c.pt", "a/*", ".", True),
+        ("a/b/c.pt", "b/*", ".", False),
+        ("a/b/c.pt", "b/*", "a", True),
+        ("a/b/c.pt", "a/b/", ".", True),
+        ("a/b/c.pt", "c", ".", False),
+        ("a/b/c.pt", "*.PT", ".", False),
+    ],
+)
+def test_pattern_names_files_and_folders(path: str, pattern: str, folder: str, found: bool) -> None:
+    assert outputs.matches(path, pattern, folder) is found
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.txt", b"new\nline", b"\x1b[31mred", b"..x", b"a\\b", b'"quoted"'])
+def test_odd_names_are_sent_as_they_are(project: Project, name: bytes) -> None:
+    project.begin()
+    project.write(name, "odd")
+    assert arrived(project.send()) == {f"outputs/{os.fsdecode(name)}": b"odd"}
+
+
+def test_file_that_a_later_run_changed_is_not_sent_as_this_ones(project: Project) -> None:
+    project.begin()
+    project.write("model.pt", "first")
+    project.write("log.txt", "first")
+    outputs.keep(project.run_dir)
+    project.write("model.pt", "of the later run")
+    (project.root / "log.txt").unlink()
+    said = project.send()
+    assert arrived(said) == {}
+    skipped = {header["path"]: header["reason"] for header, _ in said if header["t"] == frames.SKIPPED}
+    assert skipped == dict.fromkeys(
+        ["outputs/log.txt", "outputs/model.pt"], "it was changed after the run had ended"
+    )
+
+
+def test_home_that_nodes_share_is_sent_once(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path, node="gpu-1")
+    project.begin()
+    other.begin()
+    project.write("model.pt", "shared")
+    outputs.keep(project.run_dir)
+    other.write("late.txt", "of gpu-1")
+    outputs.keep(other.run_dir)
+    first, second = project.send(), other.send()
+    assert [one[0][0]["shared_with"] for one in (first, second)] == [["gpu-1"], ["gpu-0"]]
+    assert arrived(first) == {"outputs/model.pt": b"shared"}
+    assert arrived(second) == {"outputs/late.txt": b"of gpu-1"}
+
+
+def test_run_without_a_project_or_with_one_that_is_gone_tells_of_no_outputs(project: Project) -> None:
+    assert project.send() == []
+    project.begin()
+    shutil.rmtree(project.root)
+    assert [header["files"] for header, _ in project.send()] == [0]

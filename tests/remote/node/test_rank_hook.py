@@ -1,0 +1,162 @@
+"""The hook in a rank's Python: it comes and goes unnoticed, and tells the stacks when it is asked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remote.node.hangs import why, worker_server
+from remote.node.hangs.rank_files import HOOK_FOLDER, hook_environment, rank_files
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the hook's signal needs Linux")
+SHOW = """
+import json, os, sys
+print(json.dumps({
+    "path": [path for path in sys.path if "rank_hook" in path], "variables": sorted(
+        name for name in os.environ if name in ("PYTHONPATH", "GPUCTL_RANK_HOOK")),
+    "pythonpath": os.environ.get("PYTHONPATH"), "own": getattr(sys, "own", None),
+    "finders": len([one for one in sys.meta_path if type(one).__name__ == "Finder"])}))
+"""
+IN_C = """
+import ctypes, threading, time
+def busy():
+    print("begins", flush=True)
+    ctypes.PyDLL(None).sleep(60)
+    print("disturbed", flush=True)
+    time.sleep(60)
+threading.Thread(target=ctypes.CDLL(None).sleep, args=[60], daemon=True).start()
+busy()
+"""
+FAKE_SERVER = """
+import sys
+class _WorkerServer:
+    def __init__(self, path, port):
+        open(path, "w").write("started")
+"""
+
+
+def environment(run_dir: Path, **own: str) -> dict[str, str]:
+    """What a rank gets beside the variables that are there."""
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
+    return {**given, **hook_environment(given, run_dir, 0)}
+
+
+def run(code: str, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_hook_leaves_no_trace_and_is_not_in_children(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    told = json.loads(run(SHOW, env))
+    assert told == {"path": [], "variables": [], "pythonpath": None, "own": None, "finders": 1}
+    child = json.loads(
+        run(
+            f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {SHOW!r}], text=True))",
+            env,
+        )
+    )
+    assert child["finders"] == 0
+
+
+def test_users_own_sitecustomize_and_python_path_are_kept(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.own = __file__\n")
+    told = json.loads(run(SHOW, environment(tmp_path, PYTHONPATH=str(own))))
+    assert told["own"] == str(own / "sitecustomize.py")
+    assert told["pythonpath"] == str(own)
+
+
+def test_hook_is_not_there_with_the_watch_off(tmp_path: Path) -> None:
+    env = environment(tmp_path, GPUCTL_HANG_AFTER="off")
+    assert HOOK_FOLDER not in env.get("PYTHONPATH", "")
+    assert not (tmp_path / "hangs").exists()
+
+
+def test_users_flight_recorder_settings_win(tmp_path: Path) -> None:
+    assert "TORCH_FR_BUFFER_SIZE" not in hook_environment({"TORCH_FR_BUFFER_SIZE": "0"}, tmp_path, 0)
+    assert hook_environment({}, tmp_path, 0)["TORCH_FR_BUFFER_SIZE"] == "2000"
+
+
+@pytest.mark.parametrize("deep", ["", "d" * 120])
+def test_worker_server_starts_with_torch_distributed_however_long_its_path(tmp_path: Path, deep: str) -> None:
+    package = tmp_path / "own" / "torch"
+    (package / "_C").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "_C" / "__init__.py").write_text("")
+    (package / "_C" / "_distributed_c10d.py").write_text(FAKE_SERVER)
+    (package / "distributed.py").write_text("import torch._C._distributed_c10d\n")
+    run_dir = tmp_path / deep
+    run_dir.mkdir(exist_ok=True)
+    env = environment(run_dir, PYTHONPATH=str(tmp_path / "own"))
+    run("import torch.distributed, sys; assert torch.distributed.__spec__.name == 'torch.distributed'", env)
+    assert Path(rank_files(run_dir, 0) + ".sock").read_text() == "started"
+    assert not Path(rank_files(run_dir, 0) + ".problem").exists()
+
+
+def test_script_goes_on_where_the_hook_fails(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    (tmp_path / "hangs").rmdir()
+    assert run("print('goes on')", env) == "goes on\n"
+
+
+@linux
+def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", IN_C], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begins\n"
+        stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
+        assert "in busy" in stacks
+        assert rank.poll() is None
+    finally:
+        rank.kill()
+        assert rank.communicate()[0] == ""
+
+
+@linux
+def test_process_without_the_hook_gets_no_signal(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.stacks").touch()
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        assert why.stacks_by_signal(rank.pid, str(tmp_path / "rank-0.stacks")) == ""
+        assert rank.poll() is None
+        rank.kill()
+
+
+def test_flight_recorder_keeps_what_is_under_way_and_the_last() -> None:
+    def entry(number: int, retired: bool) -> dict[str, object]:
+        return {
+            "collective_seq_id": number,
+            "p2p_seq_id": 0,
+            "is_p2p": False,
+            "process_group": ["0", "default_pg"],
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[4]],
+            "state": "scheduled",
+            "retired": retired,
+            "time_created_ns": number * 10**9,
+        }
+
+    entries = [entry(number, retired=number != 3) for number in range(1, 201)]
+    kept = worker_server.in_trace({"entries": entries})
+    assert [one["sequence"] for one in kept] == [3, *range(137, 201)]
+    assert kept[0] == {
+        "group": "0",
+        "title": "default_pg",
+        "point_to_point": False,
+        "sequence": 3,
+        "name": "all_reduce",
+        "sizes": "[[4]]",
+        "over": False,
+        "entered_at": 3.0,
+    }
+    assert worker_server.in_trace({"version": "2.10"}) == []

@@ -1,0 +1,110 @@
+"""A node's outputs as they arrive here: whole, within their folder, whatever the node says."""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inventories.disk.store import RunFolder, Store
+from inventories.outputs import NodeOutputs
+from inventories.run import RunNode, RunOptions
+from remote.errors import BadAnswer
+from remote.runs.outputs import NAMED_BYTES, SMALL_BYTES, max_output_bytes, read_outputs, wanted_outputs
+from remote.runs.run_files import RunFiles, new_incoming
+
+NODE = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
+HEADER = {"folder": ".gpuctl-node/code/p", "files": 1, "bytes": 3, "whole": True, "shared_with": []}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return Store(tmp_path).new_run(datetime.now(UTC))
+
+
+def bring(folder: RunFolder, listed: object, *came: str, body: bytes = b"new", **header: Any) -> RunFiles:
+    """One node's end: its list, and files."""
+    files = RunFiles(folder, NODE, new_incoming(folder))
+    files.written({**HEADER, **header}, json.dumps(listed).encode())
+    for path in came:
+        files.intake.chunk(path, 0, body)
+        files.intake.complete(path, len(body), hashlib.sha256(body).hexdigest(), 0o644)
+    files.keep_outputs()
+    return files
+
+
+def kept(folder: RunFolder) -> NodeOutputs:
+    (found,) = read_outputs(folder, [NODE])
+    return found
+
+
+def test_outputs_are_kept_and_told_with_what_has_come(folder: RunFolder) -> None:
+    bring(folder, [["a/b.txt", 3, 7], ["big.pt", 10**12, 8]], "outputs/a/b.txt", files=2)
+    assert [(one.path, one.bytes, one.brought) for one in kept(folder).listed] == [
+        ("a/b.txt", 3, True),
+        ("big.pt", 10**12, False),
+    ]
+    assert (folder.outputs_path / "n-0" / "a" / "b.txt").read_bytes() == b"new"
+
+
+def test_outputs_brought_again_replace_the_earlier_ones(folder: RunFolder) -> None:
+    bring(folder, [["a", 3, 7]], "outputs/a", body=b"old")
+    bring(folder, [["a", 3, 7]], "outputs/a")
+    assert (folder.outputs_path / "n-0" / "a").read_bytes() == b"new"
+    bring(folder, [["a", 3, 7]])
+    assert [one.brought for one in kept(folder).listed] == [True]
+
+
+def test_run_that_wrote_nothing_leaves_no_trace(folder: RunFolder) -> None:
+    bring(folder, [], files=0)
+    assert not folder.outputs_path.exists()
+    assert read_outputs(folder, [NODE]) == []
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/../../../evil"])
+def test_hostile_names_are_listed_as_text_and_written_nowhere(
+    folder: RunFolder, tmp_path: Path, name: str
+) -> None:
+    files = bring(folder, [[name, 3, 7], ["good", 3, 7]], f"outputs/{name}", "outputs/good", files=2)
+    assert list(files.intake.refused) == [f"outputs/{name}"]
+    assert [one.brought for one in kept(folder).listed] == [False, True]
+    assert not list(tmp_path.rglob("*evil*"))
+    assert not Path("/etc/evil").exists()
+
+
+def test_names_that_are_no_text_are_kept_as_escapes(folder: RunFolder) -> None:
+    bring(folder, [["caf\udce9", 3, 7], ["half\ud800", 3, 7]], "outputs/caf\udce9", files=2)
+    assert [(one.path, one.brought) for one in kept(folder).listed] == [
+        ("caf\\udce9", True),
+        ("half\\ud800", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no json", b"{}", b"[1]", b'[["a", 1]]', b'[["a", "x", 1]]', b'[[5, 1, 1]]', b'[["a", NaN, 1]]',
+        b'[["a", Infinity, 1]]', json.dumps([["a", 1, 1]] * 20_001).encode(), b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_list_that_is_none_is_refused(folder: RunFolder, body: bytes) -> None:
+    with pytest.raises((BadAnswer, TypeError, ValueError, OverflowError)):
+        RunFiles(folder, NODE, new_incoming(folder)).written(HEADER, body)
+
+
+@pytest.mark.parametrize(
+    ("options", "patterns", "max_bytes", "most"),
+    [
+        (None, [], SMALL_BYTES, SMALL_BYTES),
+        (RunOptions(), [], SMALL_BYTES, SMALL_BYTES),
+        (RunOptions(bring=("none",)), [], 0, 0),
+        (RunOptions(bring=("*.pt",)), ["*.pt"], SMALL_BYTES, SMALL_BYTES + NAMED_BYTES),
+    ],
+)
+def test_what_a_node_is_asked_for_follows_bring(
+    options: RunOptions | None, patterns: list[str], max_bytes: int, most: int
+) -> None:
+    assert wanted_outputs(options) == {"patterns": patterns, "max_bytes": max_bytes}
+    assert max_output_bytes(options) == most
