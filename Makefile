@@ -29,11 +29,14 @@ demo: $(VENV)/.train  ## two local hosts: up, train, results, down
 test: check $(VENV)/.dev  ## style, types, layers, every fast test, and one real whole way of each subject: minutes
 	$(BIN)/python tests/lanes.py fast
 
-test-deep: $(VENV)/.dev $(VENV)/.clients  ## the other tests, for MINUTES: those about the newest commits first
-	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/python tests/lanes.py deep --minutes $(or $(MINUTES),inf)
+test-deep test-all: export GPUCTL_CLOUD_CLIENTS = $(CURDIR)/$(VENV)/clients/bin
+test-deep test-all: export GPUCTL_FRAMEWORKS_PYTHON = $(CURDIR)/$(VENV)/frameworks/bin/python
 
-test-all: check $(VENV)/.clients  ## everything there is: hours
-	GPUCTL_CLOUD_CLIENTS=$(CURDIR)/$(VENV)/clients/bin $(BIN)/python tests/lanes.py all
+test-deep: $(VENV)/.dev $(VENV)/.clients $(VENV)/.frameworks  ## the other tests, for MINUTES: those about the newest commits first
+	$(BIN)/python tests/lanes.py deep --minutes $(or $(MINUTES),inf)
+
+test-all: check $(VENV)/.clients $(VENV)/.frameworks  ## everything there is: hours
+	$(BIN)/python tests/lanes.py all
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -69,6 +72,13 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/.clients: | $(VENV)
 	$(PYTHON) -m venv $(VENV)/clients
 	$(VENV)/clients/bin/pip install --quiet awscli oci-cli
+	touch $@
+
+# Frameworks whose scripts are run as they are. DeepSpeed's setup imports torch, so it is built where that is.
+$(VENV)/.frameworks: constraints.txt | $(VENV)
+	$(PYTHON) -m venv $(VENV)/frameworks
+	$(VENV)/frameworks/bin/pip install --quiet --no-compile --constraint constraints.txt torch accelerate lightning transformers setuptools wheel
+	$(VENV)/frameworks/bin/pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation deepspeed
 	touch $@
 
 $(VENV):

@@ -10,6 +10,9 @@ from inventories.outputs import OutputFile, OutputTotal, RunFile
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
+LossSource = Literal["TensorBoard", "Lightning", "Trainer", "log"]
+"""What tells the losses of a script that writes no metrics."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunNode:
@@ -176,7 +179,7 @@ class TrainSummary:
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
-    loss_from: Literal["TensorBoard", "log"] | None = field(default=None, metadata=codec.OMITTED)
+    loss_from: LossSource | None = field(default=None, metadata=codec.OMITTED)
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
     loss_by: Literal["epoch", "step"] | None = field(default=None, metadata=codec.OMITTED)
     """What each is of, where they were found so. Of many steps some are listed, evenly."""

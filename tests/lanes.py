@@ -125,6 +125,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/host_keys.py",
         "remote/sessions/session.py",
     ),
+    "integration/test_other_scripts.py": ("docs/examples/others/", "gpuctl/run_results/loss_files.py"),
     "integration/test_outputs.py": (
         "remote/node/storage/outputs.py",
         "remote/runs/outputs.py",

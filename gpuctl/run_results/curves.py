@@ -1,17 +1,16 @@
-"""The losses of a script that tells none in its metrics: from TensorBoard's event files, else from lines of its log.
+"""The losses of a script that tells none in its metrics: from files that it wrote, else from lines of its log.
 
-Both are guesses at what a script means, and are told with where they are from. The files are anybody's: nothing here
-raises on what is in them.
+Both are guesses at what a script means, and are told with where they are from. The log is anybody's: nothing here
+raises on what is in it.
 """
 
-import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from gpuctl.run_results.loss_files import losses_from_files
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
 from inventories.run import TrainSummary
@@ -22,14 +21,11 @@ POINTS = 64
 LOG_BYTES = 16 * 1000**2
 """Of a log's end."""
 LINE_LENGTH = 1000
-EVENTS = 200_000
-"""Of one event file."""
-EVENT_FILES = 4
-"""The largest of the first node that has any."""
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)(?![\w%])"
 _LOSS = re.compile(
-    rf"(?<![a-z])((?:[a-z]{{1,20}}[ _/.-])?)loss(?: is)?[\"'\])]{{0,2}}[ \t]*[:=|]?[ \t]*(?:tensor\()?{_NUMBER}",
+    r"(?<![a-z])((?:[a-z]{1,20}[ _/.-])?)loss(?: is)?[\"'\])]{0,2}[ \t]*[:=|]?[ \t]*(?:tensor\(|['\"])?"
+    + _NUMBER,
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d{1,9})", re.IGNORECASE)
@@ -45,15 +41,16 @@ def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputF
     """A script's summary with the losses that its files tell, where it told none itself."""
     if train.loss:
         return train
-    if losses := losses_from_events(_event_files(folder, outputs)):
-        return replace(train, loss=losses, loss_from="TensorBoard", loss_by="step")
+    if (found := losses_from_files(folder.outputs_path, outputs)) is not None:
+        source, by_step = found
+        return replace(train, loss=_in_order(by_step), loss_from=source, loss_by="step")
     by_epoch, by_step = losses_from_log(_last_lines(folder.path / RANK_LOG.format(0)))
     if by_epoch:
-        return replace(train, loss=by_epoch, loss_from="log", loss_by="epoch")
-    return replace(train, loss=by_step, loss_from="log", loss_by="step") if by_step else train
+        return replace(train, loss=_in_order(by_epoch), loss_from="log", loss_by="epoch")
+    return replace(train, loss=_in_order(by_step), loss_from="log", loss_by="step") if by_step else train
 
 
-def losses_from_log(lines: Iterable[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def losses_from_log(lines: Iterable[str]) -> tuple[dict[int, float], dict[int, float]]:
     """The last training loss of each epoch that lines name, and those of the steps; both empty where none does."""
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
@@ -65,11 +62,11 @@ def losses_from_log(lines: Iterable[str]) -> tuple[tuple[float, ...], tuple[floa
             epochs[int(epoch[1])] = loss
         elif step := _STEP.search(line):
             steps[int(step[1])] = loss
-    return thinned(_in_order(epochs)), thinned(_in_order(steps))
+    return epochs, steps
 
 
-def _in_order(losses: Mapping[int, float]) -> list[float]:
-    return [losses[place] for place in sorted(losses)]
+def _in_order(losses: Mapping[int, float]) -> tuple[float, ...]:
+    return thinned([losses[place] for place in sorted(losses)])
 
 
 def _loss_in(line: str) -> float | None:
@@ -98,53 +95,3 @@ def _last_lines(path: Path) -> Iterator[str]:
         return
     for line in re.split(r"[\r\n]+", text):
         yield line[:LINE_LENGTH]
-
-
-def _event_files(folder: RunFolder, outputs: Sequence[OutputFile]) -> list[Path]:
-    """TensorBoard's files that were brought, of the first node that wrote any; the largest first."""
-    there = [
-        file for file in outputs if file.brought and "events.out.tfevents." in file.path.rpartition("/")[2]
-    ]
-    first = [file for file in there if file.node == there[0].node]
-    largest = sorted(first, key=lambda file: (-file.bytes, file.path))[:EVENT_FILES]
-    paths = [folder.outputs_path / file.node / file.path for file in largest]
-    return [path for path in paths if path.is_file()]
-
-
-def losses_from_events(files: Sequence[Path]) -> tuple[float, ...]:
-    """The curve of the training loss in the first file that has one; empty where none has, or nothing reads them."""
-    for path in files:
-        curves = _curves_in(path)
-        tags = sorted(
-            (tag for tag in curves if _is_loss(tag)), key=lambda tag: ("train" not in tag.lower(), tag)
-        )
-        if tags:
-            return thinned(_in_order(curves[tags[0]]))
-    return ()
-
-
-def _is_loss(tag: str) -> bool:
-    return "loss" in tag.lower() and not _HELD_OUT.search(tag)
-
-
-def _curves_in(path: Path) -> dict[str, dict[int, float]]:
-    """The curves of an event file: tag → step → value. Empty where TensorBoard's package is not installed."""
-    try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-        from tensorboard.compat import tf
-        from tensorboard.util.tensor_util import make_ndarray
-    except (ImportError, TypeError):  # TypeError: an old tensorboard beside a newer protobuf
-        return {}
-    from google.protobuf.message import DecodeError
-
-    curves: dict[str, dict[int, float]] = {}
-    try:
-        for event in itertools.islice(EventFileLoader(str(path)).Load(), EVENTS):
-            for value in event.summary.value:
-                # Some writers say only at a curve's first point what it is.
-                if value.tag in curves or value.metadata.plugin_data.plugin_name == "scalars":
-                    point = float(make_ndarray(value.tensor).reshape(-1)[0])
-                    curves.setdefault(value.tag, {})[event.step] = point
-    except (OSError, ValueError, TypeError, IndexError, DecodeError, tf.errors.OpError):
-        pass  # a torn or foreign file: what was read until there counts
-    return {tag: curve for tag, curve in curves.items() if any(map(math.isfinite, curve.values()))}

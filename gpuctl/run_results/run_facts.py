@@ -14,7 +14,7 @@ from rich.table import Table
 from gpuctl import text
 from gpuctl.run_results.result import nothing_was_left
 from gpuctl.tables.layout import GAP
-from inventories.run import Result, TrainSummary
+from inventories.run import LossSource, Result, TrainSummary
 
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22
@@ -22,7 +22,12 @@ VALUE_WIDTH = 22
 METRIC_NAME_WIDTH = 20
 """Of a metric's name, characters in a table."""
 
-LOSS_FOUND = {"log": " (from lines of its log)", "TensorBoard": " (from its TensorBoard files)"}
+LOSS_FOUND: dict[LossSource, str] = {
+    "log": " (from lines of its log)",
+    "TensorBoard": " (from its TensorBoard files)",
+    "Lightning": " (from Lightning's metrics.csv)",
+    "Trainer": " (from the Trainer's state)",
+}
 
 
 def facts_table(result: Result) -> RenderableType | None:

@@ -10,7 +10,6 @@ from gpuctl.run_results.curves import POINTS, losses_from_log, thinned, with_cur
 from inventories.disk.store import RunFolder, Store
 from inventories.outputs import OutputFile
 from inventories.run import TrainSummary
-from train.reporting.tensorboard import Writer
 
 
 @pytest.fixture
@@ -34,6 +33,7 @@ def output(path: str, *, node: str = "n-0", brought: bool = True) -> OutputFile:
         "[Epoch 3] val loss 0.9 | train loss: 0.41",
         "Train Epoch: 3 [640/60000 (1%)]\tLoss: 0.410000",
         "{'loss': 0.41, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 3.02}",
+        "{'loss': '0.41', 'grad_norm': '1.2', 'learning_rate': '5e-05', 'epoch': '3.02'}",
         "Epoch 3: 100%|████| 10/10 [00:00<00:00, 9.1it/s, v_num=0, train_loss=0.41]",
         "Epoch [3/5], Step [100/600], Loss: 0.41",
         "INFO:root:epoch=3 loss=4.1e-1 lr=0.1",
@@ -41,7 +41,7 @@ def output(path: str, *, node: str = "n-0", brought: bool = True) -> OutputFile:
     ],
 )
 def test_loss_of_an_epoch_is_found_in_usual_lines(line: str) -> None:
-    assert losses_from_log(["epoch 2 loss 0.5", "hello", line]) == ((0.5, 0.41), ())
+    assert losses_from_log(["epoch 2 loss 0.5", "hello", line]) == ({2: 0.5, 3: 0.41}, {})
 
 
 @pytest.mark.parametrize(
@@ -52,20 +52,18 @@ def test_loss_of_an_epoch_is_found_in_usual_lines(line: str) -> None:
     ],
 )  # fmt: skip
 def test_other_lines_tell_of_no_loss(line: str) -> None:
-    assert losses_from_log([line]) == ((), ())
+    assert losses_from_log([line]) == ({}, {})
 
 
 def test_last_loss_of_each_epoch_counts_and_steps_only_without_epochs() -> None:
-    assert losses_from_log(["epoch 1 loss 3", "epoch 1 loss 2", "epoch 0 loss 9"]) == ((9.0, 2.0), ())
-    assert losses_from_log(["iter 0: loss 10.9, time 12ms", "step 100: train loss 4.2, val loss 4.3"]) == (
-        (),
-        (10.9, 4.2),
-    )
+    assert losses_from_log(["epoch 1 loss 3", "epoch 1 loss 2", "epoch 0 loss 9"]) == ({1: 2.0, 0: 9.0}, {})
+    lines = ["iter 0: loss 10.9, time 12ms", "step 100: train loss 4.2, val loss 4.3"]
+    assert losses_from_log(lines) == ({}, {0: 10.9, 100: 4.2})
 
 
 def test_loss_that_is_no_number_any_more_is_seen() -> None:
-    (loss,), _ = losses_from_log(["epoch 1 loss nan"])
-    assert math.isnan(loss)
+    losses, _ = losses_from_log(["epoch 1 loss nan"])
+    assert math.isnan(losses[1])
 
 
 def test_long_curve_keeps_its_ends_and_its_course() -> None:
@@ -92,24 +90,3 @@ def test_run_without_log_or_with_an_empty_one_has_no_curve(folder: RunFolder) ->
     assert with_curve(TrainSummary(), folder, ()) == TrainSummary()
     log(folder, "")
     assert with_curve(TrainSummary(), folder, ()) == TrainSummary()
-
-
-def test_training_loss_of_event_files_comes_before_the_log(folder: RunFolder) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    log(folder, "epoch 1 loss 0.5\n")
-    path = folder.outputs_path / "n-0" / "runs" / "events.out.tfevents.1"
-    path.parent.mkdir(parents=True)
-    with Writer(path) as writer:
-        for step in range(4):
-            writer.scalar("a/val_loss", 9.0, step)
-            writer.scalar("train/loss", 4.0 - step, step * 10)
-            writer.scalar("accuracy", 0.5, step)
-    (written,) = path.parent.iterdir()
-    outputs = [output(f"runs/{written.name}")]
-    found = with_curve(TrainSummary(), folder, outputs)
-    assert (found.loss, found.loss_from, found.loss_by) == ((4.0, 3.0, 2.0, 1.0), "TensorBoard", "step")
-    written.write_bytes(written.read_bytes()[:-90] + b"\xff" * 300)
-    assert with_curve(TrainSummary(), folder, outputs).loss == (4.0, 3.0, 2.0), "as far as it is whole"
-    written.write_bytes(b"no events")
-    assert with_curve(TrainSummary(), folder, outputs).loss_from == "log"
-    assert with_curve(TrainSummary(), folder, [output("events.out.tfevents.2")]).loss_from == "log"

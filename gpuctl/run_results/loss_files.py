@@ -1,0 +1,116 @@
+"""The losses in files that a script wrote: TensorBoard's, Lightning's, those of Hugging Face's Trainer.
+
+The files are anybody's: nothing here raises on what is in them.
+"""
+
+import csv
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from inventories.outputs import OutputFile
+from inventories.run import LossSource
+
+Curve = dict[int, float]
+"""Step → loss."""
+
+EVENTS = ROWS = 200_000
+"""Of one file."""
+STATE_BYTES = 64 * 1000**2
+FILES = 4
+"""The largest of the first node that has any."""
+_HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+
+
+def losses_from_files(folder: Path, outputs: Sequence[OutputFile]) -> tuple[LossSource, Curve] | None:
+    """The training loss in what was brought to `folder`/NODE/, and what wrote it. None: no file tells one."""
+    for source, (name, read) in _READERS.items():
+        for path in _largest(folder, [file for file in outputs if file.brought and name.search(file.path)]):
+            if losses := read(path):
+                return source, losses
+    return None
+
+
+def _largest(folder: Path, files: Sequence[OutputFile]) -> list[Path]:
+    """The largest files of the first node that wrote any, the largest first."""
+    first = [file for file in files if file.node == files[0].node]
+    largest = sorted(first, key=lambda file: (-file.bytes, file.path))[:FILES]
+    paths = [folder / file.node / file.path for file in largest]
+    return [path for path in paths if path.is_file()]
+
+
+def _training_loss(curves: dict[str, Curve]) -> Curve:
+    """Of several curves that of the training loss; empty where there is none."""
+    told = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
+    names = (name for name in told if "loss" in name.lower() and not _HELD_OUT.search(name))
+    first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
+    return {} if first is None else curves[first]
+
+
+def _from_events(path: Path) -> Curve:
+    """The training loss in an event file. Empty also where TensorBoard's package is not installed."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.compat import tf
+        from tensorboard.util.tensor_util import make_ndarray
+    except (ImportError, TypeError):  # TypeError: an old tensorboard beside a newer protobuf
+        return {}
+    from google.protobuf.message import DecodeError
+
+    curves: dict[str, Curve] = {}
+    try:
+        for event in itertools.islice(EventFileLoader(str(path)).Load(), EVENTS):
+            for value in event.summary.value:
+                # Some writers say only at a curve's first point what it is.
+                if value.tag in curves or value.metadata.plugin_data.plugin_name == "scalars":
+                    point = float(make_ndarray(value.tensor).reshape(-1)[0])
+                    curves.setdefault(value.tag, {})[event.step] = point
+    except (OSError, ValueError, TypeError, IndexError, DecodeError, tf.errors.OpError):
+        pass  # a torn or foreign file: what was read until there counts
+    return _training_loss(curves)
+
+
+def _from_csv(path: Path) -> Curve:
+    """The training loss in what Lightning's CSVLogger wrote: a column for each name, empty where nothing was told.
+
+    A name that is told at each step and at each epoch has two columns: that of the epochs counts.
+    """
+    curves: dict[str, Curve] = {}
+    try:
+        with path.open(newline="", errors="replace") as file:
+            for row in itertools.islice(csv.DictReader(file, restval=""), ROWS):
+                extra = row.pop(None, None)  # cells beyond the columns
+                if extra is None and "step" in row:
+                    step = int(row["step"])
+                    for name in (name for name, text in row.items() if text):
+                        curves.setdefault(name, {})[step] = float(row[name])
+    except (OSError, ValueError, csv.Error):
+        pass  # a torn or foreign file: what was read until there counts
+    return _training_loss(curves)
+
+
+def _from_trainer_state(path: Path) -> Curve:
+    """The training loss in what Hugging Face's Trainer keeps beside its checkpoints."""
+    try:
+        with path.open(errors="replace") as file:
+            history = json.loads(file.read(STATE_BYTES))["log_history"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return {
+        entry["step"]: float(entry["loss"])
+        for entry in (history if isinstance(history, list) else ())
+        if isinstance(entry, dict)
+        and isinstance(entry.get("step"), int)
+        and isinstance(entry.get("loss"), int | float)
+    }
+
+
+_READERS: dict[LossSource, tuple[re.Pattern[str], Callable[[Path], Curve]]] = {
+    "TensorBoard": (re.compile(r"events\.out\.tfevents\.[^/]*$"), _from_events),
+    "Lightning": (re.compile(r"(?:^|/)metrics\.csv$"), _from_csv),
+    "Trainer": (re.compile(r"(?:^|/)trainer_state\.json$"), _from_trainer_state),
+}
+"""By the names of their files, in the order in which they count."""

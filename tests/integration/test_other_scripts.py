@@ -1,0 +1,142 @@
+"""Scripts of others, as they are: those of frameworks, and those that their guides have people write."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "others"
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """The interpreter that has the frameworks."""
+    path = os.environ.get("GPUCTL_FRAMEWORKS_PYTHON", "")
+    if not path:
+        pytest.skip(
+            "there is no $GPUCTL_FRAMEWORKS_PYTHON, an interpreter with what `make test-deep` installs"
+        )
+    return path
+
+
+def test_accelerates_own_test_script_passes_on_two_nodes(cluster: Gpuctl, python: str) -> None:
+    done = cluster.ok(
+        "train", "--python", python, "-m", "accelerate.test_utils.scripts.test_script", timeout_s=400
+    )
+    assert "Num processes: 2" in done.err
+    assert "Training yielded the same results on one CPU or distributed setup with batch split." in done.err
+
+
+def test_lightning_meets_on_two_nodes_and_its_losses_are_found(cluster: Gpuctl, python: str) -> None:
+    example(cluster, "lightning_two_nodes.py")
+    done = cluster.ok("train", "--json", "--python", python, "lightning_two_nodes.py", timeout_s=400)
+    assert log_of(cluster, done.json).count("ranks 2, loss ") == 1
+    train = done.json["train"]
+    assert (train["loss_from"], train["loss_by"], len(train["loss"])) == ("Lightning", "step", 5)
+    assert train["loss"][-1] < train["loss"][0] / 10
+    assert "Lightning" in {file["kind"] for file in done.json["outputs"]}
+
+
+def test_trainer_meets_on_two_nodes_and_its_losses_are_found(cluster: Gpuctl, python: str) -> None:
+    example(cluster, "trainer.py")
+    done = cluster.ok("train", "--json", "--python", python, "trainer.py", timeout_s=400)
+    assert log_of(cluster, done.json).count("ranks 2, loss ") == 1
+    train = done.json["train"]
+    assert (train["loss_from"], train["loss_by"]) == ("Trainer", "step")
+    assert train["loss"][-1] < train["loss"][0]
+    nodes = {file["node"] for file in done.json["outputs"] if "rng_state" in file["path"]}
+    assert nodes == {"default-0", "default-1"}, "each rank's own state comes back"
+
+
+def test_deepspeed_shards_its_optimizer_over_two_nodes(
+    cluster: Gpuctl, python: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    example(cluster, "deepspeed_zero1.py")
+    built = f"TORCH_EXTENSIONS_DIR={tmp_path_factory.mktemp('built')}"  # its kernels: compiled once for both
+    done = cluster.ok(
+        "train", "--json", "--python", python, "--env", built, "deepspeed_zero1.py", timeout_s=550
+    )
+    losses = done.json["train"]["loss"]
+    assert (done.json["train"]["loss_from"], len(losses)) == ("log", 4)
+    assert losses[-1] < losses[0] / 4
+    parts = {
+        (file["node"], Path(file["path"]).name) for file in done.json["outputs"] if "zero_pp" in file["path"]
+    }
+    assert parts == {
+        (f"default-{rank}", f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(2)
+    }
+
+
+def test_rays_own_examples_run(cluster: Gpuctl) -> None:
+    linear = cluster.ok(
+        "train", "--mode", "ray", "-m", "ray.train.examples.pytorch.torch_linear_example", "--num-workers", "2",
+        timeout_s=300,
+    )  # fmt: skip
+    assert "world_rank=1" in linear.err
+    tuned = cluster.ok(
+        "train", "--mode", "ray", "-m", "ray.tune.examples.tune_basic_example", "--smoke-test", timeout_s=300
+    )
+    assert "Best hyperparameters found were" in tuned.err
+
+
+NANO = {
+    ".gitignore": "*.bin\nout/\n",
+    "configurator.py": "import sys\nfor word in sys.argv[1:]:\n    exec(open(word).read())\n",
+    "config/tiny.py": "steps = 3\n",
+    "train.py": """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+steps, dataset, out_dir = 1, "letters", "out"
+exec(open("configurator.py").read())
+dist.init_process_group("gloo")
+data = torch.frombuffer(bytearray(open(os.path.join("data", dataset, "train.bin"), "rb").read()), dtype=torch.uint8)
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Embedding(256, 256))
+for step in range(steps):
+    at = torch.randint(len(data) - 8, (4,)).tolist()
+    x, y = (torch.stack([data[i + n : i + n + 7].long() for i in at]) for n in (0, 1))
+    loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    if dist.get_rank() == 0:
+        print(f"iter {step}: loss {loss.item():.4f}", flush=True)
+if dist.get_rank() == 0:
+    os.makedirs(out_dir, exist_ok=True)
+    torch.save(model.module.state_dict(), os.path.join(out_dir, "ckpt.pt"))
+dist.destroy_process_group()
+""",
+}
+"""As nanoGPT lies in its repository: its data are ignored, and its settings are a script among the words."""
+
+
+def test_nanogpts_layout_gets_its_ignored_data_and_brings_its_checkpoint(cluster: Gpuctl) -> None:
+    for name, text in NANO.items():
+        (cluster.cwd / name).parent.mkdir(exist_ok=True)
+        (cluster.cwd / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet"], cwd=cluster.cwd, check=True)
+    data = cluster.cwd / "data" / "letters" / "train.bin"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(b"abcdefgh" * 100)
+    failed = cluster("train", "train.py", "config/tiny.py")
+    assert failed.status == 1
+    assert "--include data" in " ".join(failed.out.split())
+    done = cluster.ok("train", "--json", "--include", "data", "train.py", "config/tiny.py").json
+    assert (len(done["train"]["loss"]), done["train"]["loss_from"]) == (3, "log")
+    assert [(file["node"], file["path"], file["brought"]) for file in done["outputs"]] == [
+        ("default-0", "out/ckpt.pt", True)
+    ]
+
+
+def example(cluster: Gpuctl, name: str) -> None:
+    """Put a script of the docs into the project."""
+    cluster.script(name, (EXAMPLES / name).read_text())
+
+
+def log_of(cluster: Gpuctl, result: dict[str, object]) -> str:
+    """What rank 0 printed."""
+    return (cluster.run_folder(str(result["run"])) / "logs" / "rank-0.log").read_text()
