@@ -1,6 +1,8 @@
 """DeepSpeed's ZeRO-1 on CPUs or GPUs: each rank keeps its part of the optimizer's state alone.
 
     gpuctl train --pip deepspeed deepspeed_zero1.py
+
+The `deepspeed` launcher is not needed.
 """
 
 import deepspeed

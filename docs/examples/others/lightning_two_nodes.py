@@ -2,8 +2,8 @@
 
     gpuctl train --pip lightning lightning_two_nodes.py
 
-`num_nodes` and `devices` are the only words that a Lightning script needs for several nodes: they have to be those that
-the ranks were started with, or Lightning waits for ranks that never come.
+`num_nodes` and `devices` are all that a Lightning script needs for several nodes. They have to be those that the
+ranks were started with, or Lightning waits for ranks that never come.
 """
 
 import os
@@ -24,12 +24,14 @@ class Line(lightning.LightningModule):
         self.layer = torch.nn.Linear(1, 1)
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _index: int) -> torch.Tensor:
+        """Compute the loss, and tell it."""
         x, y = batch
         loss = torch.nn.functional.mse_loss(self.layer(x), y)
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Choose the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 

@@ -1,6 +1,8 @@
 """Hugging Face's Trainer with a tiny language model of random weights: nothing is downloaded.
 
     gpuctl train --pip accelerate --pip transformers trainer.py
+
+Neither `accelerate launch` nor a configuration of it is needed.
 """
 
 import torch
