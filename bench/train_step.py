@@ -45,6 +45,7 @@ from train.reporting.progress import TrainingProgress
 from train.reporting.report import Report
 from train.reporting.step_logger import StepLogger
 from train.reporting.timing import StepTimer
+from train.strategies.strategy import Strategy
 from train.train_step import ModelWithLoss, TrainStep
 
 BATCH = 64
@@ -91,7 +92,12 @@ class Ours:
         self._timer = StepTimer(device) if told else Silent(device)
         optimizer = build_optimizer(options, model.parameters(), fused=fused)
         self._step = TrainStep(
-            options, ModelWithLoss(model, options), optimizer, self._timer, micro_batch_size=BATCH
+            options,
+            ModelWithLoss(model, options),
+            optimizer,
+            self._timer,
+            Strategy(options, DistributedEnvironment(), device),
+            micro_batch_size=BATCH,
         )
         self._progress = TrainingProgress(device)
         self._metrics = MetricsManager(options.metrics, classes, device)

@@ -201,6 +201,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "remote/files/test_pull.py": ("remote/files/pull.py",),
     "train/data/test_download.py": ("train/data/",),
     "train/reporting/test_metrics.py": ("train/reporting/metric",),
+    "train/strategies/test_strategies.py": ("train/strategies/", "train/checkpoints/", "train/trainer.py"),
     "train/test_allreduce.py": ("train/allreduce.py",),
     "train/test_equal_math.py": ("train/",),
     "train/test_gpu_bench.py": ("bench/", "train/"),

@@ -59,12 +59,24 @@ def conflict(options: Options) -> str | None:
         )
     if options.compression == "powersgd" and options.precision == "fp16":
         return "--compression powersgd keeps what overflows, as fp16's gradients do: take --precision bf16."
+    if options.strategy != "ddp" and (option := _of_ddp_alone(options)) is not None:
+        return f"{option} is for --strategy ddp, not for {options.strategy}: leave one of them out."
     if options.compile and options.bucket_mb is not None and options.bucket_mb < FIRST_BUCKET_MB:
         return (
             f"--compile divides the network as the gradients are sent, the first {FIRST_BUCKET_MB} MiB by themselves."
             f" Give --bucket-mb {FIRST_BUCKET_MB} or more."
         )
     return None
+
+
+def _of_ddp_alone(options: Options) -> str | None:
+    """Return an option that has no meaning with another strategy, or that torch has no way for."""
+    given = {
+        "--compile": options.compile,
+        "--compression": options.compression != "none",
+        "--bucket-mb": options.bucket_mb is not None,
+    }
+    return next((name for name, is_given in given.items() if is_given), None)
 
 
 class _Parser(argparse.ArgumentParser):

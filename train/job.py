@@ -57,10 +57,12 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
             report.nothing_to_train(
                 test or trainer.validate(), epochs_before=epochs_before, on_test=test is not None
             )
-        if options.save and env.rank == 0:
-            path = run_dir / ARTIFACTS / "model.pt"
-            save_model(trainer.model, path)
-            report.say(f"model written to {path}")
+        if options.save:
+            weights = trainer.strategy.model_state(trainer.model)
+            if env.rank == 0:
+                path = run_dir / ARTIFACTS / "model.pt"
+                save_model(weights, path)
+                report.say(f"model written to {path}")
 
 
 def set_arithmetic(options: Options) -> None:

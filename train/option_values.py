@@ -60,6 +60,15 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def wrap_policy(text: str) -> str:
+    """Read which parts of a network are sharded by themselves."""
+    size = text.removeprefix("size:")
+    sized = text != size and size.isdecimal() and int(size) > 0
+    if sized or all(name.isidentifier() for name in text.split(",")):
+        return text
+    raise _unusable(text, "transformer, size:N such as size:100000, or names of classes, separated by commas")
+
+
 def _float(text: str) -> float:
     try:
         return float(text)

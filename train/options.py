@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from train.option_values import fraction, names, number, synthetic_sizes, whole_number
+from train.option_values import fraction, names, number, synthetic_sizes, whole_number, wrap_policy
 
 DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder"]
 Stem = Literal["imagenet", "cifar"]
@@ -18,6 +18,7 @@ Schedule = Literal["constant", "cosine", "step", "plateau"]
 LrScaling = Literal["none", "linear", "sqrt"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Compression = Literal["none", "half", "powersgd"]
+StrategyName = Literal["ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3"]
 Loop = Literal["fast", "plain"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -132,6 +133,18 @@ class Options:
         type=whole_number(0), metavar="N",
     )  # fmt: skip
 
+    strategy: StrategyName = _speed(
+        "ddp",
+        "How the model is distributed. ddp: whole on every rank; zero1: with the optimizer's state in parts; fsdp: "
+        "weights, gradients and optimizer's state in parts (zero3 is another name; zero2 keeps the weights whole "
+        "between the passes); hsdp: in parts within a node, whole on each node.",
+    )
+    wrap: str = _speed(
+        "size:100000",
+        "Which parts of the network are sharded by themselves. transformer: its repeated blocks; size:N: parts of N "
+        "weights; or names of classes, separated by commas.",
+        type=wrap_policy, metavar="POLICY",
+    )  # fmt: skip
     loop: Loop = _speed(
         "fast",
         "fast: images on the device, channels last, fused optimizer; plain: the textbook loop, with the same losses.",

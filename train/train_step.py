@@ -18,7 +18,7 @@ from train.errors import BadOptions
 from train.optimization.optimizer import update_is_compiled
 from train.options import Options, Precision
 from train.reporting.timing import StepTimer
-from train.strategies.ddp import no_sync
+from train.strategies.strategy import Strategy
 
 AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,10 +54,11 @@ class TrainStep:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         timer: StepTimer,
+        strategy: Strategy,
         *,
         micro_batch_size: int,
     ) -> None:
-        """`model`: a ModelWithLoss, wrapped by the strategy where there are several ranks.
+        """`model`: a ModelWithLoss, wrapped by the strategy.
 
         `micro_batch_size`: images that are computed at once, at most.
         """
@@ -66,6 +67,7 @@ class TrainStep:
         self._model = model
         self._optimizer = optimizer
         self._timer = timer
+        self._strategy = strategy
         self._weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self._weights[0].device
         self._seen_sizes: set[int] = set()
@@ -95,8 +97,7 @@ class TrainStep:
         )
         losses, logits = [], []
         for number, (inputs, targets) in enumerate(micro_batches, 1):
-            # The gradients are averaged over the ranks once, with the last micro-batch.
-            with no_sync(self._model) if number < len(micro_batches) else nullcontext():
+            with self._strategy.micro_batch(self._model, last=number == len(micro_batches)):
                 with self.autocast(), _explain_single_image(self._options.model):
                     loss, outputs = self._model(inputs, targets)
                     loss = loss * (len(targets) / len(labels)) if len(micro_batches) > 1 else loss

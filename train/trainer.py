@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from train.batches.batch import Normalize
 from train.batches.factory import batch_size_per_rank, training_batches
@@ -20,7 +19,7 @@ from train.distributed.process_group import barrier
 from train.evaluation import MAX_IMAGES, MAX_NUMBERS, evaluate
 from train.models.networks import build_model
 from train.optimization.lr_schedule import lr_schedule, set_lr
-from train.optimization.optimizer import build_optimizer
+from train.optimization.optimizer import optimizer_settings
 from train.optimization.plateau import Plateau
 from train.options import Options
 from train.reporting.metrics import MetricsManager
@@ -28,7 +27,7 @@ from train.reporting.progress import TrainingProgress
 from train.reporting.report import Epoch, Report
 from train.reporting.step_logger import StepLogger
 from train.reporting.timing import StepTimer
-from train.strategies import ddp
+from train.strategies.choice import build_strategy
 from train.train_step import (
     ModelWithLoss,
     TrainStep,
@@ -81,19 +80,29 @@ class Trainer:
 
         torch.manual_seed(options.seed)
         self.timer = StepTimer(device)
+        self.strategy = build_strategy(options, env, device)
         self.model = build_model(options, self._data.shape, self._data.classes).to(device)
-        """The bare model, without any wrapper."""
+        """The bare model, without any wrapper; its weights may be this rank's part of them."""
         # Convolutions are up to twice as fast with the channels innermost.
-        self._format = torch.channels_last if fast else torch.contiguous_format
+        innermost = fast and self.strategy.any_memory_format
+        self._format = torch.channels_last if innermost else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
         micro_batch = micro_batch_size(self._batch_size, options.gradient_accumulation_steps)
         if smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1:
             check_single_image(self.model, options.model, self._data.shape)
+        self.strategy.shard(self.model)
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
-        fused = fast and not (options.optimizer == "sgd" and options.precision == "fp16")
-        self._optimizer = build_optimizer(options, self.model.parameters(), fused=fused)
+        unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
+        fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
+        kind, settings = optimizer_settings(options, device, fused=fused)
+        self._optimizer = self.strategy.optimizer(kind, self.model.parameters(), settings)
+        wrapped = self.strategy.wrap(
+            ModelWithLoss(self.model, options),
+            steps=options.epochs * self._steps(self._batch_size, 0),
+            on_ready=self.timer.gradients_ready,
+        )
         self._step = TrainStep(
-            options, self._wrapped_model(), self._optimizer, self.timer, micro_batch_size=micro_batch
+            options, wrapped, self._optimizer, self.timer, self.strategy, micro_batch_size=micro_batch
         )
         self._lr_schedule = lr_schedule(options, env.world_size)
         self._lr = options.lr
@@ -118,7 +127,9 @@ class Trainer:
             steps_per_epoch=self._steps(self._batch_size, 0),
             batch_size=self._batch_size,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            gradient_bytes=ddp.gradient_bytes(self.model, self.options.compression),
+            gradient_bytes=self.strategy.gradient_bytes(self.model),
+            strategy=self.strategy.name,
+            parts_known=self.strategy.times_communication,
         )
         resumed = self._checkpointer.resume()
         if resumed:
@@ -178,8 +189,8 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the run continues, as this rank has it."""
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "model": self.strategy.model_state(self.model),
+            "optimizer": self.strategy.optimizer_state(self._optimizer),
             "scaler": self._step.scaler.state_dict(),
             "plateau": dict(self._plateau.state_dict()),
             "rng": [rng_state(self._device)],
@@ -190,12 +201,12 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the states of all ranks together, which may have been more or fewer."""
-        self.model.load_state_dict(state["model"])
+        self.strategy.load_model(self.model, state["model"])
         for theirs, ours in zip(
-            state["optimizer"]["param_groups"], self._optimizer.state_dict()["param_groups"], strict=True
+            state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True
         ):
             theirs |= {name: ours[name] for name in SETTINGS_OF_THIS_RUN if name in ours}
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.strategy.load_optimizer(self._optimizer, state["optimizer"])
         self._step.scaler.load_state_dict(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
         self.progress.load_state_dict(state, self.env)
@@ -206,20 +217,6 @@ class Trainer:
             set_rng_state(state["rng"][rank], self._device)
         else:
             torch.manual_seed(self.options.seed + SEED_STRIDE * rank + self.progress.steps)
-
-    def _wrapped_model(self) -> nn.Module:
-        """Return the model with its loss, and with its gradients averaged where there are several ranks."""
-        model = ModelWithLoss(self.model, self.options)
-        if self.env.world_size == 1:
-            return model
-        return ddp.wrap(
-            model,
-            self._device,
-            compression=self.options.compression,
-            bucket_mb=self.options.bucket_mb,
-            steps=self.options.epochs * self._steps(self._batch_size, 0),
-            on_ready=self.timer.gradients_ready,
-        )
 
     def _steps(self, batch_size: int, consumed: int) -> int:
         """Return the number of steps that are left in an epoch."""

@@ -20,12 +20,14 @@ from bench.parts.gpu_plan import Sizes
 from bench.parts.network import network_cost
 from bench.parts.sections import Section, Tell, work
 from remote.node.runs import nccl_log
+from train.distributed.environment import DistributedEnvironment
 from train.job import set_arithmetic
 from train.models.networks import build_model
 from train.optimization.optimizer import build_optimizer
 from train.options import Compression, Options
 from train.reporting.timing import StepTimer
-from train.strategies.ddp import wrap
+from train.strategies.ddp import DataParallel
+from train.strategies.strategy import Strategy
 from train.train_step import ModelWithLoss, TrainStep
 from train.trainer import Trainer
 
@@ -304,7 +306,9 @@ def _one_rank(work: Work, backend: str) -> Iterator[None]:
 
 def _averaged(work: Work, compression: Compression | None) -> list[float]:
     """The losses of some steps on the same images, with DistributedDataParallel or (None) without."""
-    options = _job(work, work.sizes.loss_batch, optimizer="sgd", lr=1e-3)
+    options = _job(work, work.sizes.loss_batch, optimizer="sgd", lr=1e-3, compression=compression or "none")
+    kind = Strategy if compression is None else DataParallel
+    strategy = kind(options, DistributedEnvironment(), work.device)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(work.sizes.loss_batch, 3, 32, 32, generator=generator).to(work.device)
     labels = torch.randint(job.CLASSES, (work.sizes.loss_batch,), generator=generator).to(work.device)
@@ -313,18 +317,9 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
     model = build_model(options, SHAPE, job.CLASSES).to(work.device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     timer = StepTimer(work.device)
-    objective: Any = ModelWithLoss(model, options)
-    if compression is not None:
-        objective = wrap(
-            objective,
-            work.device,
-            compression=compression,
-            bucket_mb=None,
-            steps=DDP_STEPS,
-            on_ready=timer.gradients_ready,
-        )
+    objective = strategy.wrap(ModelWithLoss(model, options), steps=DDP_STEPS, on_ready=timer.gradients_ready)
     optimizer = build_optimizer(options, model.parameters(), fused=True)
-    step = TrainStep(options, objective, optimizer, timer, micro_batch_size=work.sizes.loss_batch)
+    step = TrainStep(options, objective, optimizer, timer, strategy, micro_batch_size=work.sizes.loss_batch)
     losses = []
     for _ in range(DDP_STEPS):
         timer.start()

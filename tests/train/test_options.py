@@ -61,7 +61,11 @@ def test_parse_reads_every_option():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == ["data_pipeline", "batch_size", "lr_scaling"], "an option that is not tried"
+    assert same == ["data_pipeline", "batch_size", "lr_scaling", "strategy", "wrap"], (
+        "an option that is not tried"
+    )
+    sharded = parse(["--strategy", "fsdp", "--wrap", "Block,Head"])
+    assert (sharded.strategy, sharded.wrap) == ("fsdp", "Block,Head")
     streamed = parse(["--dataset", "folder", "--data-pipeline", "ray"])
     assert (streamed.dataset, streamed.data_pipeline) == ("folder", "ray"), "not for another dataset"
     other = parse(["--batch-size", "16", "--lr-scaling", "linear"])
@@ -105,6 +109,15 @@ def test_default_lr_covers_every_optimizer():
         (
             "--metrics f1,,f1",
             "Argument --metrics: 'f1,,f1' can't be used: give different names, separated by",
+        ),
+        (
+            "--strategy fsdp --compile",
+            "--compile is for --strategy ddp, not for fsdp: leave one of them out.",
+        ),
+        ("--strategy zero1 --compression half", "--compression is for --strategy ddp, not for zero1"),
+        (
+            "--wrap size:0",
+            "Argument --wrap: 'size:0' can't be used: give transformer, size:N such as size:100000",
         ),
         ("--compression powersgd --precision fp16", "--compression powersgd keeps what overflows, as fp16's"),
         (

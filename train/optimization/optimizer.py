@@ -1,6 +1,7 @@
 """The optimizer: SGD, Adam or AdamW of torch, fused or compiled where that is faster."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,22 +24,31 @@ def update_is_compiled(options: Options) -> bool:
 def build_optimizer(
     options: Options, parameters: Iterable[nn.Parameter], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """Build the optimizer. `fused`: one operation for all weights; the numbers are the same but for rounding.
-
-    Otherwise torch chooses; on a GPU it takes a few operations for all weights together. A compiled step is fused by
-    the compiler, which keeps torch's own fused operations out of its graphs: there `fused` has no effect.
-    """
+    """Build the optimizer of weights that are whole on this rank; the rest is as in `optimizer_settings`."""
     weights = list(parameters)
-    device = weights[0].device
+    kind, settings = optimizer_settings(options, weights[0].device, fused=fused)
+    return kind(weights, **settings)
+
+
+def optimizer_settings(
+    options: Options, device: torch.device, *, fused: bool
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """Return the optimizer's class and its arguments.
+
+    `fused`: one operation for all weights; the numbers are the same but for rounding. Otherwise torch chooses; on a
+    GPU it takes a few operations for all weights together. A compiled step is fused by the compiler, which keeps
+    torch's own fused operations out of its graphs: there `fused` has no effect.
+    """
     compiled = update_is_compiled(options)
-    fused = fused and not compiled
-    # A number would be part of the compiled code, which then would be compiled again whenever it changes.
-    lr = torch.tensor(options.lr, device=device) if compiled else options.lr
-    decay = options.weight_decay
+    settings: dict[str, Any] = {
+        # A number would be part of the compiled code, which then would be compiled again whenever it changes.
+        "lr": torch.tensor(options.lr, device=device) if compiled else options.lr,
+        "weight_decay": options.weight_decay,
+        "fused": (fused and not compiled) or None,
+    }
     if options.optimizer == "sgd":
-        return SGD(weights, lr=lr, weight_decay=decay, momentum=MOMENTUM, fused=fused or None)
-    kind = Adam if options.optimizer == "adam" else AdamW
+        return SGD, {**settings, "momentum": MOMENTUM}
     # On a GPU its count of steps is kept there, too: nothing has to be read from it, or sent to it, in a step. A
     # fused one does so by itself; told to, it would warn that no graph is captured.
     capturable = device.type == "cuda" and compiled
-    return kind(weights, lr=lr, weight_decay=decay, fused=fused or None, capturable=capturable)
+    return Adam if options.optimizer == "adam" else AdamW, {**settings, "capturable": capturable}

@@ -2,8 +2,8 @@
 
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
-    {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy": "ddp" | "single",
-     "epochs", "steps_per_epoch", "batch_size", "precision", "loop", "parameters", "gradient_bytes"}
+    {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
+     "steps_per_epoch", "batch_size", "precision", "loop", "parameters", "gradient_bytes"}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
     {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s", "lr",
      "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
@@ -16,8 +16,10 @@ Steps and epochs count from 1, steps through the whole run. A step's loss and ti
 `samples` the number that this rank has taken so far. The losses, accuracies and speeds of `epoch` and `end` are those
 of all ranks together. `accuracy` is of the validation images; in `end`, of the test images where there are any.
 `epochs_before` counts the epochs of earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a
-step's all-reduce (null: it depends on the step). The times are defined in `train/reporting/timing.py`. A number that
-is not finite is null. `ranks` are those that a rank waited for, as far as it knows them.
+step's all-reduce (null: it depends on the step, or weights are sent, too). `strategy` is that of `--strategy`, or
+`single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are null. The times
+are defined in `train/reporting/timing.py`. A number that is not finite is null. `ranks` are those that a rank waited
+for, as far as it knows them.
 """
 
 import contextlib
@@ -89,6 +91,7 @@ class Report:
         self._env = env
         self._options = options
         self._file: FileIO | None = None
+        self._parts_known = True
 
     def __enter__(self) -> "Report":  # noqa: PYI034  # typing.Self needs a newer Python than the nodes may have
         if self._path:
@@ -117,10 +120,15 @@ class Report:
         batch_size: int,
         parameters: int,
         gradient_bytes: int | None,
+        strategy: str,
+        parts_known: bool = True,
     ) -> None:
-        """Write the first line, once all ranks have joined."""
+        """Write the first line, once all ranks have joined.
+
+        `parts_known`: whether the times of steps tell computing from communication.
+        """
         options, env = self._options, self._env
-        strategy = "ddp" if env.world_size > 1 else "single"
+        self._parts_known = parts_known
         self._record(
             event="start",
             local_rank=env.local_rank,
@@ -152,8 +160,8 @@ class Report:
             samples=samples,
             step_ms=round(step_time.step_ms, 3),
             data_ms=round(step_time.data_ms, 3),
-            compute_ms=round(step_time.compute_ms, 3),
-            communication_ms=round(step_time.communication_ms, 3),
+            compute_ms=round(step_time.compute_ms, 3) if self._parts_known else None,
+            communication_ms=round(step_time.communication_ms, 3) if self._parts_known else None,
         )
 
     def epoch(self, epoch: Epoch) -> None:
@@ -191,17 +199,21 @@ class Report:
             samples_per_s=samples_per_s,
             step_ms={"p50": round(timing.p50_ms, 3), "p95": round(timing.p95_ms, 3)},
             share={
-                "compute": timing.compute_share,
-                "communication": timing.communication_share,
+                "compute": timing.compute_share if self._parts_known else None,
+                "communication": timing.communication_share if self._parts_known else None,
                 "data": timing.data_share,
             },
             test=None if test is None else _finite(test),
         )
+        parts = (
+            f"{timing.compute_share:.0%} compute, {timing.communication_share:.0%} communication"
+            if self._parts_known
+            else f"{1 - timing.data_share:.0%} compute and communication"
+        )
         shown = _words({name: value for name, value in evaluated.items() if name != "loss"})
         self.say(
             f"{shown}{' on the test images' if test else ''}, {samples_per_s:,.0f} images/s, "
-            f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f}): {timing.compute_share:.0%} compute, "
-            f"{timing.communication_share:.0%} communication, {timing.data_share:.0%} data"
+            f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f}): {parts}, {timing.data_share:.0%} data"
         )
 
     def nothing_to_train(self, metrics: dict[str, float], *, epochs_before: int, on_test: bool) -> None:

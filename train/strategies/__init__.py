@@ -1,1 +1,1 @@
-"""How a model is distributed over the ranks, one module for each strategy."""
+"""How a model is distributed over the ranks: `strategy.py` says what each strategy does, one module is for each."""

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train.errors import BadOptions
 from train.options import Compression
+from train.strategies.strategy import Strategy
 
 Hook = Callable[[Any], torch.futures.Future[torch.Tensor]]
 """Averages a `GradBucket`."""
@@ -25,62 +26,54 @@ POWERSGD_AFTER = 0.1
 """Fraction of the run's steps that send whole gradients before PowerSGD begins: early ones are not of low rank."""
 
 
-def wrap(
-    model: nn.Module,
-    device: torch.device,
-    *,
-    compression: Compression,
-    bucket_mb: float | None,
-    steps: int,
-    on_ready: Callable[[], None],
-) -> DistributedDataParallel:
-    """Wrap the model so that its gradients are averaged over all ranks. Raises BadOptions.
+class DataParallel(Strategy):
+    """DistributedDataParallel."""
 
-    `bucket_mb`: None lets torch decide. `steps`: of the whole run. `on_ready` is called when this rank's gradients
-    are computed. Buffers, such as the running statistics of a normalisation, stay with each rank: they take no
-    part in training, and to send them would be to wait in every forward pass.
-    """
-    if compression == "powersgd" and dist.get_backend() == "gloo":
-        if bucket_mb is not None:
-            raise BadOptions(
-                "--compression powersgd takes all gradients at once on CPUs: leave out --bucket-mb."
-            )
-        # The steps of several buckets' compression can be in another order on another rank, and gloo takes what comes
-        # next for what it waits for.
-        bucket_mb = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20 + 1
-    wrapped = DistributedDataParallel(
-        model,
-        device_ids=[device] if device.type == "cuda" else None,
-        bucket_cap_mb=bucket_mb,
-        gradient_as_bucket_view=True,
-    )
-    wrapped.broadcast_buffers = False  # the argument of this name is deprecated, and older torch has no other
-    average = _averaging_hook(compression, dist.get_backend(), steps)
+    name = "ddp"
 
-    def hook(
-        _state: object,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not declare it as its export
-    ) -> torch.futures.Future[torch.Tensor]:
-        # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
-        if bucket.is_last():
-            on_ready()
-        return average(bucket)
+    def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> DistributedDataParallel:
+        """Wrap the model so that its gradients are averaged over all ranks. Raises BadOptions.
 
-    wrapped.register_comm_hook(None, hook)
-    return wrapped
+        Buffers, such as the running statistics of a normalisation, stay with each rank: they take no part in
+        training, and to send them would be to wait in every forward pass.
+        """
+        compression, backend = self.options.compression, dist.get_backend()
+        bucket_mb = self.options.bucket_mb
+        if compression == "powersgd" and backend == "gloo":
+            if bucket_mb is not None:
+                raise BadOptions(
+                    "--compression powersgd takes all gradients at once on CPUs: leave out --bucket-mb."
+                )
+            # The steps of several buckets' compression can be in another order on another rank, and gloo takes what
+            # comes next for what it waits for.
+            bucket_mb = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20 + 1
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            bucket_cap_mb=bucket_mb,
+            gradient_as_bucket_view=True,
+        )
+        wrapped.broadcast_buffers = (
+            False  # the argument of this name is deprecated, and older torch has no other
+        )
+        average = _averaging_hook(compression, backend, steps)
 
+        def hook(
+            _state: object,
+            bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not declare it as its export
+        ) -> torch.futures.Future[torch.Tensor]:
+            # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
+            if bucket.is_last():
+                on_ready()
+            return average(bucket)
 
-def no_sync(model: nn.Module) -> AbstractContextManager[None]:
-    """Return the context in which the gradients of a model stay with this rank."""
-    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+        wrapped.register_comm_hook(None, hook)
+        return wrapped
 
-
-def gradient_bytes(model: nn.Module, compression: Compression) -> int | None:
-    """Return the bytes that a rank gives into a step's all-reduce; None: it depends on the step."""
-    if compression == "powersgd":
-        return None
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return sum(p.numel() * (2 if compression == "half" else p.element_size()) for p in trained)
+    def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Keep the gradients of all but the last with this rank."""
+        assert isinstance(model, DistributedDataParallel)
+        return nullcontext() if last else model.no_sync()
 
 
 def _averaging_hook(compression: Compression, backend: str, steps: int) -> Hook:

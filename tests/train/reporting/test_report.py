@@ -27,6 +27,7 @@ START = {
     "batch_size": 64,
     "parameters": 53_002,
     "gradient_bytes": None,
+    "strategy": "ddp",
 }
 
 
@@ -49,6 +50,20 @@ def test_report_lines_are_readable_while_the_job_runs(tmp_path):
         "compute_ms": 2,
         "communication_ms": 0.5,
     }
+
+
+def test_parts_of_a_step_that_overlap_are_not_told(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with Report(path=path, env=RANK_1, options=Options()) as report:
+        report.start(torch.device("cpu"), **START | {"strategy": "fsdp"}, parts_known=False)
+        report.step(10, epoch=1, loss=0.25, samples=640, step_time=STEP_TIME)
+    _, step = (json.loads(line) for line in path.read_text().splitlines())
+    assert [step[f"{part}_ms"] for part in ("step", "data", "compute", "communication")] == [
+        3.5,
+        1,
+        None,
+        None,
+    ]
 
 
 def test_report_appends_to_an_existing_file(tmp_path):
@@ -108,7 +123,7 @@ def test_report_writes_and_prints_epochs_only_on_rank_0(tmp_path, capsys):
 
 def test_report_without_a_file_prints_to_the_console(capsys):
     with Report(path=None, env=DistributedEnvironment(), options=Options()) as report:
-        report.start(torch.device("cpu"), **START)
+        report.start(torch.device("cpu"), **START | {"strategy": "single"})
     assert capsys.readouterr().out.startswith("cnn (53,002 weights) on digits  world size 1 (single, cpu)")
 
 

@@ -1,0 +1,76 @@
+"""Every strategy takes the steps of one process, and goes on from any other's checkpoint."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+EXACT = "torch.set_default_dtype(torch.float64)"
+ARGS = (
+    *("--dataset", "synthetic", "--synthetic", "336,3,12,12,4", "--augmentation", "crop", "--model", "cnn"),
+    *("--global-batch-size", "64", "--gradient-accumulation-steps", "3", "--max-grad-norm", "0.5"),
+    *("--schedule", "cosine", "--epochs", "4", "--log-every", "1", "--device", "cpu", "--threads", "1"),
+    "--no-tensorboard",
+)
+"""24 steps: five of 64 images and a last one of 16 in each epoch, in three parts, with clipped gradients."""
+STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "zero2")
+
+
+def losses(run_dir: Path) -> list[float]:
+    """The mean loss of all ranks at each step; of steps that were taken twice, the last."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps: dict[int, dict[int, float]] = {}
+    for line in lines:
+        if "step" in line:
+            steps.setdefault(line["step"], {})[line["rank"]] = line["loss"]
+    return [statistics.fmean(steps[step].values()) for step in sorted(steps)]
+
+
+@pytest.fixture(scope="module")
+def alone(run, changed, tmp_path_factory):
+    """The run of one process, by the optimizer."""
+    done = {}
+    for optimizer in ("adamw", "sgd"):
+        folder = tmp_path_factory.mktemp("alone")
+        done[optimizer] = run(*ARGS, "--optimizer", optimizer, script=changed(EXACT), run_dir=folder)
+        assert done[optimizer].status == 0, done[optimizer].err
+    return done
+
+
+@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (4, "sgd")])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategy_has_the_losses_of_one_process(run, changed, tmp_path, alone, strategy, ranks, optimizer):
+    args = (*ARGS, "--optimizer", optimizer, "--strategy", strategy, "--wrap", "size:500")
+    done = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path)
+    assert done.status == 0, done.err
+    assert losses(tmp_path) == pytest.approx(losses(alone[optimizer].run_dir), rel=1e-9)
+    assert len(losses(tmp_path)) == 24
+    ours, theirs = (
+        torch.load(folder / "artifacts" / "model.pt", weights_only=True)
+        for folder in (tmp_path, alone[optimizer].run_dir)
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-7, atol=1e-9) for name in theirs)
+    start = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert start["strategy"] == strategy
+
+
+def test_any_strategy_goes_on_from_any_others_checkpoint(run, changed, tmp_path, alone):
+    chain = [("fsdp", 2), ("zero1", 4), ("zero2", None), ("hsdp", 2)]
+    for epochs, (strategy, ranks) in enumerate(chain, 1):
+        stops = f"{EXACT}\nimport train.trainer\nsave = train.trainer.Trainer.save_if_due\n"
+        stops += "def end(trainer):\n    save(trainer)\n"
+        stops += (
+            f"    if trainer.progress.epoch > {epochs}: os._exit(3)\ntrain.trainer.Trainer.save_if_due = end"
+        )
+        last = epochs == len(chain)
+        words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", strategy)
+        done = run(*words, ranks=ranks, script=changed(EXACT if last else stops), run_dir=tmp_path)
+        assert (done.status == 0) == last, done.err
+        assert ("resuming from step-" in done.out) == (epochs > 1), done.out
+    assert losses(tmp_path) == pytest.approx(losses(alone["adamw"].run_dir), rel=1e-9)
+    assert len(losses(tmp_path)) == 24

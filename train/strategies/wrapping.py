@@ -1,0 +1,63 @@
+"""Which parts of a network are sharded by themselves: the auto-wrap policy.
+
+A part's weights are gathered at once. Many small parts need less memory and more exchanges, a few large ones the
+other way round.
+"""
+
+from collections import Counter
+
+from torch import nn
+
+from train.errors import BadOptions
+
+SIZE = "size:"
+
+
+def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
+    """Return the parts by their names, each before what it is in. The whole network is not among them.
+
+    `policy`: `transformer`, its repeated blocks; `size:N`, parts of N weights that are not wrapped yet, from the
+    inside out; or names of classes, separated by commas. Raises BadOptions where no part is meant.
+    """
+    if policy.startswith(SIZE):
+        return _by_size(network, int(policy[len(SIZE) :]))
+    classes = _blocks(network) if policy == "transformer" else set(policy.split(","))
+    parts = {name: part for name, part in network.named_modules() if name and type(part).__name__ in classes}
+    found = {type(part).__name__ for part in parts.values()}
+    if not parts or (policy != "transformer" and classes - found):
+        of_network = Counter(
+            type(part).__name__ for name, part in network.named_modules() if name and _trained(part)
+        )
+        raise BadOptions(
+            f"--wrap {policy}: the network has no such part. It has {', '.join(of_network)}; or give size:100000."
+        )
+    return dict(reversed(parts.items()))
+
+
+def _by_size(network: nn.Module, least: int) -> dict[str, nn.Module]:
+    parts: dict[str, nn.Module] = {}
+
+    def left(name: str, part: nn.Module) -> int:
+        """Wrap what is large enough within a part; returns its weights that are not wrapped then."""
+        inner = sum(left(f"{name}.{one}".lstrip("."), child) for one, child in part.named_children())
+        rest = inner + sum(p.numel() for p in part.parameters(recurse=False))
+        if not name or rest < least:
+            return rest
+        parts[name] = part
+        return 0
+
+    left("", network)
+    return parts
+
+
+def _blocks(network: nn.Module) -> set[str]:
+    """Return the classes of which a list or sequence in the network has several, each of parts with weights."""
+    lists = [part for part in network.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
+    kinds = (
+        Counter(type(one).__name__ for one in part if any(True for _ in one.children())) for part in lists
+    )
+    return {kind for counted in kinds for kind, number in counted.items() if number > 1}
+
+
+def _trained(part: nn.Module) -> bool:
+    return any(p.requires_grad for p in part.parameters())
