@@ -11,7 +11,7 @@ from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
-from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
+from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device, check_earlier
 from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
@@ -107,6 +107,10 @@ class TrainOptions(TypedDict, total=False):
     """Files and folders in it that are sent although git ignores them; relative to `project`."""
     bring: Sequence[str]
     """Patterns of what the run writes into its folder and is to come back in any size; `["none"]`: nothing is."""
+    fresh: bool
+    """Begin with what is sent alone: what earlier runs wrote into that folder is put aside on the nodes."""
+    share_outputs: bool
+    """Put what earlier runs wrote into the folder of rank 0's node on all nodes."""
     allow_large: bool
     """Send that folder however large it is. Default: one that is too large is refused."""
 
@@ -215,6 +219,8 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         root=None if root is None else root.absolute(),
         include=tuple(Path(path) for path in several("include", options.get("include", ()))),
         bring=check_bring(several("bring", options.get("bring", ()))),
+        fresh=options.get("fresh", False),
+        share_outputs=options.get("share_outputs", False),
         allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),
@@ -223,6 +229,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         on_hang=options.get("on_hang", "report"),
     )
     check_device(request)
+    check_earlier(request)
     _check_hangs(request)
     return request
 

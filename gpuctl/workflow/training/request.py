@@ -65,6 +65,10 @@ class TrainRequest:
     """Files and folders in `root` that are sent though git ignores them."""
     bring: tuple[str, ...] = ()
     """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
+    fresh: bool = False
+    """True: what earlier runs wrote into its copies is put aside first."""
+    share_outputs: bool = False
+    """True: what earlier runs wrote into the copy of rank 0's node is put on all nodes first."""
     allow_large: bool = False
     """True: it is sent however large it is."""
     resume: bool = False
@@ -358,6 +362,18 @@ def check_device(request: TrainRequest) -> None:
     if request.device is not None and own not in (None, request.device):
         raise Usage(
             f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
+        )
+
+
+def check_earlier(request: TrainRequest) -> None:
+    """Raises Usage where what earlier runs wrote can't become what is asked for."""
+    if request.fresh and request.share_outputs:
+        raise Usage(
+            "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
+        )
+    if request.built_in and (request.fresh or request.share_outputs):
+        raise Usage(
+            "--fresh and --share-outputs are for a script of yours; the built-in job writes no such files."
         )
 
 
