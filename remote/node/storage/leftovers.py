@@ -160,7 +160,7 @@ class Survey:
         in_use = ("code", name) in self._used
         for kind, files in (("code", sent), ("written", written)):
             sizes = [self._sizes.of(file) for file in files]
-            if files or (kind == "code" and not written):
+            if files or kind == "code":
                 yield {
                     "kind": kind,
                     "name": name,
