@@ -7,6 +7,7 @@ from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
 from inventories.hang import Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
+from inventories.search import Search
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
@@ -316,6 +317,8 @@ class Result:
     """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
     files: tuple[RunFile, ...] = ()
     """What is here of it; of very many files a part."""
+    search: Search | None = None
+    """The trials of a search. None: it was none, it ended before the first, or they can't be read."""
     hang: Hang | None = None
     """Why it made no progress, without the stacks. None: it is not known to have hung."""
 

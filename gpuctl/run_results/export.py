@@ -4,7 +4,7 @@ import csv
 import io
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
-    """Write one line a run, a column a value (`train.step_ms.p50`, …); what is not known is empty.
+    """Write one line a run, and below a search's one for each trial; a column a value (`train.step_ms.p50`, …).
 
-    Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be written.
+    What is not known is empty. Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be
+    written.
     """
     if str(path) == "-":
         raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
@@ -33,17 +34,33 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
 
 def csv_text(results: Sequence[Result]) -> str:
     """The table as text, with a head; its last column has the script's arguments."""
-    # Each node's files are in the JSON alone: a column a node would make no table.
-    rows = [
-        _flat(to_json(replace(result, checkpoints={}))) | {"args": shlex.join(args_of(result))}
-        for result in results
-    ]
+    rows = [row for result in results for row in (_row(result), *_trials(result))]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
+
+
+def _row(result: Result) -> dict[str, Any]:
+    # Each node's files are in the JSON alone: a column a node would make no table.
+    document = to_json(replace(result, checkpoints={}, search=None))
+    found = result.search
+    search = {
+        "search.metric": found.metric if found else None,
+        "search.mode": found.mode if found else None,
+        "search.best": found.best.trial if found and found.best else None,
+        "search.value": found.best.value if found and found.best else None,
+    }
+    return _flat(document) | search | {"args": shlex.join(args_of(result))}
+
+
+def _trials(result: Result) -> Iterator[dict[str, Any]]:
+    """A row for each trial of a search, with the run that it is of; only searches have the columns."""
+    for trial in result.search.trials if result.search else ():
+        document = {"run": result.run} | _flat(to_json(trial), "trial.")
+        yield document | {"trial.trial": trial.trial}
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -58,7 +75,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
-        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files"):
+        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files", "search"):
             flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
     return flat
 

@@ -21,6 +21,7 @@ from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
+from gpuctl.tables.tune import search_table
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -34,6 +35,7 @@ RUNS_SHOWN = 8
 """Of a job in more runs only the latest are listed."""
 RANKS_SHOWN = 32
 """In a larger run only the ranks are listed that failed or straggle."""
+TRIALS_SHOWN = 10
 SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
@@ -105,6 +107,9 @@ def draw_run(
             f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
         parts += [Text(text.for_cluster(advice, result.cluster)), ""]
+    if result.search and result.search.trials:
+        words = args if result.script == "tune built-in" else None
+        parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
     if result.train.share.known:
         parts += [_Share(result.train.share), ""]
     if result.usage and (lines := use_lines(result.usage)):
