@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
 from inventories.hang import Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
@@ -177,9 +176,11 @@ class TrainSummary:
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
-    loss_from: Literal["TensorBoard", "log"] | None = field(default=None, metadata=codec.OMITTED)
+    loss_at: tuple[int, ...] = ()
+    """The epoch or step of each, as the job counts them. Empty: not told, one after the other."""
+    loss_from: Literal["TensorBoard", "log"] | None = None
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
-    loss_by: Literal["epoch", "step"] | None = field(default=None, metadata=codec.OMITTED)
+    loss_by: Literal["epoch", "step"] | None = None
     """What each is of, where they were found so. Of many steps some are listed, evenly."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
@@ -38,6 +38,8 @@ _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 _OF_HELD_OUT = re.compile(r"(?:^|[:\])])\s*(?:val|eval|test)", re.IGNORECASE)
 """In what comes before the loss: the line is about held-out data."""
 
+Curve: TypeAlias = dict[int, float]
+"""Epoch or step → loss, in their order."""
 T = TypeVar("T")
 
 
@@ -45,15 +47,25 @@ def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputF
     """A script's summary with the losses that its files tell, where it told none itself."""
     if train.loss:
         return train
-    if losses := losses_from_events(_event_files(folder, outputs)):
-        return replace(train, loss=losses, loss_from="TensorBoard", loss_by="step")
+    if by_step := losses_from_events(_event_files(folder, outputs)):
+        return _with(train, by_step, "TensorBoard", "step")
     by_epoch, by_step = losses_from_log(_last_lines(folder.path / RANK_LOG.format(0)))
-    if by_epoch:
-        return replace(train, loss=by_epoch, loss_from="log", loss_by="epoch")
-    return replace(train, loss=by_step, loss_from="log", loss_by="step") if by_step else train
+    return _with(train, by_epoch, "log", "epoch") if by_epoch else _with(train, by_step, "log", "step")
 
 
-def losses_from_log(lines: Iterable[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _with(
+    train: TrainSummary,
+    curve: Curve,
+    loss_from: Literal["TensorBoard", "log"],
+    loss_by: Literal["epoch", "step"],
+) -> TrainSummary:
+    if not curve:
+        return train
+    loss, places = tuple(curve.values()), tuple(curve)
+    return replace(train, loss=loss, loss_at=places, loss_from=loss_from, loss_by=loss_by)
+
+
+def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
     """The last training loss of each epoch that lines name, and those of the steps; both empty where none does."""
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
@@ -65,11 +77,11 @@ def losses_from_log(lines: Iterable[str]) -> tuple[tuple[float, ...], tuple[floa
             epochs[int(epoch[1])] = loss
         elif step := _STEP.search(line):
             steps[int(step[1])] = loss
-    return thinned(_in_order(epochs)), thinned(_in_order(steps))
+    return _in_order(epochs), _in_order(steps)
 
 
-def _in_order(losses: Mapping[int, float]) -> list[float]:
-    return [losses[place] for place in sorted(losses)]
+def _in_order(losses: Mapping[int, float]) -> Curve:
+    return {place: losses[place] for place in thinned(sorted(losses))}
 
 
 def _loss_in(line: str) -> float | None:
@@ -111,7 +123,7 @@ def _event_files(folder: RunFolder, outputs: Sequence[OutputFile]) -> list[Path]
     return [path for path in paths if path.is_file()]
 
 
-def losses_from_events(files: Sequence[Path]) -> tuple[float, ...]:
+def losses_from_events(files: Sequence[Path]) -> Curve:
     """The curve of the training loss in the first file that has one; empty where none has, or nothing reads them."""
     for path in files:
         curves = _curves_in(path)
@@ -119,8 +131,8 @@ def losses_from_events(files: Sequence[Path]) -> tuple[float, ...]:
             (tag for tag in curves if _is_loss(tag)), key=lambda tag: ("train" not in tag.lower(), tag)
         )
         if tags:
-            return thinned(_in_order(curves[tags[0]]))
-    return ()
+            return _in_order(curves[tags[0]])
+    return {}
 
 
 def _is_loss(tag: str) -> bool:

@@ -74,14 +74,12 @@ def batch_of(measured: Sequence[Measured]) -> str:
 def _table(
     columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], least: Sequence[str]
 ) -> RenderableType:
-    """A line a row, 80 characters wide at most; columns of which nothing is known are left out."""
-    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
-    known = {name: column for name, column in cells.items() if set(column) != {text.UNKNOWN}}
+    """A line a row."""
     left = ("layout", "forecast", "overlap")
     return FittedTable(
-        known,
-        zip(*known.values(), strict=True),
-        right=[name for name in known if name not in left],
+        columns,
+        [[cell(row) for cell in columns.values()] for row in rows],
+        right=[name for name in columns if name not in left],
         least=least,
         gap=1,
     )

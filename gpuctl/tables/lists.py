@@ -153,9 +153,8 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
         "ranks": lambda row: str(row.world_size or text.UNKNOWN),
         "began": lambda row: text.age(row.started_at or "", now),
         "took": lambda row: text.duration(row.seconds),
+        "accuracy": lambda row: text.percent(row.accuracy),
     }
-    if any(row.accuracy is not None for row in rows):
-        columns["accuracy"] = lambda row: text.percent(row.accuracy)
     if any(row.cost_usd for row in rows):
         columns["cost"] = lambda row: text.dollars(row.cost_usd)
     columns["script"] = lambda row: text.shorten(
@@ -254,8 +253,6 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }
-    if all(found["left_s"] is None for found in clusters):
-        del columns["ends in"]
     return FittedTable(
         columns,
         [[cell(found) for cell in columns.values()] for found in clusters],

@@ -217,10 +217,6 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
         "exit": lambda rank: _exit(rank.exit_code),
         "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
     }
-    if not any(rank.device for rank in ranks):
-        del columns["device"]
-    if not times:
-        del columns["step p50"]
     rows: list[list[str | Text]] = []
     for rank in sorted(shown, key=lambda rank: rank.rank):
         remark = Text("failed first" if rank.rank == failed_first else "", "red")
@@ -297,8 +293,6 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         "took": lambda run: text.duration(run.seconds.total),
         "cost": lambda run: text.dollars(run.cost_usd),
     }
-    if all(epochs_text(run) == text.UNKNOWN for run in runs):
-        del columns["epochs"]
     if not any(run.cost_usd for run in runs):
         del columns["cost"]
     table = FittedTable(
@@ -336,7 +330,8 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     grid.add_column(overflow="fold")
     if result.resumed_from:
         grid.add_row("resumed", f"from run {result.resumed_from}")
-    grid.add_row("cost", text.dollars(result.cost_usd))
+    if result.cost_usd is not None:
+        grid.add_row("cost", text.dollars(result.cost_usd))
     grid.add_row("files", text.with_tilde(result.dir))
     if artifacts:
         names = [text.clean(name, 60) for name in artifacts[:5]]

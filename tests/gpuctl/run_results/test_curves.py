@@ -41,7 +41,7 @@ def output(path: str, *, node: str = "n-0", brought: bool = True) -> OutputFile:
     ],
 )
 def test_loss_of_an_epoch_is_found_in_usual_lines(line: str) -> None:
-    assert losses_from_log(["epoch 2 loss 0.5", "hello", line]) == ((0.5, 0.41), ())
+    assert losses_from_log(["epoch 2 loss 0.5", "hello", line]) == ({2: 0.5, 3: 0.41}, {})
 
 
 @pytest.mark.parametrize(
@@ -52,20 +52,20 @@ def test_loss_of_an_epoch_is_found_in_usual_lines(line: str) -> None:
     ],
 )  # fmt: skip
 def test_other_lines_tell_of_no_loss(line: str) -> None:
-    assert losses_from_log([line]) == ((), ())
+    assert losses_from_log([line]) == ({}, {})
 
 
 def test_last_loss_of_each_epoch_counts_and_steps_only_without_epochs() -> None:
-    assert losses_from_log(["epoch 1 loss 3", "epoch 1 loss 2", "epoch 0 loss 9"]) == ((9.0, 2.0), ())
+    assert losses_from_log(["epoch 1 loss 3", "epoch 1 loss 2", "epoch 0 loss 9"]) == ({0: 9.0, 1: 2.0}, {})
     assert losses_from_log(["iter 0: loss 10.9, time 12ms", "step 100: train loss 4.2, val loss 4.3"]) == (
-        (),
-        (10.9, 4.2),
+        {},
+        {0: 10.9, 100: 4.2},
     )
 
 
 def test_loss_that_is_no_number_any_more_is_seen() -> None:
-    (loss,), _ = losses_from_log(["epoch 1 loss nan"])
-    assert math.isnan(loss)
+    by_epoch, _ = losses_from_log(["epoch 1 loss nan"])
+    assert math.isnan(by_epoch[1])
 
 
 def test_long_curve_keeps_its_ends_and_its_course() -> None:
@@ -79,7 +79,7 @@ def test_losses_of_metrics_come_before_those_of_files(folder: RunFolder) -> None
     told = TrainSummary(loss=(0.1,))
     assert with_curve(told, folder, ()) == told
     assert with_curve(TrainSummary(), folder, ()) == TrainSummary(
-        loss=(0.5,), loss_from="log", loss_by="epoch"
+        loss=(0.5,), loss_at=(1,), loss_from="log", loss_by="epoch"
     )
 
 
