@@ -129,6 +129,16 @@ class BenchOptions(TypedDict, total=False):
     device: Literal["auto", "cpu"] | None
     env: Mapping[str, str]
     python: str | None
+    module: str | None
+    """Measure this module in place of a script."""
+    pip: Sequence[str]
+    requirements: File | None
+    wheels: File | None
+    project: File | None
+    """The folder that holds the script. Default: the current one."""
+    root: File | None
+    include: Sequence[File]
+    allow_large: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +266,19 @@ def _check_hangs(request: TrainRequest) -> None:
 
 
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
-    """What these options ask for; `words`: the built-in job's. Raises Usage for what can't be."""
+    """What these options ask for; `words`: the script and its arguments, or the built-in job's options.
 
+    Raises Usage for what can't be.
+    """
     _refuse_unknown("bench", options, BenchOptions)
 
     def layouts(names: Sequence[str], option: str) -> tuple[Layout, ...]:
         names = several(option.removeprefix("--"), names)
         return parse_layouts(",".join(names), option) if names else ()
 
+    job: TrainOptions = {
+        name: value for name, value in options.items() if name in TrainOptions.__annotations__
+    }  # type: ignore[assignment]
     repeats = options.get("repeats", LEAST_REPEATS)
     if not LEAST_REPEATS <= repeats <= MOST_REPEATS:
         raise Usage(
@@ -274,10 +289,7 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
         repeats=repeats,
         forecast=layouts(options.get("forecast", ()), "--forecast"),
         bandwidth_gb_s=options.get("bandwidth_gb_s"),
-        device=options.get("device"),
-        env=_env(options.get("env", {})),
-        python=options.get("python"),
-        words=tuple(words),
+        job=train_request(words, job),
     )
 
 
