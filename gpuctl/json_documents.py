@@ -4,8 +4,10 @@ A run's result is `inventories.run.Result`; a machine is `inventories.machine.Ma
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from inventories.disk import codec
 
 if TYPE_CHECKING:
     from gpuctl.workflow.cluster.setup import SetUp
@@ -38,7 +40,7 @@ class ClusterInfo:
 class UpResult(ClusterInfo):
     """What `up` made or found: the document of `up --json`."""
 
-    setup: "tuple[SetUp, ...] | None" = None
+    setup: "tuple[SetUp, ...] | None" = field(default=None, metadata=codec.OMITTED)
     """What came of the setup on the machines that had yet to run it. None: the cluster has no setup."""
     seconds: float
     """That it took."""

@@ -177,7 +177,7 @@ class TrainSummary:
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
     loss_at: tuple[int, ...] = ()
-    """The epoch or step of each, as the job counts them. Empty: not told, one after the other."""
+    """The epoch or step of each, as the job counts them. Empty: it does not tell; then they follow each other."""
     loss_from: Literal["TensorBoard", "log"] | None = None
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
     loss_by: Literal["epoch", "step"] | None = None

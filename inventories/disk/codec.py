@@ -28,7 +28,16 @@ FORMAT = 1
 def to_json(obj: object) -> dict[str, Any]:
     """A dataclass as a dictionary of plain JSON types. A field `from_` becomes `from`, which Python reserves."""
     assert dataclasses.is_dataclass(obj), f"{type(obj).__name__} is no dataclass"
-    return {_key(field): plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    values = {field: getattr(obj, field.name) for field in dataclasses.fields(obj)}
+    return {
+        _key(field): plain(value)
+        for field, value in values.items()
+        if value is not None or not field.metadata.get("omitted")
+    }
+
+
+OMITTED = {"omitted": True}
+"""Metadata of a field whose key is omitted where its value is None; it has a default."""
 
 
 def key(name: str) -> dict[str, str]:

@@ -216,9 +216,12 @@ class Named:
 
     from_: int = 1
     other: int = field(default=2, metadata=codec.key("second"))
+    absent: int | None = field(default=None, metadata=codec.OMITTED)
     empty: int | None = None
 
 
-def test_keys_of_fields_may_have_other_names_and_what_is_null_is_written():
+def test_keys_of_fields_may_have_other_names_and_may_be_omitted():
     assert codec.to_json(Named()) == {"from": 1, "second": 2, "empty": None}
-    assert codec.from_json(Named, codec.to_json(Named()), "file") == Named()
+    assert codec.to_json(Named(absent=3)) == {"from": 1, "second": 2, "absent": 3, "empty": None}
+    for one in (Named(), Named(absent=3)):
+        assert codec.from_json(Named, codec.to_json(one), "file") == one
