@@ -118,6 +118,14 @@ def _args(result: Result, _: Result) -> str:
     return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
 
 
+def _best_trial(result: Result, _: Result) -> str:
+    """`accuracy 0.97`: what the best trial of a search came to."""
+    best = result.search.best if result.search else None
+    if result.search is None or best is None:
+        return text.UNKNOWN
+    return f"{text.clean(result.search.metric, 20)} {best.value:.4g}"
+
+
 COMPARED: tuple[Row, ...] = (
     ("status", lambda result, _: result.status),
     ("cluster", lambda result, _: result.cluster),
@@ -128,6 +136,7 @@ COMPARED: tuple[Row, ...] = (
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
     ("accuracy", lambda result, _: accuracy_text(result)),
+    ("best trial", _best_trial),
     ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),

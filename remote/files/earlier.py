@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote.errors import BadAnswer
+from remote.shared.constants import ASIDE
 
 MAX_LISTED = 20_000
 MAX_NAMES = 100
@@ -13,16 +14,16 @@ MAX_NAMES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Aside:
-    """Where a sync moves what runs have written and would be lost: a folder beside the project's, of this name."""
+    """Where a sync moves what runs have written and would be lost: a folder beside the project's."""
 
     name: str
-    """The same on all nodes, as they may share the disk."""
+    """The end of its name, the same on all nodes, as they may share the disk."""
     everything: bool = False
     """True: all that no sync has brought goes there. False: what would be replaced or removed."""
 
     def folder(self, destination: str) -> str:
         """Its path on a node."""
-        return f"{destination}.{self.name}"
+        return f"{destination}{ASIDE}{self.name}"
 
     def request(self, destination: str) -> dict[str, Any]:
         """What the node is told."""

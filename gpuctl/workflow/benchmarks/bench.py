@@ -207,7 +207,7 @@ def _leave_tidy(ready: Ready) -> None:
     """Put aside what the last run of a script wrote, so that the next one that is trained does not meet it."""
     say = ready.app.output.say
     try:
-        if put_aside(ready, f"aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"):
+        if put_aside(ready, f"{datetime.now(UTC):%Y%m%d-%H%M%S}"):
             say(
                 "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
                 "--all removes it"

@@ -159,7 +159,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
-        put_aside(ready, f"aside-{run.run}")
+        put_aside(ready, run.run)
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
         launch = Launch(
             run=run,
@@ -188,7 +188,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
 
 
 def put_aside(ready: Ready, name: str) -> bool:
-    """Have the nodes begin with what was sent alone. `name`: of the folder that takes what the last run wrote.
+    """Have the nodes begin with what was sent alone. `name`: see `Aside`, of what the last run wrote.
 
     Returns whether it wrote anything.
     """

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from remote.files.leftovers import Item, Leftovers, RunFile
+from remote.shared.constants import ASIDE
 
 USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
@@ -257,7 +258,7 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[st
         return "in use", ""
     if item.kind == "run":
         return _fate_of_run(item, known, policy)
-    if _family(item.kind) == "code" and not known.ours and item.name not in known.code:
+    if _family(item.kind) == "code" and not known.ours and item.name.split(ASIDE)[0] not in known.code:
         return "not of this cluster", ""
     if item.kind == "written":
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")

@@ -32,7 +32,7 @@ def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | No
     """Where the nodes put what a sync would lose; `first`: the run is the job's first. None: there is no such."""
     if request.built_in:
         return None
-    return Aside(name=f"aside-{now:%Y%m%d-%H%M%S}", everything=request.fresh and first)
+    return Aside(name=f"{now:%Y%m%d-%H%M%S}", everything=request.fresh and first)
 
 
 def aside_lines(

@@ -3,9 +3,11 @@
 What is put aside is moved into a folder beside the project's, on the same disk: nothing of it is lost.
 """
 
+import errno
 import os
+import shutil
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Sequence
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
@@ -32,10 +34,15 @@ class Aside:
         for path in paths:
             target = os.path.join(self._folder, path)
             os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+            source = os.path.join(self._root, path)
             try:
-                os.rename(os.path.join(self._root, path), target)
+                os.rename(source, target)
             except FileNotFoundError:
                 continue  # a node that shares this home was faster
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                shutil.move(source, target)  # it is on another disk, which somebody has put there
             self.count += 1
             if len(self.names) < MOST_NAMES:
                 self.names.append(path)
@@ -63,20 +70,30 @@ def not_sent(root: str, sent: Dict[str, Any]) -> Iterator[str]:
     device, mounts, pending = device_of(root), mount_points(), [""]
     while pending:
         inner = pending.pop()
-        with os.scandir(os.path.join(root, inner)) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        try:
+            with os.scandir(os.path.join(root, inner)) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue  # a node that shares this home was faster
         for entry in found:
             path = os.path.join(inner, entry.name)
             if is_cache(entry.name):
                 continue
             if not entry.is_dir(follow_symlinks=False):
-                if not as_sent(entry.stat(follow_symlinks=False), sent.get(path), entry.path):
+                if not _is_as_sent(entry, sent.get(path)):
                     yield path
             elif entry.path not in mounts and device_of(entry.path) == device:
                 if path in folders:
                     pending.append(path)
                 elif not is_environment(entry.path):
                     yield path
+
+
+def _is_as_sent(entry: "os.DirEntry[str]", sent: Optional[Sequence[Any]]) -> bool:
+    try:
+        return as_sent(entry.stat(follow_symlinks=False), sent, entry.path)
+    except FileNotFoundError:
+        return True  # it is gone by now
 
 
 def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:

@@ -164,7 +164,7 @@ class Survey:
         in_use = ("code", name) in self._used
         for kind, files in (("code", sent), ("written", written)):
             sizes = [self._sizes.of(file) for file in files]
-            if files or kind == "code":
+            if files or (kind == "code" and constants.ASIDE not in name):
                 yield {
                     "kind": kind,
                     "name": name,

@@ -207,6 +207,11 @@ def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: No
     assert clean(node, [("run", RUN)], {RUN: {path: brought}}).removed == (("run", RUN),)
 
 
+def test_what_a_second_run_put_aside_is_files_of_runs(node: NodeHere) -> None:
+    write(node, "code/proj-1.aside-20261121-060000/snapshot.pt")
+    assert set(by_name(look(node))) == {("written", "proj-1.aside-20261121-060000")}
+
+
 def test_what_gpuctl_keeps_beside_a_run_is_not_missed_here(node: NodeHere) -> None:
     write_run(node, RUN)
     before = by_name(look(node))["run", RUN].files

@@ -31,7 +31,7 @@ class Project:
         tree = read_everything(self.here)
         output = BytesIO()
         request = {"root": str(self.there), "follow_deletions": True}
-        request |= Aside(name="aside-1", everything=fresh).request(str(self.there))
+        request |= Aside(name="1", everything=fresh).request(str(self.there))
         command_sync(request, output, _chunks(tree, output))
         output.seek(0)
         *_, (header, body) = frames.decode(output.readline, output.read)
