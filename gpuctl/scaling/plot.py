@@ -45,7 +45,7 @@ def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[O
     above = [max(each.samples_per_s for each in one.repetitions) - one.samples_per_s for one in points]
     axes.errorbar(ranks, speeds, yerr=[below, above], fmt="o-", capsize=3, label="measured")
     for one in points:
-        is_above = one is not first and one.efficiency(first) > 1
+        is_above = first not in wrong and one.efficiency(first) > 1
         remark = " (disturbed)" if one in wrong else " (above ideal)" if is_above else ""
         _name(axes, one.layout, one.samples_per_s, remark)
     axes.plot(
