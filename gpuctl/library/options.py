@@ -11,7 +11,8 @@ from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
-from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device, check_earlier
+from gpuctl.workflow.training.earlier import check_earlier
+from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec

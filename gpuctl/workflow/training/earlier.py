@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuctl import text
+from gpuctl.errors import Usage
 from gpuctl.run_results.outputs import kind_of, pull_command
 from gpuctl.view import View
 from gpuctl.workflow.training.request import TrainRequest
@@ -28,6 +29,18 @@ NAMES_SHOWN = 3
 MAX_SHARED_BYTES = 100 * 1000**3
 
 
+def check_earlier(request: TrainRequest) -> None:
+    """Raises Usage where what earlier runs wrote can't become what is asked for."""
+    if request.fresh and request.share_outputs:
+        raise Usage(
+            "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
+        )
+    if request.built_in and (request.fresh or request.share_outputs):
+        raise Usage(
+            "--fresh and --share-outputs are for a script of yours; the built-in job writes no such files."
+        )
+
+
 def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | None:
     """Where the nodes put what a sync would lose; `first`: the run is the job's first. None: there is no such."""
     if request.built_in:
@@ -36,9 +49,11 @@ def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | No
 
 
 def aside_lines(
-    cluster: str, aside: Aside, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]
+    cluster: str, aside: Aside | None, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]
 ) -> Sequence[str]:
     """What was put aside on each node, and the command that brings it. `roots`: the project's folder there."""
+    if aside is None:
+        return []
     what = "what earlier runs wrote" if aside.everything else "what runs had changed and is replaced"
     return [
         f"{name}: {what} is put aside there ({_some(found.aside_names, found.aside)}): "

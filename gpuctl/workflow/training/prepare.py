@@ -90,9 +90,8 @@ def prepare(
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        if not room:
-            return fact, None
-        return fact, send_code(view, node, project.tree, project.destination, project.folder, aside)
+        place = (project.tree, project.destination, project.folder)
+        return fact, send_code(view, node, *place, aside) if room else None
 
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
@@ -100,17 +99,16 @@ def prepare(
     for one_finding in finding.alike_together(compared.findings(ready)):
         view.note(finding.sentence(one_finding))
     done = {name: synced for name, (_, synced) in both.items() if synced is not None}
-    earlier = {name: synced.earlier for name, synced in done.items() if synced.earlier is not None}
-    roots = {name: synced.root for name, synced in done.items()}
-    for line in aside_lines(inventory.cluster, aside, roots, earlier) if aside else ():
-        view.note(line)
-    return Prepared(
+    prepared = Prepared(
         facts=ready,
-        code={name: folder_in(root, project.folder) for name, root in roots.items()},
-        roots=roots,
-        earlier=earlier,
+        code={name: folder_in(synced.root, project.folder) for name, synced in done.items()},
+        roots={name: synced.root for name, synced in done.items()},
+        earlier={name: synced.earlier for name, synced in done.items() if synced.earlier is not None},
         expected=expected,
     )
+    for line in aside_lines(inventory.cluster, aside, prepared.roots, prepared.earlier):
+        view.note(line)
+    return prepared
 
 
 def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":

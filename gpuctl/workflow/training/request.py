@@ -365,18 +365,6 @@ def check_device(request: TrainRequest) -> None:
         )
 
 
-def check_earlier(request: TrainRequest) -> None:
-    """Raises Usage where what earlier runs wrote can't become what is asked for."""
-    if request.fresh and request.share_outputs:
-        raise Usage(
-            "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
-        )
-    if request.built_in and (request.fresh or request.share_outputs):
-        raise Usage(
-            "--fresh and --share-outputs are for a script of yours; the built-in job writes no such files."
-        )
-
-
 def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
     """Patterns of files that are to come back, as the nodes take them. Raises Usage for what can't be one."""
     found = tuple(pattern.removeprefix("./") for pattern in patterns)

@@ -1,8 +1,12 @@
 """Which files of an earlier run the next one is told of, and in which words."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from gpuctl.workflow.training.earlier import aside_lines, uneven, uneven_sentence
+from gpuctl.errors import Usage
+from gpuctl.library.options import TrainOptions, train_request
+from gpuctl.workflow.training.earlier import aside_lines, aside_of, uneven, uneven_sentence
 from remote.files.earlier import Aside, EarlierFiles
 
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
@@ -64,3 +68,25 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
         "gpu-0: what earlier runs wrote is put aside there (a.pt, b, c and 2 more): gpuctl pull --rank gpu-0 "
         ".gpuctl-node/code/my-01.aside-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "said"),
+    [
+        (["my.py"], {"fresh": True, "share_outputs": True}, "leave one out"),
+        ([], {"fresh": True}, "are for a script of yours"),
+        (["--epochs", "1"], {"share_outputs": True}, "are for a script of yours"),
+    ],
+)
+def test_options_that_contradict_themselves_are_refused(
+    words: list[str], options: TrainOptions, said: str
+) -> None:
+    with pytest.raises(Usage, match=said):
+        train_request(words, options)
+
+
+def test_only_the_first_run_of_a_job_begins_afresh() -> None:
+    request, now = train_request(["my.py"], {"fresh": True}), datetime(2026, 11, 21, 6, tzinfo=UTC)
+    assert aside_of(request, now, first=True) == Aside(name="20261121-060000", everything=True)
+    assert aside_of(request, now, first=False) == Aside(name="20261121-060000", everything=False)
+    assert aside_of(train_request([], {}), now, first=True) is None
