@@ -51,8 +51,8 @@ def command(
 
     On this computer it removes old runs. On the nodes it removes runs whose files are all on this computer, with the
     same content, wheels, and environments, code and uv. Of these three it keeps what was used last. It never removes
-    what another process uses, a run that may still be active, the checkpoints that `gpuctl train --resume` would take,
-    or files that are not gpuctl's.
+    what another process uses, a run that may still be active, the checkpoints that `gpuctl train --resume` would
+    take, or files that are not gpuctl's.
 
     Without --cluster it cleans all clusters. If a run is active on one of them, it removes nothing at all, and the
     exit status is 2. Only --here works then.
