@@ -22,8 +22,8 @@ class FittedTable:
     """A table in the style of all of them, without the columns of which nothing is known.
 
     It draws itself once the width is known. `folded`: columns whose cells may take several lines. `least`: columns
-    that go where there is no room, in this order, and are then named below the table. `steady`: one that is drawn
-    again and again, and so keeps all others.
+    that go where there is no room, in this order, and are then named below the table. `steady`: it keeps the
+    columns of which nothing is known, as one does that is drawn again and again.
     """
 
     def __init__(

@@ -293,6 +293,7 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         [[cell(shape) for cell in columns.values()] for shape in shapes],
         right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),
         least=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
+        steady=True,
     )
     priced: dict[tuple[str, str], dict[str, None]] = {}
     for shape in shapes:

@@ -158,7 +158,8 @@ def share(
     from remote.sessions.fanout import fan_out, values
 
     first = next(iter(roots))
-    has, others = earlier[first].files, {name: node for name, node in nodes.items() if name != first}
+    whole, has = earlier[first].whole, earlier[first].files
+    others = {name: node for name, node in nodes.items() if name != first}
     lacking = [
         path for path, is_ in has.items() if any(earlier[name].files.get(path) != is_ for name in others)
     ]
@@ -168,9 +169,11 @@ def share(
     try:
         intake = FileReceiver(passing, max_bytes=MAX_SHARED_BYTES)
         refused = take_in(nodes[first], "send_earlier", {"root": roots[first], "paths": lacking}, intake)
-        if refused:
-            raise NodeFailed(f"{first}: not all of its files could be shared: {_some(refused, len(refused))}")
-        for path in lacking:
+        came = {path.relative_to(passing).as_posix() for path in passing.rglob("*") if path.is_file()}
+        if refused or came != set(lacking):
+            missed = refused or sorted(set(lacking) ^ came)
+            raise NodeFailed(f"{first}: not all of its files could be shared: {_some(missed, len(missed))}")
+        for path in came:
             os.utime(passing / path, ns=(has[path][1], has[path][1]))
         tree = tree_of(passing, "**/*")
         for name, why in tree.skipped.items():
@@ -193,6 +196,7 @@ def share(
     return (
         f"shared with all nodes, from {first}: {_some(lacking, len(lacking))}, {human_bytes(intake.bytes)}",
         *aside_lines(cluster, aside, roots, told),
+        *([f"{first} has more files of earlier runs than are looked at: not all are shared"] * (not whole)),
     )
 
 
