@@ -1,12 +1,20 @@
 """Which files of an earlier run the next one is told of, and in which words."""
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from node_here import NodeHere
 
 from gpuctl.errors import Usage
 from gpuctl.library.options import TrainOptions, train_request
-from gpuctl.workflow.training.earlier import aside_lines, aside_of, uneven, uneven_sentence
+from gpuctl.options import Options
+from gpuctl.output import Output
+from gpuctl.view import PlainView
+from gpuctl.workflow.training.earlier import aside_lines, aside_of, share, uneven, uneven_sentence
+from inventories.disk.store import Store
+from remote.errors import NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
@@ -90,3 +98,17 @@ def test_only_the_first_run_of_a_job_begins_afresh() -> None:
     assert aside_of(request, now, first=True) == Aside(name="20261121-060000", everything=True)
     assert aside_of(request, now, first=False) == Aside(name="20261121-060000", everything=False)
     assert aside_of(train_request([], {}), now, first=True) is None
+
+
+@pytest.mark.parametrize("path", ["gone.pt", "../gone.pt"])
+def test_files_that_do_not_come_are_not_shared_in_part(tmp_path: Path, path: str) -> None:
+    root = tmp_path / "home" / ".gpuctl-node" / "code" / "my-01"
+    root.mkdir(parents=True)
+    (root / "there.pt").write_text("weights")
+    nodes = {name: NodeHere(tmp_path / "home") for name in ("gpu-0", "gpu-1")}
+    roots = dict.fromkeys(nodes, str(root))
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    earlier = {"gpu-0": left("there.pt", path), "gpu-1": left()}
+    with PlainView(Output(Options()), logs=False) as view, pytest.raises(NodeFailed, match=re.escape(path)):
+        share(view, "default", nodes, roots, earlier, Aside(name="1"), folder)
+    assert not list(folder.path.glob("incoming-*")), "what came is not left here"

@@ -26,11 +26,11 @@ class Project:
         self.aside = tmp_path / "code" / "my-01.aside-1"
         self.here.mkdir()
 
-    def sync(self, *, fresh: bool = False) -> EarlierFiles:
-        """Send it as before a run, in this process."""
+    def sync(self, *, fresh: bool = False, share: bool = False) -> EarlierFiles:
+        """Send it as before a run, in this process; or as files that nodes share."""
         tree = read_everything(self.here)
         output = BytesIO()
-        request = {"root": str(self.there), "follow_deletions": True}
+        request = {"root": str(self.there), "follow_deletions": not share}
         request |= Aside(name="1", everything=fresh).request(str(self.there))
         command_sync(request, output, _chunks(tree, output))
         output.seek(0)
@@ -120,6 +120,22 @@ def test_file_that_changed_here_is_sent_and_nothing_is_put_aside(project: Projec
     project.write(project.here, train="next version")
     assert project.sync().aside == 0
     assert listing(project.there)["train"] == "next version"
+
+
+def test_files_that_shared_ones_replace_are_put_aside(project: Project) -> None:
+    project.write(project.there, snapshot="of rank 1", own="kept")
+    (project.here / "train").unlink()
+    (project.here / "pkg" / "mod").unlink()
+    project.write(project.here, snapshot="of rank 0")
+    assert project.sync(share=True).aside_names == ("snapshot",)
+    assert listing(project.aside) == {"snapshot": "of rank 1"}
+    assert listing(project.there) == {
+        "own": "kept",
+        "pkg/mod": "sent",
+        "snapshot": "of rank 0",
+        "train": "sent",
+    }
+    assert project.sync(share=True).aside == 0, "what is the same is not sent again"
 
 
 def test_files_to_share_are_sent_and_links_are_not(project: Project) -> None:
