@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
 from inventories.hang import Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
+from inventories.search import Search
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
@@ -179,9 +179,11 @@ class TrainSummary:
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
-    loss_from: LossSource | None = field(default=None, metadata=codec.OMITTED)
+    loss_at: tuple[int, ...] = ()
+    """The epoch or step of each, as the job counts them. Empty: it does not tell; then they follow each other."""
+    loss_from: LossSource | None = None
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
-    loss_by: Literal["epoch", "step"] | None = field(default=None, metadata=codec.OMITTED)
+    loss_by: Literal["epoch", "step"] | None = None
     """What each is of, where they were found so. Of many steps some are listed, evenly."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
@@ -319,6 +321,8 @@ class Result:
     """By node, how many there are in all. A node that wrote none, or has not told, is missing."""
     files: tuple[RunFile, ...] = ()
     """What is here of it; of very many files a part."""
+    search: Search | None = None
+    """The trials of a search. None: it was none, it ended before the first, or they can't be read."""
     hang: Hang | None = None
     """Why it made no progress, without the stacks. None: it is not known to have hung."""
 

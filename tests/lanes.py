@@ -161,6 +161,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/files/checkpoints.py",
         "train/checkpoints/",
     ),
+    "integration/test_second_run.py": (
+        "gpuctl/workflow/training/earlier.py",
+        "remote/files/earlier.py",
+        "remote/node/storage/earlier.py",
+        "remote/node/storage/sync.py",
+    ),
     "integration/test_session.py": ("gpuctl/workflow/", "provision/local"),
     "integration/test_setup.py": (
         "gpuctl/workflow/cluster/setup.py",

@@ -1,4 +1,4 @@
-"""`gpuctl bench`: the built-in job on each layout, how it scales, and what other layouts would bring."""
+"""`gpuctl bench`: a script or the built-in job on each layout, how it scales, what other layouts would bring."""
 
 from pathlib import Path
 from typing import Literal
@@ -12,14 +12,16 @@ from gpuctl.options import (
     common_options,
     device_option,
     env_option,
-    python_option,
+    install_options,
+    project_options,
 )
 
 
 @click.command(
     cls=ScriptCommand,
     context_settings=TAIL,
-    tail_hint="Options of the built-in job go after --: gpuctl bench --layouts 1x1,1x2 -- --epochs 3.",
+    tail_hint="Options of your script go after the script, those of the built-in job after --: "
+    "gpuctl bench --layouts 1x1,1x2 -- --epochs 3.",
 )
 @common_options
 @click.option(
@@ -48,8 +50,12 @@ from gpuctl.options import (
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
 @device_option
 @env_option
-@python_option
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+@install_options
+@project_options
+@click.option(
+    "-m", "--module", metavar="MODULE", help="Measure a module; the arguments after it are passed to it."
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def command(
     app: App,
     layouts: str | None,
@@ -60,21 +66,34 @@ def command(
     device: Literal["auto", "cpu"] | None,
     env: tuple[str, ...],
     python: str | None,
+    pip: tuple[str, ...],
+    requirements: Path | None,
+    wheels: Path | None,
+    root: Path | None,
+    include: tuple[Path, ...],
+    module: str | None,
     words: tuple[str, ...],
 ) -> int:
-    """Run the built-in job on several layouts. Show how it scales, what it costs, and what to change first.
+    """Run a script or the built-in job on several layouts. Show how it scales, its cost, and what to change first.
 
     \b
     gpuctl bench                                         one process, one whole node, all nodes
     gpuctl bench --layouts 1x1,1x2,2x2 -- --model resnet18 --dataset cifar10
     gpuctl bench --forecast 2x4,4x8                      how fast would these be?
+    gpuctl bench --layouts 1x1,2x1 train.py --epochs 2   your script
 
-    ARGS are the built-in job's options (gpuctl train -- --help lists them). Each layout has one warm-up run and then
-    --repeats timed runs. The first epoch of a run does not count if there are several (default: --epochs 3).
-    gpuctl runs lists every run.
+    Each layout has one warm-up run and then --repeats timed runs. The first epoch of a run does not count if there
+    are several (the built-in job's default: --epochs 3). gpuctl runs lists every run.
+
+    The speed of a script is that of its metrics (GPUCTL_METRICS): epochs, samples or steps. Without them, epochs or
+    steps are counted in rank 0's log, over the whole run with its start. Each run begins with what is sent alone;
+    what it writes into the project's folder is put aside on the nodes.
+
+    Figures that contradict themselves (a speed-up above the number of ranks, repetitions that lie far apart) are
+    measured again once. If they still do, they are marked as disturbed.
 
     A forecast is a range. At its fast end the ranks average the gradients during the backward pass, at its slow end
-    only after it.
+    only after it. If one can't be given, the exit status is 4.
 
     After Ctrl-C, what was measured so far is shown.
     """
@@ -84,8 +103,6 @@ def command(
     from gpuctl.workflow.benchmarks.bench import bench
     from gpuctl.workflow.training.request import built_in_help
 
-    if {"-h", "--help"} & set(words):
-        return built_in_help()
     if plot is not None:
         check_picture(plot)
     request = bench_request(
@@ -98,8 +115,17 @@ def command(
             "device": device,
             "env": dict(variable(word) for word in env),
             "python": python,
+            "pip": pip,
+            "requirements": requirements,
+            "wheels": wheels,
+            "root": root,
+            "include": include,
+            "module": module,
+            "allow_large": app.options.yes,
         },
     )
+    if request.job.built_in and {"-h", "--help"} & set(words):
+        return built_in_help()
     done = bench(app, request)
     if app.options.json:
         app.output.json(done.document())
@@ -114,4 +140,4 @@ def command(
         from gpuctl.scaling.plot import write_bench_plot
 
         app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
-    return {"succeeded": 0, "stopped": 130}.get(done.status, 1)
+    return done.exit_status

@@ -49,10 +49,10 @@ def command(
     gpuctl clean --here --keep-runs 20     runs of machines that are gone, but for each cluster's latest 20
     gpuctl clean --all --cluster a         before `gpuctl down` of machines that stay
 
-    On this computer it removes old runs. On the nodes it removes runs whose files are all on this computer, wheels,
-    and environments, code and uv. Of these three it keeps what was used last. It never removes what another process
-    uses, a run that may still be active, the checkpoints that `gpuctl train --resume` would take, or files that are
-    not gpuctl's.
+    On this computer it removes old runs. On the nodes it removes runs whose files are all on this computer, with the
+    same content, wheels, and environments, code and uv. Of these three it keeps what was used last. It never removes
+    what another process uses, a run that may still be active, the checkpoints that `gpuctl train --resume` would
+    take, or files that are not gpuctl's.
 
     Without --cluster it cleans all clusters. If a run is active on one of them, it removes nothing at all, and the
     exit status is 2. Only --here works then.

@@ -19,7 +19,8 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     """Show a run's results: times, losses, accuracy, cost. Several runs are shown side by side.
 
     Without RUN it shows the latest. The beginning of a run's id is enough. Results stay on this computer
-    when the machines are gone.
+    when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
+    rows below its own.
     """
     from gpuctl.run_results.export import write_csv, write_plot
     from gpuctl.tables.lists import comparison_table, run_table

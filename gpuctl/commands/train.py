@@ -74,6 +74,16 @@ OURS = frozenset({
     help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
     "Repeatable.",
 )
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Begin with what is sent alone: put aside what earlier runs wrote into the project's folder on the nodes.",
+)
+@click.option(
+    "--share-outputs",
+    is_flag=True,
+    help="Put what earlier runs wrote into the project's folder on rank 0's node on all nodes.",
+)
 @click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
     "--resume",
@@ -136,6 +146,8 @@ def command(
     root: Path | None,
     include: tuple[Path, ...],
     bring: tuple[str, ...],
+    fresh: bool,
+    share_outputs: bool,
     skip_preflight: bool,
     resume: bool,
     resume_from: str | None,
@@ -162,6 +174,9 @@ def command(
 
     What the script writes into that copy is listed at the end. Up to 64 MB from each node come back into the run's
     folder, under outputs/; --bring names what comes in any size.
+
+    The next run finds there what earlier ones wrote, which is told where only some of the nodes have it.
+    --share-outputs puts what rank 0's node has on all of them. --fresh puts it aside on the nodes.
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,
@@ -209,6 +224,8 @@ def command(
             "root": root,
             "include": include,
             "bring": bring,
+            "fresh": fresh,
+            "share_outputs": share_outputs,
             "skip_preflight": skip_preflight,
             "module": module,
             "resume": resume,

@@ -114,10 +114,10 @@ class Cluster:
         return train(self._app, train_request(words, options))
 
     def bench(self, args: Sequence[object] = (), **options: Unpack["BenchOptions"]) -> "BenchResult":
-        """Measure the built-in job on one layout after the other, and return how it scales and what it costs.
+        """Measure a script or the built-in job on one layout after the other; return how it scales and what it costs.
 
-        `args`: the built-in job's. Raises Interrupted, with what was measured until then, after Ctrl-C; a run that
-        fails ends it with `status` `failed`.
+        `args`: the script and its arguments, or the built-in job's options. Raises Interrupted, with what
+        was measured until then, after Ctrl-C; a run that fails ends it with `status` `failed`.
         """
         from gpuctl.library.options import bench_request, several
         from gpuctl.workflow.benchmarks.bench import bench

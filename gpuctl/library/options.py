@@ -11,6 +11,7 @@ from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
+from gpuctl.workflow.training.earlier import check_earlier
 from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
 from inventories.spec import Spec
@@ -107,6 +108,10 @@ class TrainOptions(TypedDict, total=False):
     """Files and folders in it that are sent although git ignores them; relative to `project`."""
     bring: Sequence[str]
     """Patterns of what the run writes into its folder and is to come back in any size; `["none"]`: nothing is."""
+    fresh: bool
+    """Begin with what is sent alone: what earlier runs wrote into that folder is put aside on the nodes."""
+    share_outputs: bool
+    """Put what earlier runs wrote into the folder of rank 0's node on all nodes."""
     allow_large: bool
     """Send that folder however large it is. Default: one that is too large is refused."""
 
@@ -125,6 +130,16 @@ class BenchOptions(TypedDict, total=False):
     device: Literal["auto", "cpu"] | None
     env: Mapping[str, str]
     python: str | None
+    module: str | None
+    """Measure this module in place of a script."""
+    pip: Sequence[str]
+    requirements: File | None
+    wheels: File | None
+    project: File | None
+    """The folder that holds the script. Default: the current one."""
+    root: File | None
+    include: Sequence[File]
+    allow_large: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +230,8 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         root=None if root is None else root.absolute(),
         include=tuple(Path(path) for path in several("include", options.get("include", ()))),
         bring=check_bring(several("bring", options.get("bring", ()))),
+        fresh=options.get("fresh", False),
+        share_outputs=options.get("share_outputs", False),
         allow_large=options.get("allow_large", False),
         resume=options.get("resume", False),
         resume_from=options.get("resume_from"),
@@ -223,6 +240,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         on_hang=options.get("on_hang", "report"),
     )
     check_device(request)
+    check_earlier(request)
     _check_hangs(request)
     return request
 
@@ -249,14 +267,19 @@ def _check_hangs(request: TrainRequest) -> None:
 
 
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
-    """What these options ask for; `words`: the built-in job's. Raises Usage for what can't be."""
+    """What these options ask for; `words`: the script and its arguments, or the built-in job's options.
 
+    Raises Usage for what can't be.
+    """
     _refuse_unknown("bench", options, BenchOptions)
 
     def layouts(names: Sequence[str], option: str) -> tuple[Layout, ...]:
         names = several(option.removeprefix("--"), names)
         return parse_layouts(",".join(names), option) if names else ()
 
+    job: TrainOptions = {
+        name: value for name, value in options.items() if name in TrainOptions.__annotations__
+    }  # type: ignore[assignment]
     repeats = options.get("repeats", LEAST_REPEATS)
     if not LEAST_REPEATS <= repeats <= MOST_REPEATS:
         raise Usage(
@@ -267,10 +290,7 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
         repeats=repeats,
         forecast=layouts(options.get("forecast", ()), "--forecast"),
         bandwidth_gb_s=options.get("bandwidth_gb_s"),
-        device=options.get("device"),
-        env=_env(options.get("env", {})),
-        python=options.get("python"),
-        words=tuple(words),
+        job=train_request(words, job),
     )
 
 

@@ -5,15 +5,15 @@ raises on what is in it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
-from gpuctl.run_results.loss_files import losses_from_files
+from gpuctl.run_results.loss_files import Curve, losses_from_files
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
-from inventories.run import TrainSummary
+from inventories.run import LossSource, TrainSummary
 from remote.shared.constants import RANK_LOG
 
 POINTS = 64
@@ -34,8 +34,6 @@ _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 _OF_HELD_OUT = re.compile(r"(?:^|[:\])])\s*(?:val|eval|test)", re.IGNORECASE)
 """In what comes before the loss: the line is about held-out data."""
 
-T = TypeVar("T")
-
 
 def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputFile]) -> TrainSummary:
     """A script's summary with the losses that its files tell, where it told none itself."""
@@ -43,14 +41,23 @@ def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputF
         return train
     if (found := losses_from_files(folder.outputs_path, outputs)) is not None:
         source, by_step = found
-        return replace(train, loss=_in_order(by_step), loss_from=source, loss_by="step")
+        return _with(train, by_step, source, "step")
     by_epoch, by_step = losses_from_log(_last_lines(folder.path / RANK_LOG.format(0)))
-    if by_epoch:
-        return replace(train, loss=_in_order(by_epoch), loss_from="log", loss_by="epoch")
-    return replace(train, loss=_in_order(by_step), loss_from="log", loss_by="step") if by_step else train
+    return _with(train, by_epoch, "log", "epoch") if by_epoch else _with(train, by_step, "log", "step")
 
 
-def losses_from_log(lines: Iterable[str]) -> tuple[dict[int, float], dict[int, float]]:
+def _with(
+    train: TrainSummary, curve: Curve, loss_from: LossSource, loss_by: Literal["epoch", "step"]
+) -> TrainSummary:
+    if not curve:
+        return train
+    kept = {place: curve[place] for place in thinned(sorted(curve))}
+    return replace(
+        train, loss=tuple(kept.values()), loss_at=tuple(kept), loss_from=loss_from, loss_by=loss_by
+    )
+
+
+def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
     """The last training loss of each epoch that lines name, and those of the steps; both empty where none does."""
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
@@ -65,10 +72,6 @@ def losses_from_log(lines: Iterable[str]) -> tuple[dict[int, float], dict[int, f
     return epochs, steps
 
 
-def _in_order(losses: Mapping[int, float]) -> tuple[float, ...]:
-    return thinned([losses[place] for place in sorted(losses)])
-
-
 def _loss_in(line: str) -> float | None:
     """The first loss in a line that is not of held-out data."""
     found = next((match for match in _LOSS.finditer(line) if not _HELD_OUT.match(match[1])), None)
@@ -78,7 +81,7 @@ def _loss_in(line: str) -> float | None:
     return float(found[2]) if trained or not _OF_HELD_OUT.search(line[: found.start()]) else None
 
 
-def thinned(points: Sequence[T]) -> tuple[T, ...]:
+def thinned(points: Sequence[int]) -> tuple[int, ...]:
     """At most POINTS of them, evenly, with the first and the last."""
     if len(points) <= POINTS:
         return tuple(points)

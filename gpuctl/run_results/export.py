@@ -4,7 +4,7 @@ import csv
 import io
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuctl import text
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results.plot_files import PLOTS, new_figure, save_figure
-from gpuctl.run_results.result import args_of, job_of
+from gpuctl.run_results.result import args_of, earlier_of, job_of
 from inventories.disk.codec import to_json
 from inventories.run import Result
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
-    """Write one line a run, a column a value (`train.step_ms.p50`, …); what is not known is empty.
+    """Write one line a run, and below a search's one for each trial; a column a value (`train.step_ms.p50`, …).
 
-    Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be written.
+    What is not known is empty. Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be
+    written.
     """
     if str(path) == "-":
         raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
@@ -33,17 +34,33 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
 
 def csv_text(results: Sequence[Result]) -> str:
     """The table as text, with a head; its last column has the script's arguments."""
-    # Each node's files are in the JSON alone: a column a node would make no table.
-    rows = [
-        _flat(to_json(replace(result, checkpoints={}))) | {"args": shlex.join(args_of(result))}
-        for result in results
-    ]
+    rows = [row for result in results for row in (_row(result), *_trials(result))]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
+
+
+def _row(result: Result) -> dict[str, Any]:
+    # Each node's files are in the JSON alone: a column a node would make no table.
+    document = to_json(replace(result, checkpoints={}, search=None))
+    found = result.search
+    search = {
+        "search.metric": found.metric if found else None,
+        "search.mode": found.mode if found else None,
+        "search.best": found.best.trial if found and found.best else None,
+        "search.value": found.best.value if found and found.best else None,
+    }
+    return _flat(document) | search | {"args": shlex.join(args_of(result))}
+
+
+def _trials(result: Result) -> Iterator[dict[str, Any]]:
+    """A row for each trial of a search, with the run that it is of; only searches have the columns."""
+    for trial in result.search.trials if result.search else ():
+        document = {"run": result.run} | _flat(to_json(trial), "trial.")
+        yield document | {"trial.trial": trial.trial}
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -58,7 +75,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
-        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files"):
+        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files", "search"):
             flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
     return flat
 
@@ -66,27 +83,19 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def write_plot(results: Sequence[Result], path: Path) -> str:
     """Draw the runs: speed against ranks, what a step's time goes into, the loss an epoch.
 
-    The file's ending names its kind. Replaces the file; says that it did. Raises Usage for another kind,
-    Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
+    What no run knows is left out. The file's ending names its kind. Replaces the file; says that it did. Raises Usage
+    for another kind, Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
     """
     if path.suffix.lower() not in PLOTS:
         raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
-    if not any(_drawable(result) for result in results):
+    shown = [panel for panel, has in PANELS if any(has(result) for result in results)]
+    if not shown:
         raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
-    figure = new_figure(13, 4)
-    speed, share, loss = figure.subplots(1, 3)
-    _plot_speed(speed, results)
-    _plot_share(share, results)
-    _plot_loss(loss, results)
+    figure = new_figure(1 + 4 * len(shown), 4)
+    for panel, axes in zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True):
+        panel(axes, results)
     save_figure(figure, path)
     return f"wrote {path}: a plot of {text.plural(len(results), 'run')}"
-
-
-def _drawable(result: Result) -> bool:
-    """Whether one of the three panels can show something of the run."""
-    train = result.train
-    parts = (train.share.compute, train.share.communication, train.share.data)
-    return bool(train.samples_per_s or train.loss or any(parts))
 
 
 def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
@@ -99,8 +108,6 @@ def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
     for result in results:
         if speed := result.train.samples_per_s:
             jobs.setdefault(job_of(result), []).append((result.world_size, speed))
-    if not jobs:
-        return
     for job, points in jobs.items():
         # Between two dollars matplotlib would read a formula.
         name = " ".join(text.clean(part, 30) for part in job if part).replace("$", r"\$")
@@ -131,19 +138,62 @@ def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
-    """A line a run that has losses."""
+    """A line a job that has losses, through all of its runs; where one resumes another, it has a mark."""
     from matplotlib.ticker import MaxNLocator
 
-    known = [result for result in results if result.train.loss]
-    by_step = any(result.train.loss_by == "step" for result in known)
+    by_step = False
+    for runs in jobs_of(results):
+        curve, began = loss_curve(runs)
+        if not curve:
+            continue
+        by_step |= any(run.train.loss_by == "step" for run in runs)
+        label = _label(runs[-1]) if len(runs) == 1 else f"{_label(runs[-1])}, {len(runs)} runs"
+        (line,) = axes.plot(list(curve), list(curve.values()), "o-", markersize=3, label=label)
+        resumed = [place for place in began if place in curve]
+        marks = [curve[place] for place in resumed]
+        axes.plot(resumed, marks, "|", markersize=14, color=line.get_color())
     axes.set(title="training loss", xlabel="epoch, or a step of some" if by_step else "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for result in known:
-        losses = result.train.loss
-        axes.plot(range(1, len(losses) + 1), losses, "o-", markersize=3, label=_label(result))
-    if known:
-        axes.set_ylim(bottom=0)
-        axes.legend()
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
+    """The runs of each job, oldest first: those that are named, and those that they resumed. Each job once."""
+    jobs = [[*earlier_of(result), result] for result in results]
+    earlier = {run.run for runs in jobs for run in runs[:-1]}
+    return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
+
+
+def loss_curve(runs: Sequence[Result]) -> tuple[dict[int, float], list[int]]:
+    """A job's losses by epoch, or by step where its last run tells them so; and where later runs began.
+
+    What a run did again counts as it did it.
+    """
+    curve: dict[int, float] = {}
+    began: list[int] = []
+    by = runs[-1].train.loss_by
+    for train in (run.train for run in runs if run.train.loss and run.train.loss_by == by):
+        first = (train.epochs_before or 0) + 1
+        places = train.loss_at or range(first, first + len(train.loss))
+        if curve:
+            began.append(places[0])
+        curve = {place: loss for place, loss in curve.items() if place < places[0]}
+        curve |= zip(places, train.loss, strict=False)
+    return curve, began
+
+
+def _has_shares(result: Result) -> bool:
+    share = result.train.share
+    return any((share.compute, share.communication, share.data))
+
+
+PANELS: tuple[tuple["Callable[[Axes, Sequence[Result]], None]", Callable[[Result], bool]], ...] = (
+    (_plot_speed, lambda result: bool(result.train.samples_per_s)),
+    (_plot_share, _has_shares),
+    (_plot_loss, lambda result: bool(result.train.loss)),
+)
+"""(what draws a panel, whether a run has something for it)"""
 
 
 def _label(result: Result) -> str:

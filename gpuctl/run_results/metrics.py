@@ -203,6 +203,7 @@ def summary(
     lines = metrics.get(0, ())
     start, epochs = event(lines, "start"), events(lines, "epoch")
     judged, judged_on = _judged(lines)
+    loss_at, losses = _losses(metrics)
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
@@ -213,7 +214,8 @@ def summary(
         first_step_s=_first_step_s(metrics, started),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
-        loss=_losses(metrics),
+        loss=losses,
+        loss_at=loss_at,
         accuracy=_accuracy(lines),
         metrics=judged,
         judged_on=judged_on,
@@ -318,28 +320,31 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and 0 < len(name) <= METRIC_NAME_LENGTH and name.isprintable()
 
 
-def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[float, ...]:
-    """An epoch's loss each.
+def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """An epoch's loss each, and the epochs' numbers; these are empty where they are not told.
 
     From a script that tells of no epochs' ends, the mean of each epoch that its steps name, else its last loss.
     """
-    told = [loss for line in events(metrics.get(0, ()), "epoch") if (loss := loss_of(line)) is not None]
-    if told:
-        return tuple(told)
+    ends = [line for line in events(metrics.get(0, ()), "epoch") if loss_of(line) is not None]
+    if ends:
+        numbers = [whole(line.get("epoch")) for line in ends]
+        known = tuple(number for number in numbers if number is not None)
+        losses = tuple(loss for line in ends if (loss := loss_of(line)) is not None)
+        return known if len(set(known)) == len(losses) else (), losses
     for rank in sorted(metrics):
         if means := _means_of_epochs(steps(metrics[rank])):
-            return means
+            return tuple(means), tuple(means.values())
         for line in reversed([*steps(metrics[rank]), *events(metrics[rank], "end")]):
             if (loss := loss_of(line)) is not None:
-                return (loss,)
-    return ()
+                return (), (loss,)
+    return (), ()
 
 
-def _means_of_epochs(lines: Sequence[Line]) -> tuple[float, ...]:
+def _means_of_epochs(lines: Sequence[Line]) -> dict[int, float]:
     """The mean loss of each epoch that the lines name, in the epochs' order; empty where they name none."""
     losses: dict[int, list[float]] = {}
     for line in lines:
         epoch, loss = whole(line.get("epoch")), loss_of(line)
         if epoch is not None and loss is not None:
             losses.setdefault(epoch, []).append(loss)
-    return tuple(sum(losses[epoch]) / len(losses[epoch]) for epoch in sorted(losses))
+    return {epoch: sum(losses[epoch]) / len(losses[epoch]) for epoch in sorted(losses)}

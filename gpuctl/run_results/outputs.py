@@ -99,16 +99,16 @@ def groups_of(files: Sequence[OutputFile]) -> list[OutputGroup]:
     return sorted(groups, key=lambda group: (group.brought == group.files, -group.bytes, group.path))
 
 
-def pull_command(cluster: str, total: OutputTotal, path: str) -> str:
-    """The command that brings a file or folder of the project's folder on a node into the current folder here.
+def pull_command(cluster: str, node: str, path: str) -> str:
+    """The command that brings a file or folder of a node into the current folder here.
 
     Where a name can't be typed, the nearest folder above that can.
     """
-    source = PurePosixPath(total.folder, path)
+    source = PurePosixPath(path)
     while not _can_be_typed(str(source)) and source.parent != source:
         source = source.parent
     named = "" if cluster == "default" else f" --cluster {cluster}"
-    return f"gpuctl pull{named} --rank {shlex.quote(total.node)} {shlex.quote(str(source))}"
+    return f"gpuctl pull{named} --rank {shlex.quote(node)} {shlex.quote(str(source))}"
 
 
 def _can_be_typed(path: str) -> bool:

@@ -6,7 +6,7 @@ told.
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpuctl.scaling.measurements import Measured, RankPace, same_batch
@@ -25,7 +25,12 @@ FEW_BYTES = 1_000_000
 """Gradients of fewer bytes than this wait for the network's answer rather than for its bandwidth."""
 GOOD_EFFICIENCY = 0.8
 WIDE_SPREAD = 0.2
-TOO_GOOD_EFFICIENCY = 1.15
+CONTRADICTING_SPREAD = 0.5
+TOO_GOOD_EFFICIENCY = 1.05
+"""A rank of many that is so much faster than one alone was not measured beside the same."""
+ON_ONE_MACHINE = "These hosts share one machine: first measure on machines of their own."
+ABOUT_MACHINES: frozenset[Kind] = frozenset({"straggler", "network", "contention", "compute"})
+"""What is different on machines of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,9 @@ def bottleneck(measured: Sequence[Measured]) -> Bottleneck | None:
     if not judged.share.known:
         return None
     first = measured[0]
-    return next(found for rule in RULES if (found := rule(judged, first)) is not None)
+    found = next(found for rule in RULES if (found := rule(judged, first)) is not None)
+    shared = judged.one_machine and judged.layout.nodes > 1 and found.kind in ABOUT_MACHINES
+    return replace(found, advice=ON_ONE_MACHINE) if shared else found
 
 
 def doubts(measured: Sequence[Measured]) -> list[str]:
@@ -63,6 +70,8 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
             f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
             f"{first.layout.name}, which something held up: measure again when it has its node to itself."
         )
+    if any(one.one_machine and one.layout.nodes > 1 for one in measured):
+        found.append("The hosts share one machine: this is no measurement of machines.")
     if not all(same_batch((one, first)) for one in measured):
         found.append(
             "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
@@ -78,7 +87,26 @@ def disturbed(measured: Sequence[Measured]) -> bool:
 
 def comparable(measured: Sequence[Measured]) -> Sequence[Measured]:
     """The layouts (of at least one) whose speed-up says something: where the first was held up, that one alone."""
-    return measured[:1] if disturbed(measured) else measured
+    first = measured[0]
+    if disturbed(measured) or first.spread > CONTRADICTING_SPREAD:
+        return measured[:1]
+    return [one for one in measured if one is first or one.spread <= CONTRADICTING_SPREAD]
+
+
+def contradicting(measured: Sequence[Measured]) -> list[Measured]:
+    """The layouts (of at least one) whose figures contradict themselves.
+
+    Their repetitions lie far apart, or their speed-up is above the number of ranks; then the first one's do, too.
+    """
+    first = measured[0]
+    too_good = {
+        one.layout
+        for one in measured
+        if same_batch((one, first)) and one.efficiency(first) > TOO_GOOD_EFFICIENCY
+    }
+    if too_good:
+        too_good.add(first.layout)
+    return [one for one in measured if one.layout in too_good or one.spread > CONTRADICTING_SPREAD]
 
 
 def _best(measured: Sequence[Measured]) -> Measured:

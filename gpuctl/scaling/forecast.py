@@ -122,6 +122,8 @@ def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
     share, job, buckets = measured.share, measured.job, buckets_of(measured.job, bucket_mb)
     if share.compute is None or share.data is None or buckets is None or not job.batch_size:
         return None
+    if not measured.by_epoch:
+        return None
     steps = steps_an_epoch(measured.samples, job.batch_size, measured.layout.world_size)
     step_ms = measured.epoch_s * 1000 / steps
     return Step(

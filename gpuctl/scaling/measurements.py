@@ -8,13 +8,16 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
+from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results import metrics as told
 from inventories.run import Result, Share, StepMs
 
 MOST_LAYOUTS = 32
+Unit: TypeAlias = Literal["samples", "steps", "epochs"]
+"""What a speed counts."""
 _LAYOUT = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 
 
@@ -67,6 +70,8 @@ def default_layouts(gpus: Sequence[int]) -> tuple[Layout, ...]:
 class Job:
     """What the job said of itself when it began; None: it did not say."""
 
+    script: str | None = None
+    """A person's own. None: the built-in job."""
     model: str | None = None
     dataset: str | None = None
     device: str | None = None
@@ -89,9 +94,10 @@ class Job:
         return self.gradient_bytes is None or self.gradient_bytes < 4 * self.parameters
 
     @classmethod
-    def of(cls, start: told.Line) -> Self:
-        """From the line of its start."""
+    def of(cls, start: told.Line, script: str | None = None) -> Self:
+        """From the line of its start. `script`: a person's own."""
         return cls(
+            script=script,
             model=told.words(start.get("model")),
             dataset=told.words(start.get("dataset")),
             device=told.words(start.get("device")),
@@ -118,18 +124,56 @@ class Repetition:
 
     run: str
     epoch_s: float
-    """The median of its epochs; without the first, which warms up, where there are several."""
+    """The median of its epochs; without the first, which warms up, where there are several. Else see `by_epoch`."""
     samples: float
-    """That all ranks together took in such an epoch."""
+    """That all ranks together took in such an epoch; steps or epochs where that is the `unit`."""
     step_ms: StepMs
     share: Share
+    unit: Unit = "samples"
+    by_epoch: bool = True
+    """False: the job timed no epoch, and `epoch_s` is the time of the run."""
+    from_log: bool = False
+    """True: counted from lines of its log over the whole run, with its start."""
     paces: tuple[RankPace, ...] = ()
     """Of the ranks that told of it."""
 
     @property
     def samples_per_s(self) -> float:
-        """Of all ranks together."""
+        """Of all ranks together; steps or epochs where that is the `unit`."""
         return self.samples / self.epoch_s
+
+
+def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[told.Line]]) -> Repetition | None:
+    """What a run of any script measured: by its epochs, else its samples, its steps, or what its log names of these.
+
+    Steps are counted of all ranks together, as each has a batch of its own. None: it told of nothing that counts.
+    """
+    if found := repetition_of(result, metrics):
+        return found
+    train, run_s, ranks = result.train, result.seconds.train, result.world_size
+    if not run_s:
+        return None
+    unit: Unit
+    if per_s := train.samples_per_s:
+        unit = "samples"
+    elif train.step_ms.p50:
+        unit, per_s = "steps", ranks * 1000 / train.step_ms.p50
+    elif train.loss_from == "log" and len(train.loss_at) > 1:
+        counted = train.loss_at[-1] - train.loss_at[0] + 1
+        by_step = train.loss_by == "step"
+        unit, per_s = ("steps", counted * ranks / run_s) if by_step else ("epochs", counted / run_s)
+    else:
+        return None
+    return Repetition(
+        run=result.run,
+        epoch_s=run_s,
+        samples=per_s * run_s,
+        step_ms=train.step_ms,
+        share=train.share,
+        unit=unit,
+        by_epoch=False,
+        from_log=train.loss_from == "log" and not train.samples_per_s and not train.step_ms.p50,
+    )
 
 
 def repetition_of(result: Result, metrics: Mapping[int, Sequence[told.Line]]) -> Repetition | None:
@@ -172,6 +216,18 @@ class Measured:
     hourly_usd: float | None
     """Price of the machines that take part; None: not known."""
     repetitions: tuple[Repetition, ...]
+    one_machine: bool = False
+    """True: its nodes are hosts on one machine."""
+
+    @property
+    def unit(self) -> Unit:
+        """What its speed counts."""
+        return self.repetitions[0].unit
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether the job timed its epochs."""
+        return all(one.by_epoch for one in self.repetitions)
 
     @property
     def epoch_s(self) -> float:
@@ -185,8 +241,9 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """How far the slowest repetition lies from the fastest, as a part of the median."""
-        return (max(self.epochs_s) - min(self.epochs_s)) / self.epoch_s
+        """How far the slowest repetition lies from the fastest in time for the same work, as a part of the median."""
+        times = [1 / one.samples_per_s for one in self.repetitions]
+        return (max(times) - min(times)) / statistics.median(times)
 
     @property
     def samples(self) -> int:
@@ -225,8 +282,9 @@ class Measured:
 
     @property
     def epoch_usd(self) -> float | None:
-        """What the machines cost for an epoch; None where their price is not known."""
-        return None if self.hourly_usd is None else self.hourly_usd * self.epoch_s / 3600
+        """What the machines cost for an epoch; None where their price, or the epoch, is not known."""
+        known = self.hourly_usd is not None and self.by_epoch
+        return self.hourly_usd * self.epoch_s / 3600 if known and self.hourly_usd is not None else None
 
     def speed_up(self, base: "Measured") -> float:
         """How many times as many samples a second as `base`."""
@@ -236,10 +294,10 @@ class Measured:
         """The speed-up, a rank."""
         return self.speed_up(base) * base.layout.world_size / self.layout.world_size
 
-    def document(self, base: "Measured", *, compared: bool = True) -> "BenchLayout":
+    def document(self, base: "Measured", *, compared: bool = True, disturbed: bool = False) -> "BenchLayout":
         """The layout's element of the document of `bench --json`; `base`: the first layout.
 
-        `compared`: whether the two can be compared: else the figures of it are null.
+        `compared`: whether the two can be compared: else the figures of it are null. `disturbed`: see `BenchLayout`.
         """
         return BenchLayout(
             layout=self.layout.name,
@@ -248,9 +306,14 @@ class Measured:
             world_size=self.layout.world_size,
             batch_size=self.job.batch_size,
             runs=tuple(one.run for one in self.repetitions),
-            epoch_s=self.epochs_s,
-            epoch_s_median=self.epoch_s,
-            samples_per_s=self.samples_per_s,
+            epoch_s=self.epochs_s if self.by_epoch else (),
+            epoch_s_median=self.epoch_s if self.by_epoch else None,
+            samples_per_s=self.samples_per_s if self.unit == "samples" else None,
+            unit=self.unit,
+            per_s=self.samples_per_s,
+            from_log=any(one.from_log for one in self.repetitions),
+            spread=self.spread,
+            disturbed=disturbed,
             speed_up=self.speed_up(base) if compared else None,
             efficiency=self.efficiency(base) if compared else None,
             step_ms=self.step_ms,
@@ -273,10 +336,19 @@ class BenchLayout:
     """Of a rank."""
     runs: tuple[str, ...]
     epoch_s: tuple[float, ...]
-    """Of each repetition."""
-    epoch_s_median: float
-    samples_per_s: float
-    """Of all ranks together, the median."""
+    """Of each repetition. Empty: the script timed no epoch."""
+    epoch_s_median: float | None
+    samples_per_s: float | None
+    """Of all ranks together, the median. None: the script told of no samples."""
+    unit: Unit
+    per_s: float
+    """Of the unit, of all ranks together, the median."""
+    from_log: bool
+    """True: counted from lines of the script's log, over whole runs with their start."""
+    spread: float
+    """From the slowest repetition to the fastest, as a part of the median."""
+    disturbed: bool
+    """True: the figures contradicted themselves, also when they were measured again."""
     speed_up: float | None
     """Over the first layout. None: the two can't be compared."""
     efficiency: float | None
@@ -286,6 +358,18 @@ class BenchLayout:
     hourly_usd: float | None
     """Of the machines that took part."""
     epoch_usd: float | None
+
+
+def title_of(measured: Sequence[Measured]) -> str:
+    """`resnet18 on cifar10, batch 64 a rank`: what was measured on these layouts (at least one), if it is known."""
+    job = measured[0].job
+    about = " on ".join(text.clean(part, 40) for part in (job.model, job.dataset) if part)
+    about = ": ".join(part for part in (text.clean(job.script or "", 40), about) if part)
+    sizes = sorted({one.job.batch_size for one in measured if one.job.batch_size})
+    if not sizes:
+        return about
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return f"{about}, batch {size} a rank" if about else f"batch {size} a rank"
 
 
 def same_batch(measured: Iterable[Measured]) -> bool:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from gpuctl import text
 from gpuctl.run_results.plot_files import new_figure, save_figure
-from gpuctl.scaling.bottleneck import disturbed
+from gpuctl.scaling.bottleneck import contradicting
 from gpuctl.scaling.forecast import Outlook
-from gpuctl.scaling.measurements import Layout, Measured
+from gpuctl.scaling.measurements import Layout, Measured, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,23 +22,36 @@ def write_bench_plot(measured: Sequence[Measured], outlooks: Sequence[Outlook], 
     Raises Failed without matplotlib, or where the file can't be written.
     """
     figure = new_figure(11, 4.2)
-    speed, epoch = figure.subplots(1, 2)
-    _plot_speed(speed, measured, outlooks)
-    _plot_epoch(epoch, measured)
+    by_epoch = all(one.by_epoch for one in measured)
+    panels = figure.subplots(1, 2 if by_epoch else 1, squeeze=False)[0]
+    # Between two dollars matplotlib would read a formula.
+    figure.suptitle(
+        "; ".join(filter(None, (title_of(measured), "layouts: nodes x processes"))).replace("$", r"\$")
+    )
+    _plot_speed(panels[0], measured, outlooks)
+    if by_epoch:
+        _plot_epoch(panels[1], measured)
     save_figure(figure, path)
     return f"wrote {path}: a plot of {text.plural(len(measured), 'layout')}"
 
 
 def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[Outlook]) -> None:
-    """Samples a second: each layout's median and range, the forecasts' ranges, and the ideal."""
-    axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
+    """Each layout's median speed and range, the forecasts' ranges, and the ideal; what lies above it is marked."""
+    axes.set(title="speed", xlabel="ranks", ylabel=f"{measured[0].unit}/s")
+    wrong, first = contradicting(measured), measured[0]
     points = sorted(measured, key=lambda one: one.layout.world_size)
     ranks, speeds = [one.layout.world_size for one in points], [one.samples_per_s for one in points]
     below = [one.samples_per_s - min(each.samples_per_s for each in one.repetitions) for one in points]
     above = [max(each.samples_per_s for each in one.repetitions) - one.samples_per_s for one in points]
     axes.errorbar(ranks, speeds, yerr=[below, above], fmt="o-", capsize=3, label="measured")
     for one in points:
-        _name(axes, one.layout, one.samples_per_s)
+        is_above = first not in wrong and one.efficiency(first) > 1
+        remark = " (disturbed)" if one in wrong else " (above ideal)" if is_above else ""
+        _name(axes, one.layout, one.samples_per_s, remark)
+    axes.plot(
+        [one.layout.world_size for one in wrong], [one.samples_per_s for one in wrong], "o", markersize=11,
+        fillstyle="none", color="#b0413e", label="disturbed" if wrong else None,
+    )  # fmt: skip
     label: str | None = "forecast: no .. full overlap"
     foretold = [(one.layout, one.samples_per_s, one.measured) for one in outlooks if one.samples_per_s]
     for layout, speed, known in foretold:
@@ -48,7 +61,7 @@ def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[O
         if known is None:
             _name(axes, layout, speed.fast)
     numbers = sorted({*ranks, *(layout.world_size for layout, _, _ in foretold)})
-    if not disturbed(measured):
+    if first not in wrong:
         a_rank = measured[0].samples_per_s / measured[0].layout.world_size
         axes.plot(numbers, [a_rank * number for number in numbers], "--", color="gray", label="ideal")
     axes.set_xticks(numbers)
@@ -56,10 +69,10 @@ def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[O
     axes.legend()
 
 
-def _name(axes: "Axes", layout: Layout, speed: float) -> None:
+def _name(axes: "Axes", layout: Layout, speed: float, remark: str = "") -> None:
     """Write a layout's name beside its point."""
     at = (layout.world_size, speed)
-    axes.annotate(layout.name, at, textcoords="offset points", xytext=(6, -10), fontsize=8)
+    axes.annotate(layout.name + remark, at, textcoords="offset points", xytext=(6, -10), fontsize=8)
 
 
 def _plot_epoch(axes: "Axes", measured: Sequence[Measured]) -> None:

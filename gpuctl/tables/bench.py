@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.scaling.bottleneck import bottleneck, comparable, doubts
+from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.forecast import Forecast, Outlook, Range
-from gpuctl.scaling.measurements import Measured
+from gpuctl.scaling.measurements import Measured, title_of
 from gpuctl.tables.layout import FittedTable
 from inventories import money
 
@@ -26,7 +26,9 @@ PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data
 
 def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) -> RenderableType:
     """All of a bench; `measured` has at least one layout."""
-    parts: list[RenderableType] = [layouts_table(measured), "", Picture(measured)]
+    parts: list[RenderableType] = [layouts_table(measured)]
+    if all(one.by_epoch for one in measured):
+        parts += ["", Picture(measured)]
     if outlooks:
         parts += ["", forecast_table(outlooks), *(Text(note, "dim") for note in forecast_notes(outlooks))]
     found = bottleneck(measured)
@@ -38,12 +40,12 @@ def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) 
 
 def layouts_table(measured: Sequence[Measured]) -> RenderableType:
     """A line a layout; columns of which nothing is known are left out."""
-    first, sound = measured[0], comparable(measured)
+    first, sound, wrong = measured[0], comparable(measured), contradicting(measured)
     columns: dict[str, Callable[[Measured], str]] = {
         "layout": lambda one: one.layout.name,
-        "epoch": lambda one: text.duration(one.epoch_s),
+        "epoch": lambda one: text.duration(one.epoch_s if one.by_epoch else None),
         "spread": lambda one: text.percent(one.spread),
-        "samples/s": lambda one: text.count(one.samples_per_s),
+        f"{first.unit}/s": lambda one: speed(one.samples_per_s),
         "speed-up": lambda one: _times(one.speed_up(first) if one in sound else None),
         "efficiency": lambda one: text.percent(one.efficiency(first) if one in sound else None),
         "data": lambda one: _share(one.share.data),
@@ -51,37 +53,36 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
         "comm.": lambda one: _share(one.share.communication),
         "$/epoch": lambda one: usd(one.epoch_usd),
     }
+    if wrong:
+        columns["remark"] = lambda one: "disturbed" if one in wrong else ""
     table = _table(
-        columns, measured, least=("spread", "data", "compute", "samples/s", "comm.", "$/epoch", "efficiency")
+        columns,
+        measured,
+        least=("spread", "data", "compute", f"{first.unit}/s", "comm.", "$/epoch", "efficiency"),
     )
-    job = first.job
-    about = " on ".join(text.clean(part, 40) for part in (job.model, job.dataset) if part)
+    about = title_of(measured)
     counts = sorted({len(one.repetitions) for one in measured})
     of = text.plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     note = f"median of {of}; spread: from the fastest to the slowest; speed-up over {first.layout.name}"
-    return Group(*([Text(about + batch_of(measured), "bold")] if about else []), table, Text(note, "dim"))
+    if any(each.from_log for one in measured for each in one.repetitions):
+        note += f"; {first.unit} counted in rank 0's log, over whole runs with their start"
+    return Group(*([Text(about, "bold")] if about else []), table, Text(note, "dim"))
 
 
-def batch_of(measured: Sequence[Measured]) -> str:
-    """`, batch 64 a rank`; `, batch 16 to 64 a rank` where the layouts differ; empty where it is not known."""
-    sizes = sorted({one.job.batch_size for one in measured if one.job.batch_size})
-    if not sizes:
-        return ""
-    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return f", batch {size} a rank"
+def speed(per_s: float) -> str:
+    """`3,049`, `0.27`: few a second need their decimals."""
+    return text.count(per_s) if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _table(
     columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], least: Sequence[str]
 ) -> RenderableType:
-    """A line a row, 80 characters wide at most; columns of which nothing is known are left out."""
-    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
-    known = {name: column for name, column in cells.items() if set(column) != {text.UNKNOWN}}
-    left = ("layout", "forecast", "overlap")
+    """A line a row."""
+    left = ("layout", "forecast", "overlap", "remark")
     return FittedTable(
-        known,
-        zip(*known.values(), strict=True),
-        right=[name for name in known if name not in left],
+        columns,
+        [[cell(row) for cell in columns.values()] for row in rows],
+        right=[name for name in columns if name not in left],
         least=least,
         gap=1,
     )

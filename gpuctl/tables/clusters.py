@@ -31,9 +31,6 @@ def clusters_table(
         "ends": lambda one: _ends(one, now),
         "runs": lambda one: str(len(one.runs)) if one.runs else text.UNKNOWN,
     }
-    for title in ("region", "ends", "runs"):
-        if all(str(columns[title](one)) == text.UNKNOWN for one in clusters):
-            del columns[title]
     table = FittedTable(
         columns,
         [[cell(one) for cell in columns.values()] for one in clusters],

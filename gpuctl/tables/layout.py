@@ -10,6 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from gpuctl.text import UNKNOWN
+
 FOLDED_WIDTH = 10
 """A column that can be folded keeps this width; where there is less room, others are left out."""
 GAP = 2
@@ -17,10 +19,11 @@ GAP = 2
 
 
 class FittedTable:
-    """A table in the style of all of them. It draws itself once the width is known.
+    """A table in the style of all of them, without the columns of which nothing is known.
 
-    `folded`: columns whose cells may take several lines. `least`: columns that go where there is no room, in this
-    order, and are then named below the table.
+    It draws itself once the width is known. `folded`: columns whose cells may take several lines. `least`: columns
+    that go where there is no room, in this order, and are then named below the table. `steady`: it keeps the
+    columns of which nothing is known, as one does that is drawn again and again.
     """
 
     def __init__(
@@ -32,8 +35,11 @@ class FittedTable:
         folded: Sequence[str] = (),
         least: Sequence[str] = (),
         gap: int = GAP,
+        steady: bool = False,
     ) -> None:
         self.titles, self.rows = tuple(titles), [tuple(row) for row in rows]
+        if not steady:
+            self.titles, self.rows = _known(self.titles, self.rows)
         self.right, self.folded, self.least = right, folded, least
         self.gap = gap
 
@@ -53,6 +59,14 @@ class FittedTable:
         yield table
         if left_out:
             yield Text(f"no room for {', '.join(left_out)}", "dim")
+
+
+def _known(
+    titles: Sequence[str], rows: Sequence[Sequence[str | Text]]
+) -> tuple[tuple[str, ...], list[tuple[str | Text, ...]]]:
+    """Without the columns that have nothing but what stands for unknown."""
+    known = [at for at in range(len(titles)) if not rows or any(str(row[at]) != UNKNOWN for row in rows)]
+    return tuple(titles[at] for at in known), [tuple(row[at] for at in known) for row in rows]
 
 
 def no_room_for(

@@ -118,6 +118,14 @@ def _args(result: Result, _: Result) -> str:
     return text.shorten(text.command("", args_of(result)).strip(), ARGS_SHOWN) or text.UNKNOWN
 
 
+def _best_trial(result: Result, _: Result) -> str:
+    """`accuracy 0.97`: what the best trial of a search came to."""
+    best = result.search.best if result.search else None
+    if result.search is None or best is None:
+        return text.UNKNOWN
+    return f"{text.clean(result.search.metric, 20)} {best.value:.4g}"
+
+
 COMPARED: tuple[Row, ...] = (
     ("status", lambda result, _: result.status),
     ("cluster", lambda result, _: result.cluster),
@@ -128,6 +136,7 @@ COMPARED: tuple[Row, ...] = (
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
     ("accuracy", lambda result, _: accuracy_text(result)),
+    ("best trial", _best_trial),
     ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
@@ -153,9 +162,8 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
         "ranks": lambda row: str(row.world_size or text.UNKNOWN),
         "began": lambda row: text.age(row.started_at or "", now),
         "took": lambda row: text.duration(row.seconds),
+        "accuracy": lambda row: text.percent(row.accuracy),
     }
-    if any(row.accuracy is not None for row in rows):
-        columns["accuracy"] = lambda row: text.percent(row.accuracy)
     if any(row.cost_usd for row in rows):
         columns["cost"] = lambda row: text.dollars(row.cost_usd)
     columns["script"] = lambda row: text.shorten(
@@ -254,8 +262,6 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
         "id": lambda found: found["id"],
     }
-    if all(found["left_s"] is None for found in clusters):
-        del columns["ends in"]
     return FittedTable(
         columns,
         [[cell(found) for cell in columns.values()] for found in clusters],
@@ -287,6 +293,7 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         [[cell(shape) for cell in columns.values()] for shape in shapes],
         right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),
         least=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
+        steady=True,
     )
     priced: dict[tuple[str, str], dict[str, None]] = {}
     for shape in shapes:

@@ -54,12 +54,16 @@ def _of_node(result: Result, total: OutputTotal) -> Iterator[str]:
     for group in groups[:GROUPS_SHOWN]:
         yield f"  {_named(group)}"
         if one_by_one and group in away:
-            yield f"    on the node: {pull_command(result.cluster, total, group.path)}"
+            yield f"    on the node: {_bring(result, total, group.path)}"
     rest = total.files - sum(group.files for group in groups[:GROUPS_SHOWN])
     if rest:
         yield f"  and {text.plural(rest, 'more file')}"
     if not one_by_one:
-        yield f"  on the node, the whole folder: {pull_command(result.cluster, total, '.')}"
+        yield f"  on the node, the whole folder: {_bring(result, total, '')}"
+
+
+def _bring(result: Result, total: OutputTotal, path: str) -> str:
+    return pull_command(result.cluster, total.node, f"{total.folder}/{path}")
 
 
 def _head(result: Result, total: OutputTotal, brought: int) -> str:

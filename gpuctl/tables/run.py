@@ -21,6 +21,7 @@ from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
+from gpuctl.tables.tune import search_table
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -34,6 +35,7 @@ RUNS_SHOWN = 8
 """Of a job in more runs only the latest are listed."""
 RANKS_SHOWN = 32
 """In a larger run only the ranks are listed that failed or straggle."""
+TRIALS_SHOWN = 10
 SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
@@ -105,6 +107,9 @@ def draw_run(
             f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
         parts += [Text(text.for_cluster(advice, result.cluster)), ""]
+    if result.search and result.search.trials:
+        words = args if result.script == "tune built-in" else None
+        parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
     if result.train.share.known:
         parts += [_Share(result.train.share), ""]
     if result.usage and (lines := use_lines(result.usage)):
@@ -212,10 +217,6 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
         "exit": lambda rank: _exit(rank.exit_code),
         "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
     }
-    if not any(rank.device for rank in ranks):
-        del columns["device"]
-    if not times:
-        del columns["step p50"]
     rows: list[list[str | Text]] = []
     for rank in sorted(shown, key=lambda rank: rank.rank):
         remark = Text("failed first" if rank.rank == failed_first else "", "red")
@@ -292,8 +293,6 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         "took": lambda run: text.duration(run.seconds.total),
         "cost": lambda run: text.dollars(run.cost_usd),
     }
-    if all(epochs_text(run) == text.UNKNOWN for run in runs):
-        del columns["epochs"]
     if not any(run.cost_usd for run in runs):
         del columns["cost"]
     table = FittedTable(
@@ -331,7 +330,8 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     grid.add_column(overflow="fold")
     if result.resumed_from:
         grid.add_row("resumed", f"from run {result.resumed_from}")
-    grid.add_row("cost", text.dollars(result.cost_usd))
+    if result.cost_usd is not None:
+        grid.add_row("cost", text.dollars(result.cost_usd))
     grid.add_row("files", text.with_tilde(result.dir))
     if artifacts:
         names = [text.clean(name, 60) for name in artifacts[:5]]

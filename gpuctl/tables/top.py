@@ -75,6 +75,7 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         rows,
         right=("rank", *columns),
         least=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
+        steady=True,
     )
 
 
@@ -104,6 +105,7 @@ def _gpus(readings: "Sequence[Reading]") -> RenderableType:
         rows,
         right=("rank", "GPU", "use", "memory", "temp", "power"),
         least=("name", "power", "temp", "memory"),
+        steady=True,
     )
 
 

@@ -1,60 +1,70 @@
 """The table of a search's trials, for people. Imports rich: import this module where you print."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
-from gpuctl.text import clean, duration, shorten
+from gpuctl.text import clean, duration, plural, shorten
 from gpuctl.workflow.benchmarks.tune import Tuned
+from inventories.search import Search
 
 ERROR_WIDTH = 60
 
 
 def tune_table(tuned: Tuned) -> RenderableType:
     """A row a trial, the best first, and how to run the best again."""
-    if not tuned.trials:
-        return Text(f"run {tuned.result.run} {tuned.result.status}: no trial had begun", "yellow")
-    names = list(tuned.trials[0]["params"])
-    numbers = ["trial", *names, tuned.metric, "reports", "time"]
+    run, status, first_error = tuned.result.run, tuned.result.status, tuned.result.first_error
+    if not tuned.search.trials:
+        return Text(f"run {run} {status}: no trial had begun", "yellow")
+    failed = [Text(f"\n{clean(first_error.message)}", "red")] if first_error else []
+    return Group(
+        search_table(tuned.search, tuned.words),
+        *failed,
+        Text(f"run {run} {status}; gpuctl logs {run} has what the trials said", "dim"),
+    )
+
+
+def search_table(search: Search, words: Sequence[str] | None, *, most: int | None = None) -> RenderableType:
+    """A row a trial, of `most` at most, and how to run the best again. `words`: see `best_words`."""
+    names = list(dict.fromkeys(name for trial in search.trials for name in trial.params))
+    numbers = ["trial", *names, search.metric, "reports", "time"]
     rows = []
-    for trial in tuned.trials:
-        error = f": {shorten(trial['error'], ERROR_WIDTH)}" if trial.get("error") else ""
+    for trial in search.trials[:most]:
+        error = f": {shorten(clean(trial.error), ERROR_WIDTH)}" if trial.error else ""
         cells = (
-            str(trial["trial"]),
-            *(_shown(trial["params"].get(name)) for name in names),
-            _shown(trial["value"]),
-            str(trial["reports"]),
-            duration(trial["seconds"]),
-            f"{trial['status']}{error}",
+            str(trial.trial),
+            *(_shown(trial.params.get(name)) for name in names),
+            _shown(trial.value),
+            str(trial.reports),
+            duration(trial.seconds),
+            f"{clean(trial.status)}{error}",
         )
-        rows.append([Text(cell, "bold" if trial is tuned.best else "") for cell in cells])
+        rows.append([Text(cell, "bold" if trial is search.best else "") for cell in cells])
     table = FittedTable(
         [*numbers, "status"], rows, right=numbers, folded=(*names, "status"), least=("reports", "time")
     )
-    run, first_error = tuned.result.run, tuned.result.first_error
-    failed = [Text(f"\n{clean(first_error.message)}", "red")] if first_error else []
-    best = [Text(f"\nbest: {best_words(tuned, tuned.best['params'])}")] if tuned.best else []
-    return Group(
-        table,
-        *best,
-        *failed,
-        Text(f"run {run} {tuned.result.status}; gpuctl logs {run} has what the trials said", "dim"),
-    )
+    more = len(search.trials) - len(rows)
+    rest = [Text(f"and {plural(more, 'more trial')}: --json has them all", "dim")] if more else []
+    best = [Text(f"\nbest: {best_words(words, search.best.params)}")] if search.best else []
+    return Group(table, *rest, *best)
 
 
-def best_words(tuned: Tuned, params: Mapping[str, Any]) -> str:
-    """The best trial's params: for the built-in job as the command that trains with them."""
-    if tuned.words is None:
-        return ", ".join(f"{name}={value}" for name, value in params.items())
+def best_words(words: Sequence[str] | None, params: Mapping[str, Any]) -> str:
+    """The best trial's params; with the options that all trials of the built-in job had the command that trains so.
+
+    `words`: these options. None: it was a function.
+    """
+    if words is None:
+        return ", ".join(f"{clean(name)}={clean(str(value))}" for name, value in params.items())
     found = (word for name, value in params.items() for word in (f"--{name.replace('_', '-')}", str(value)))
-    return f"gpuctl train -- {shlex.join([*tuned.words, *found])}"
+    return clean(f"gpuctl train -- {shlex.join([*words, *found])}", 10_000)
 
 
 def _shown(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else clean(str(value))

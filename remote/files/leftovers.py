@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
 from inventories.disk.codec import from_json
 from inventories.errors import CorruptFile
@@ -117,10 +118,19 @@ def _item(name: str, header: Mapping[str, Any]) -> Item:
         raise BadAnswer(f"{name}: what it says of its disk can't be read: {error}") from error
 
 
-def clean(node: Node, items: Sequence[tuple[str, str]]) -> Cleaned:
-    """Remove items by kind and name. Raises NodeFailed where a run is going on there."""
+Digests: TypeAlias = Mapping[str, Sequence[str]]
+"""Path of a file in a run's folder on a node → SHA-256 of what is here of it; of several any will do."""
+
+
+def clean(
+    node: Node, items: Sequence[tuple[str, str]], digests: Mapping[str, Digests] = MappingProxyType({})
+) -> Cleaned:
+    """Remove items by kind and name. Raises NodeFailed where a run is going on there.
+
+    A run of which a file has another digest stays: `digests` has what is known of it by its name.
+    """
     answer: Mapping[str, Any] | None = None
-    request = {"items": [list(item) for item in items]}
+    request = {"items": [list(item) for item in items], "digests": dict(digests)}
     with node.stream("clean", request, timeout_s=SILENCE_S, bounds=Bounds(total_s=REMOVED_WITHIN_S)) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.CLEANED:

@@ -10,6 +10,7 @@ from typing import Any
 
 from remote.errors import BadAnswer
 from remote.files import rsync
+from remote.files.earlier import Aside, EarlierFiles, earlier_files
 from remote.files.tree import Tree, human_bytes
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Conversation, Node
@@ -38,6 +39,8 @@ class Synced:
     removed: int
     rsync_files: int = 0
     """Files that rsync brought, of those sent."""
+    earlier: EarlierFiles | None = None
+    """What runs have left in the folder. None: it was not asked for."""
 
 
 def code_folder(root: Path, owner: str) -> str:
@@ -62,20 +65,23 @@ def sync(
     *,
     follow_deletions: bool = True,
     working_folder: str = ".",
+    aside: Aside | None = None,
     say: Say | None = None,
 ) -> Synced:
     """Make `destination` on the node hold the tree. One round trip where nothing changed.
 
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
     runs wrote themselves stays. rsync is used for much, where both sides have it and the system's ssh gets there.
-    `working_folder`: one in it that is there afterwards, though nothing may be sent to it. `say` hears how far it is,
-    once that takes longer than two seconds.
+    `working_folder`: one in it that is there afterwards, though nothing may be sent to it. `aside`: what becomes of
+    files of runs that would be lost; None: they are replaced. `say` hears how far it is, once that takes longer than
+    two seconds.
 
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
     there, DiskFull. Whatever was interrupted, the next sync goes on.
     """
     # How long it takes is a matter of what is sent; the node says three things and no more.
-    request = {"root": destination, "follow_deletions": follow_deletions, "working_folder": working_folder}
+    request: dict[str, Any] = {"root": destination, "follow_deletions": follow_deletions}
+    request |= {"working_folder": working_folder, **(aside.request(destination) if aside else {})}
     with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()
@@ -92,7 +98,7 @@ def sync(
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
         _send(talk, tree.root, paths, progress)
         talk.send({"t": frames.SENT})
-        done = _expect(node, answers, frames.SYNCED, {"root"})
+        done, left = _frame(node, answers, frames.SYNCED, {"root"})
         for _ in answers:
             raise BadAnswer(f"{node.name}: spoke on after the sync was over.")
     return Synced(
@@ -100,6 +106,7 @@ def sync(
         files=len(need["paths"]),
         sent_bytes=progress.total_bytes,
         removed=need["removed"],
+        earlier=earlier_files(node.name, done, left) if aside else None,
         rsync_files=len(sizes) - len(paths),
     )
 
@@ -158,8 +165,12 @@ def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
 
 
 def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> dict[str, Any]:
+    return _frame(node, answers, kind, keys)[0]
+
+
+def _frame(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> frames.Frame:
     """The next frame. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
     frame = next(answers, None)
     if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
-    return frame[0]
+    return frame

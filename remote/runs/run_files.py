@@ -1,6 +1,5 @@
 """The run's files as they arrive here: logs and metrics that grow, records, artifacts."""
 
-import hashlib
 import json
 import os
 import secrets
@@ -25,6 +24,7 @@ from remote.runs import outputs
 from remote.runs.rank_activity import HangReport, hang_report
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
+from remote.shared.files import digest_of
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -205,11 +205,7 @@ def _is_room(place: Path, artifacts: Path) -> bool:
 
 
 def _same(one: Path, other: Path) -> bool:
-    def digest(path: Path) -> bytes:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-
-    return one.stat().st_size == other.stat().st_size and digest(one) == digest(other)
+    return one.stat().st_size == other.stat().st_size and digest_of(one) == digest_of(other)
 
 
 def read_rank_records(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, list[RankRecord]]:

@@ -1,10 +1,13 @@
 """Files: written whole or not at all, listed without following links."""
 
+import hashlib
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
+
+READ_BYTES = 1024 * 1024
 
 
 def temporary_beside(path: Path) -> Path:
@@ -42,6 +45,16 @@ def read_json(path: Path) -> Dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def digest_of(path: Path, heartbeat: Callable[[], None] = lambda: None) -> str:
+    """A file's SHA-256. `heartbeat`: called now and then."""
+    digest = hashlib.sha256()
+    with open(str(path), "rb") as file:
+        for body in iter(lambda: file.read(READ_BYTES), b""):
+            digest.update(body)
+            heartbeat()
+    return digest.hexdigest()
 
 
 def walk_files(root: Path) -> Iterator[Tuple[str, "os.stat_result"]]:

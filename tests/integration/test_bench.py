@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 JOB = ("--model", "mlp", "--epochs", "1", "--device", "cpu", "--threads", "1")
 LAYOUT = {
     "layout", "nnodes", "nproc_per_node", "world_size", "batch_size", "runs", "epoch_s", "epoch_s_median",
-    "samples_per_s", "speed_up", "efficiency", "step_ms", "share", "hourly_usd", "epoch_usd",
+    "samples_per_s", "unit", "per_s", "from_log", "spread", "disturbed", "speed_up", "efficiency", "step_ms", "share",
+    "hourly_usd", "epoch_usd",
 }  # fmt: skip
 FORECAST = {
     "layout", "nnodes", "nproc_per_node", "world_size", "from", "steps", "bandwidth_gb_s", "bandwidth_source",
@@ -48,7 +49,8 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
         "bench.png",
         "--json",
     )
-    done = cluster.ok("bench", *words, "--", *JOB, timeout_s=560)
+    done = cluster("bench", *words, "--", *JOB, timeout_s=560)
+    assert done.status == 4, "one of the forecasts can't be given"
     document = done.json
     assert document["status"] == "succeeded"
     assert document["failure"] is None
@@ -67,7 +69,8 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
 
     if two["speed_up"] is None:  # something else held up a process alone, and nothing follows from that
         assert document["forecast"] == []
-        assert "held up: measure again" in " ".join(document["doubts"])
+        assert document["layouts"][1]["disturbed"]
+        assert "measured again, as the figures contradict themselves" in done.err
     else:
         assert two["efficiency"] == pytest.approx(two["speed_up"] / 2)
         assert two["speed_up"] == pytest.approx(two["samples_per_s"] / one["samples_per_s"])
@@ -79,11 +82,33 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
     runs = {run["run"]: run for run in cluster.ok("runs", "--json").json["runs"]}
     timed = [*one["runs"], *two["runs"]]
     assert [runs[run]["status"] for run in timed] == ["succeeded"] * 6
-    assert len([run for run in runs.values() if run["args"][-len(JOB) :] == list(JOB)]) == 6
+    assert len([run for run in runs.values() if run["args"][-len(JOB) :] == list(JOB)]) >= 6
     assert len([run for run in runs.values() if run["args"][-2:] == ["--epochs", "1"]]) == 2, (
         "each warmed up once"
     )
     assert done.err.count("preflight: done") == 1, "the nodes are prepared once"
+
+
+SCRIPT = """
+import json, os, time
+open("made.txt", "x").write("each run begins with what was sent alone")
+for step in range(1, 21):
+    time.sleep(0.01)
+    with open(os.environ["GPUCTL_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "time": time.time()}) + "\\n")
+"""
+
+
+def test_bench_measures_a_script_by_its_steps(cluster: Gpuctl) -> None:
+    cluster.script("mine.py", SCRIPT)
+    done = cluster.ok("bench", "--layouts", "2x1", "--json", "mine.py", timeout_s=300)
+    document = done.json
+    (layout,) = document["layouts"]
+    assert (document["script"], layout["unit"], len(layout["runs"])) == ("mine.py", "steps", 3)
+    assert 10 < layout["per_s"] <= 2 * 100, "of both ranks, each of which takes 10 ms at least for a step"
+    assert (layout["epoch_s"], layout["samples_per_s"], layout["from_log"]) == ([], None, False)
+    assert "The hosts share one machine: this is no measurement of machines." in document["doubts"]
+    assert "is put aside on the nodes" in done.err
 
 
 def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
@@ -107,7 +132,7 @@ def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
         (["--", "--model", "mlp", "--lr", "much"], 2, "--lr: 'much'"),
         (["--layouts", "3x1"], 2, "the cluster default has 2 nodes"),
         (["--plot", "bench.txt"], 2, "one of .png"),
-        (["train.py"], 2, "none of its options"),
+        (["train.py"], 2, "There is no script train.py"),
         (["--", "--help"], 0, ""),
     ],
 )

@@ -258,6 +258,8 @@ def test_tune_searches_function_of_a_script(hosts: Gpuctl) -> None:
         assert trial["value"] == pytest.approx(1 - (trial["params"]["x"] - 3) ** 2)
         assert trial["status"] == ("failed" if trial["params"]["x"] > 3 else "done")
         assert trial["error"] == ("ValueError: too large" if trial["params"]["x"] > 3 else None)
+    (kept,) = hosts.ok("results", "--json", found["run"]).json["runs"]
+    assert kept["search"]["trials"] == found["trials"]
     few = ["--param", "x=choice(1)", "--trials", "1", "--metric", "score"]
     shown = hosts("tune", *few, "search.py:objective", timeout_s=TRAIN_S)
     assert shown.status == 1, "every trial of it fails, for want of KEY"

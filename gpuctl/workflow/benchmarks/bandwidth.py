@@ -58,7 +58,7 @@ def measure(
     tree = built_in_tree()
     machines = [node.machine for node in nodes.values()]
     try:
-        code = values(fan_out(lambda node: send_code(view, node, tree, BUILT_IN_FOLDER), nodes))
+        code = values(fan_out(lambda node: send_code(view, node, tree, BUILT_IN_FOLDER).root, nodes))
     except RemoteError as error:
         return None, [_row(False, "the job could not be sent", str(error))]
     with tempfile.TemporaryDirectory(prefix="gpuctl-doctor-") as home:

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpuctl.options import App
-from gpuctl.scaling.bottleneck import bottleneck, comparable, disturbed, doubts
+from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
 from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
@@ -23,14 +24,16 @@ from gpuctl.workflow.benchmarks.request import (
     check_gpus,
     nodes_of,
 )
-from gpuctl.workflow.benchmarks.runs import Ready, measure
+from gpuctl.workflow.benchmarks.runs import Ready, measure, put_aside
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.training.earlier import aside_of
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import TrainRequest, check_device, machines_of, project_of
+from gpuctl.workflow.training.request import check_device, machines_of, project_of
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.run import RunStatus
+from remote.errors import RemoteError
 from remote.launchers import DEFAULT
 
 if TYPE_CHECKING:
@@ -42,7 +45,10 @@ class Bench:
     """What came of it: at least one layout."""
 
     cluster: str
+    script: str
+    """Its title, or `built-in`."""
     words: tuple[str, ...]
+    """Its arguments."""
     status: RunStatus
     """`stopped`: a person ended it; `failed`: a run did. The layouts before that are here."""
     failure: str | None
@@ -50,17 +56,27 @@ class Bench:
     outlooks: tuple[Outlook, ...]
     allreduce: Sequence[Line] | None
     """The measurement of the bandwidth; None: there was none."""
+    forecasts: int
+    """That were asked for."""
     hourly_usd: float | None
     """Of all machines that took part."""
     total_s: float
 
+    @property
+    def exit_status(self) -> int:
+        """0; 1 where a run failed, 130 where a person ended it; 4 where a forecast can't be given."""
+        if self.status != "succeeded":
+            return 130 if self.status == "stopped" else 1
+        unknown = [one for one in self.outlooks if one.forecast is None]
+        return 4 if unknown or len(self.outlooks) < self.forecasts else 0
+
     def document(self) -> "BenchResult":
         """The document of `bench --json`."""
         first, found = self.measured[0], bottleneck(self.measured)
-        sound = comparable(self.measured)
+        sound, wrong = comparable(self.measured), contradicting(self.measured)
         return BenchResult(
             cluster=self.cluster,
-            script="built-in",
+            script=self.script,
             args=self.words,
             status=self.status,
             failure=self.failure,
@@ -68,7 +84,9 @@ class Bench:
             dataset=first.job.dataset,
             batch_size=first.job.batch_size if same_batch(self.measured) else None,
             gradient_bytes=first.job.gradient_bytes,
-            layouts=tuple(one.document(first, compared=one in sound) for one in self.measured),
+            layouts=tuple(
+                one.document(first, compared=one in sound, disturbed=one in wrong) for one in self.measured
+            ),
             forecast=tuple(one.document() for one in self.outlooks),
             bottleneck=found.kind if found else None,
             advice=f"{found.sentence} {found.advice}" if found else None,
@@ -122,13 +140,9 @@ def bench(app: App, request: BenchRequest) -> Bench:
     check(request)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
-    train_request = TrainRequest(
-        nnodes=nodes_of(request.layouts, inventory),
-        device=request.device,
-        env=request.env,
-        python=request.python,
-        words=(*BENCH_WORDS, *request.words),
-    )
+    train_request = replace(request.job, nnodes=nodes_of(request.layouts, inventory))
+    if train_request.built_in:
+        train_request = replace(train_request, words=(*BENCH_WORDS, *train_request.words))
     check_device(train_request)
     machines = machines_of(inventory, train_request)
     project = project_of(app, train_request, inventory, machines)
@@ -146,15 +160,14 @@ def bench(app: App, request: BenchRequest) -> Bench:
                 inventory,
                 nodes,
                 project,
-                env_names=request.env,
+                env_names=train_request.env,
+                aside=aside_of(replace(train_request, fresh=True), datetime.now(UTC), first=True),
             )
             view.phase("preflight", "trying every connection, checking what would fail later")
             check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)
             gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
             layouts = request.layouts or default_layouts(gpus)
             check_gpus(layouts, gpus)
-            if inventory.provider == "local" and any(layout.nodes > 1 for layout in layouts):
-                view.note("local hosts share this one machine: more of them bring no more speed")
             allreduce = None
             if request.forecast:
                 view.phase("all-reduce", "measuring the bandwidth")
@@ -166,23 +179,41 @@ def bench(app: App, request: BenchRequest) -> Bench:
             machines=machines,
             nodes=nodes,
             prepared=prepared,
-            script=project.script,
+            project=project,
             request=train_request,
         )
+        if ready.one_machine and any(layout.nodes > 1 for layout in layouts):
+            app.output.say("these hosts share one machine: more of them bring no more speed")
         status, failure, measured = measure(ready, layouts, request.repeats)
+        _leave_tidy(ready)
     return Bench(
         cluster=inventory.cluster,
-        words=train_request.job_words,
+        script=project.script.title,
+        words=project.script.args,
         status=status,
         failure=failure,
         measured=measured,
         outlooks=tuple(_outlooks(request, ready, measured, allreduce or ())),
         allreduce=allreduce,
+        forecasts=len(request.forecast),
         hourly_usd=None
         if inventory.hourly_usd is None
         else inventory.hourly_usd * len(machines) / len(inventory.machines),
         total_s=time.monotonic() - began,
     )
+
+
+def _leave_tidy(ready: Ready) -> None:
+    """Put aside what the last run of a script wrote, so that the next one that is trained does not meet it."""
+    say = ready.app.output.say
+    try:
+        if put_aside(ready, f"{datetime.now(UTC):%Y%m%d-%H%M%S}"):
+            say(
+                "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
+                "--all removes it"
+            )
+    except RemoteError as error:
+        say(f"what the last run wrote into the project's folder is still there on the nodes: {error}")
 
 
 def _bandwidth(
@@ -199,10 +230,11 @@ def _outlooks(
     request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
 ) -> list[Outlook]:
     """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
-    if request.forecast and disturbed(measured):
-        ready.app.output.say("no forecast is made: something else has slowed down these runs")
+    if request.forecast and contradicting(measured):
+        ready.app.output.say("no forecast is made: the figures contradict themselves")
         return []
-    buckets = buckets_of(measured[0].job, bucket_mb(request.words))
+    mb = bucket_mb(request.job.words) if request.job.built_in else None
+    buckets = buckets_of(measured[0].job, mb)
     rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)
     network = network_of(
         lines,
@@ -212,7 +244,4 @@ def _outlooks(
         nominal_gb_s=nominal_gb_s(ready.inventory.shape, rdma=rdma),
     )
     gpus = min(len(ready.prepared.facts[machine.name].gpus) for machine in ready.machines)
-    return [
-        outlook(layout, measured, network, gpus_a_node=gpus, bucket_mb=bucket_mb(request.words))
-        for layout in request.forecast
-    ]
+    return [outlook(layout, measured, network, gpus_a_node=gpus, bucket_mb=mb) for layout in request.forecast]

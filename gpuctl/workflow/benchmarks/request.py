@@ -1,13 +1,12 @@
 """What a person asked `gpuctl bench` for, and what of it can't be done."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout
 from gpuctl.text import plural
-from gpuctl.workflow.training.request import value_of
+from gpuctl.workflow.training.request import TrainRequest, value_of
 from inventories.machine import Inventory
 
 BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-tensorboard")
@@ -29,21 +28,14 @@ class BenchRequest:
     forecast: tuple[Layout, ...] = ()
     bandwidth_gb_s: float | None = None
     """Between nodes, in place of what would be measured."""
-    device: Literal["auto", "cpu"] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    python: str | None = None
-    words: tuple[str, ...] = ()
-    """The built-in job's options."""
+    job: TrainRequest = field(default_factory=TrainRequest)
+    """What is measured: a script, a module or the built-in job."""
 
 
 def check(request: BenchRequest) -> None:
     """Raises Usage for what can't be measured."""
-    if request.words and not request.words[0].startswith("-"):
-        raise Usage(
-            f"bench measures the built-in job, and {request.words[0]!r} is none of its options. They go after --: "
-            "gpuctl bench -- --model resnet18. For a script of your own, compare runs: gpuctl results RUN RUN"
-        )
-    if request.forecast and any(word.partition("=")[0] == "--global-batch-size" for word in request.words):
+    words = request.job.words if request.job.built_in else ()
+    if request.forecast and any(word.partition("=")[0] == "--global-batch-size" for word in words):
         raise Usage(
             "A forecast counts with the same batch on each rank, which --global-batch-size changes from layout to "
             "layout. Use --batch-size instead."

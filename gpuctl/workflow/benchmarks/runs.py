@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.errors import Failed, GpuctlError
 from gpuctl.options import App
 from gpuctl.run_results.metrics import event
-from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, repetition_of
+from gpuctl.scaling.bottleneck import contradicting
+from gpuctl.scaling.measurements import (
+    Job,
+    Layout,
+    Measured,
+    Repetition,
+    repetition_of,
+    repetition_of_script,
+)
 from gpuctl.view import View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
 from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import Launch, plan_run, removed_unless_launched, see_through
 from gpuctl.workflow.training.prepare import Prepared
-from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
-    from remote.launchers.rank_command import Script
     from remote.sessions.session import Node
 
 
@@ -40,8 +47,14 @@ class Ready:
     """By rank; a layout takes the first of them."""
     nodes: "Mapping[str, Node]"
     prepared: Prepared
-    script: "Script"
+    project: Project
     request: TrainRequest
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether the nodes are hosts on one machine."""
+        hosts = {machine.host for machine in self.machines}
+        return self.inventory.provider == "local" or 1 == len(hosts) < len(self.machines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +64,7 @@ class Timed:
     run: Run
     job: Job
     repetition: Repetition | None
-    """None: it told of no epoch."""
+    """None: it told of nothing that counts."""
     interrupted: bool
     """A person wants no other."""
 
@@ -69,7 +82,15 @@ def measure(
     failure = None
     try:
         for layout in layouts:
+            _warm_up(ready, layout)
             _layout(ready, layout, repeats, measured)
+        if again := contradicting(measured):
+            names = ", ".join(one.layout.name for one in again)
+            ready.app.output.say(f"measured again, as the figures contradict themselves: {names}")
+        for one in again:
+            anew: list[Measured] = []
+            _layout(ready, one.layout, repeats, anew)
+            measured[measured.index(one)] = anew[0]
     except KeyboardInterrupt:
         if not measured:
             raise
@@ -81,19 +102,23 @@ def measure(
     return status, failure, tuple(measured)
 
 
+def _warm_up(ready: Ready, layout: Layout) -> None:
+    """A run that is not timed: a short one of the built-in job. Raises as `_layout`."""
+    if _one_run(ready, layout, "warm-up", WARM_UP_WORDS if ready.request.built_in else ()).interrupted:
+        raise KeyboardInterrupt
+
+
 def _layout(ready: Ready, layout: Layout, repeats: int, measured: list[Measured]) -> None:
-    """Warm up, then time; the last of `measured` is then this layout, with each repetition as soon as it is over.
+    """Time; the last of `measured` is then this layout, with each repetition as soon as it is over.
 
     Raises KeyboardInterrupt where a person wants no more, Failed where a run failed.
     """
-    warm_up = _one_run(ready, layout, "warm-up", WARM_UP_WORDS)
-    if warm_up.interrupted:
-        raise KeyboardInterrupt
     for number in range(1, repeats + 1):
         timed = _one_run(ready, layout, f"repetition {number} of {repeats}")
         if timed.repetition is None:
             raise Failed(
-                f"Run {timed.run.run} on {layout.name} told of no epoch: there is nothing to measure."
+                f"Run {timed.run.run} on {layout.name} told of no epochs, samples or steps, so there is nothing to "
+                'measure. Have rank 0 write lines such as {"step": 10, "samples": 640} into the file $GPUCTL_METRICS.'
             )
         if number == 1:
             measured.append(
@@ -102,6 +127,7 @@ def _layout(ready: Ready, layout: Layout, repeats: int, measured: list[Measured]
                     job=timed.job,
                     hourly_usd=timed.run.hourly_usd,
                     repetitions=(timed.repetition,),
+                    one_machine=ready.one_machine,
                 )
             )
         else:
@@ -122,16 +148,18 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     machines = ready.machines[: layout.nodes]
     master = machines[0].name
     request = replace(ready.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)
-    script = replace(ready.script, args=(*ready.script.args, *more))
+    script = replace(ready.project.script, args=(*ready.project.script.args, *more))
     known = {machine.name: ready.prepared.facts[machine.name] for machine in machines}
     # Each run meets at a port of its own, on which nobody listens now.
     known[master] = replace(known[master], free_port=facts.gather(ready.nodes[master], ()).free_port)
     nodes = {machine.name: ready.nodes[machine.name] for machine in machines}
     folder = ready.app.store.new_run(started_at)
     ready.app.started_runs.add(folder.id)
-    run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {})
+    root = None if request.built_in else ready.project.tree.root
+    run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
+        put_aside(ready, run.run)
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
         launch = Launch(
             run=run,
@@ -153,10 +181,30 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     metrics = read_metrics(folder, run)
     return Timed(
         run=run,
-        job=Job.of(event(metrics.get(0, ()), "start")),
-        repetition=repetition_of(result, metrics),
+        job=Job.of(event(metrics.get(0, ()), "start"), script=None if request.built_in else script.title),
+        repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
         interrupted=interrupted,
     )
+
+
+def put_aside(ready: Ready, name: str) -> bool:
+    """Have the nodes begin with what was sent alone. `name`: see `Aside`, of what the last run wrote.
+
+    Returns whether it wrote anything.
+    """
+    from remote.files.earlier import Aside
+    from remote.files.sync import sync
+    from remote.sessions.fanout import fan_out, values
+
+    if ready.request.built_in:
+        return False
+    project, aside = ready.project, Aside(name=name, everything=True)
+
+    def one(node: "Node") -> bool:
+        synced = sync(node, project.tree, project.destination, working_folder=project.folder, aside=aside)
+        return synced.earlier is not None and synced.earlier.aside > 0
+
+    return any(values(fan_out(one, ready.nodes)).values())
 
 
 class Quiet:

@@ -1,17 +1,19 @@
 """`tune`: a run whose trials Ray Tune draws and spreads over the cluster, and what came of them."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Usage
 from gpuctl.options import App
+from gpuctl.run_results.search import read_search
 from gpuctl.workflow.benchmarks.search_space import Param
 from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_device
 from gpuctl.workflow.training.train import train
+from inventories.disk.codec import to_json
 from inventories.run import Result
+from inventories.search import Goal, Search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class TuneRequest:
     scheduler: Literal["fifo", "asha"]
     metric: str | None
     """None: the built-in job's accuracy."""
-    mode: Literal["max", "min"]
+    mode: Goal
     cpus: float
     gpus: float | None
     """Of a trial. None: one where there are any."""
@@ -53,16 +55,8 @@ class Tuned:
     result: Result
     words: tuple[str, ...] | None
     """Options that all trials of the built-in job had. None: it was a function."""
-    metric: str
-    mode: Literal["max", "min"]
-    trials: tuple[dict[str, Any], ...]
-    """The best first; those without a value last."""
+    search: Search
     interrupted: bool
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        """The trial with the best value. None: none told of one."""
-        return self.trials[0] if self.trials and self.trials[0]["value"] is not None else None
 
     def document(self) -> dict[str, Any]:
         """The document of `tune --json`."""
@@ -71,10 +65,7 @@ class Tuned:
             "cluster": self.result.cluster,
             "status": self.result.status,
             "script": self.result.script,
-            "metric": self.metric,
-            "mode": self.mode,
-            "best": self.best,
-            "trials": list(self.trials),
+            **to_json(self.search),
             "first_error": self.result.first_error,
             "seconds": self.result.seconds,
             "cost_usd": self.result.cost_usd,
@@ -93,9 +84,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
     return Tuned(
         result=job.result,
         words=words,
-        metric=metric,
-        mode=asked.mode,
-        trials=ranked(read_trials(Path(job.result.dir)), asked.mode),
+        search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
         interrupted=job.interrupted,
     )
 
@@ -117,25 +106,3 @@ def check(request: TrainRequest, asked: TuneRequest) -> str:
         for value in param.values if param.kind == "choice" else param.values[:1]:
             check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
     return asked.metric or "accuracy"
-
-
-def read_trials(folder: Path) -> list[dict[str, Any]]:
-    """The trials that came back with a run's artifacts; none where it ended before the first. Raises Failed."""
-    path = folder / "artifacts" / "trials.json"
-    if not path.exists():
-        return []
-    try:
-        trials = json.loads(path.read_text())["trials"]
-        return [dict(trial) for trial in trials]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failed(f"{path} can't be read: {error!r}. The run's log tells of the trials, too.") from error
-
-
-def ranked(trials: Sequence[dict[str, Any]], mode: Literal["max", "min"]) -> tuple[dict[str, Any], ...]:
-    """The best first; those without a value last."""
-
-    def key(trial: dict[str, Any]) -> tuple[bool, float]:
-        value = trial["value"]
-        return (True, 0.0) if value is None else (False, -value if mode == "max" else value)
-
-    return tuple(sorted(trials, key=key))

@@ -1,5 +1,6 @@
 """`clean`: look at the disks, here and on the nodes; show, ask, remove."""
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.maintenance.clean_this_computer import leftovers_here, remove_here, runs_here, with_files
 from gpuctl.workflow.maintenance.what_to_clean import (
+    ALL_HERE,
     Choice,
     LocalRun,
     Policy,
@@ -22,18 +24,20 @@ from gpuctl.workflow.maintenance.what_to_clean import (
     choose_on_node,
     known_of,
     latest_checkpoints,
+    places_of,
     what_is_lost,
 )
 from gpuctl.workflow.training.unfinished_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
-from inventories.disk.store import ClusterFolder
+from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from remote.files.leftovers import MEASURE_S, Cleaned, Leftovers, clean, look
+from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, look
 from remote.files.sync import code_folder
 from remote.files.tree import human_bytes
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
+from remote.shared.files import digest_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,16 +234,21 @@ def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
     """Remove what was chosen, on all nodes at once, then here. A run whose node kept it stays here, too."""
     outcome = Outcome()
     wanted: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    digests: dict[tuple[str, str], dict[str, Digests]] = {}
     for choice in doomed:
         if choice.where is not None:
             assert choice.cluster is not None
-            wanted.setdefault((choice.cluster, choice.where), []).append((choice.kind, choice.name))
+            key = (choice.cluster, choice.where)
+            wanted.setdefault(key, []).append((choice.kind, choice.name))
+            if choice.why == ALL_HERE:
+                here = digests_here(app.store, choice.name, seen.found[key])
+                digests.setdefault(key, {})[choice.name] = here
 
     def one(key: tuple[str, str]) -> Cleaned:
         host = seen.hosts[key]
         node = connect(host.machine, host.cluster)
         try:
-            return clean(node, wanted[key])
+            return clean(node, wanted[key], digests.get(key, {}))
         finally:
             node.close()
 
@@ -264,6 +273,17 @@ def remove(app: App, doomed: Sequence[Choice], seen: Seen) -> Outcome:
             if problem is not None:
                 _failed(app, outcome, None, choice.kind, choice.name, problem)
     return outcome
+
+
+def digests_here(store: Store, run: str, found: Leftovers) -> Digests:
+    """What a node's files of a run have to be, if all of it is here: of equal size is not yet the same."""
+    files = (item.files or () for item in found.items if (item.kind, item.name) == ("run", run))
+    folder = store.home / "runs" / run
+    return {
+        f"{file.node}/{file.path}": [digest_of(path) for path in there]
+        for file in itertools.chain.from_iterable(files)
+        if (there := [path for place in places_of(file) if (path := folder / place).is_file()])
+    }
 
 
 def _failed(app: App, outcome: Outcome, where: str | None, kind: str, name: str, reason: str) -> None:

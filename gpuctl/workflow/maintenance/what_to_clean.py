@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from remote.files.leftovers import Item, Leftovers
+from remote.files.leftovers import Item, Leftovers, RunFile
+from remote.shared.constants import ASIDE
 
 USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
+
+ALL_HERE = "all of it is here"
+"""Why a run goes from a node."""
 
 NAMES = {
     "run": "runs",
@@ -254,7 +258,7 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[st
         return "in use", ""
     if item.kind == "run":
         return _fate_of_run(item, known, policy)
-    if _family(item.kind) == "code" and not known.ours and item.name not in known.code:
+    if _family(item.kind) == "code" and not known.ours and item.name.split(ASIDE)[0] not in known.code:
         return "not of this cluster", ""
     if item.kind == "written":
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
@@ -280,7 +284,7 @@ def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
     if policy.everything:
         return "", "over"
     if _is_here_too(item, known):
-        return "", "all of it is here"
+        return "", ALL_HERE
     # However old: what is nowhere else goes only where that was asked for.
     return "not all of it is here; --all removes it", ""
 
@@ -299,10 +303,10 @@ def is_all_here(item: Item, run: LocalRun) -> bool:
     """Whether all that a node has of a run was brought to this computer."""
     if item.files is None or run.files is None:
         return False
-    for file in item.files:
-        folder, _, inner = file.path.partition("/")
-        # Of two nodes' files of one name the second is in a folder of that node's.
-        places = [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]
-        if not any(run.files.get(place) == file.bytes for place in places):
-            return False
-    return True
+    return all(any(run.files.get(place) == file.bytes for place in places_of(file)) for file in item.files)
+
+
+def places_of(file: RunFile) -> list[str]:
+    """Where in a run's folder here a node's file may be: of two of one name the second is in that node's folder."""
+    folder, _, inner = file.path.partition("/")
+    return [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]

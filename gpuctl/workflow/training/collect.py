@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuctl.run_results.curves import with_curve
 from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
+from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
 from gpuctl.workflow.training.hang_watch import HangWatch, kept
 from inventories.disk.store import RunFolder, Store
@@ -95,7 +96,7 @@ def _result(
     )
     hang = None if result.status == "succeeded" else kept(folder)
     return replace(
-        result,
+        with_search(result),
         train=result.train if run.built_in else with_curve(result.train, folder, outputs),
         checkpoints=checkpoints_left(run, folder),
         outputs=outputs,
@@ -130,7 +131,7 @@ def _round(seconds: float | None) -> float | None:
 def final_result(folder: RunFolder) -> Result | None:
     """The result once every node has said how the run ended, and all of it is here; else None."""
     result = folder.load_result()
-    return result if result is not None and _is_over(folder) else None
+    return with_search(result) if result is not None and _is_over(folder) else None
 
 
 def _is_over(folder: RunFolder) -> bool:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.view import View
 from gpuctl.workflow.cluster.unprepared_machines import without_setup
 from gpuctl.workflow.connect import connected
+from gpuctl.workflow.training.earlier import aside_of
 from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest
@@ -226,6 +228,7 @@ class ElasticScaler:
             preparation.project,
             beside=others,
             env_names=request.env,
+            aside=aside_of(request, datetime.now(UTC), first=False),
         )
         together = {**{name: self._facts[name] for name in others}, **ready.facts}
         preflight.check(

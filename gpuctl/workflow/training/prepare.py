@@ -1,12 +1,13 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.text import duration, plural
 from gpuctl.view import View
 from gpuctl.workflow.cluster.host_firewalls import crosses_a_network, open_firewall
+from gpuctl.workflow.training.earlier import aside_lines
 from gpuctl.workflow.training.request import Project
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
@@ -14,6 +15,8 @@ from inventories.machine import Inventory, Machine
 if TYPE_CHECKING:
     from remote.checks.facts import Facts
     from remote.checks.gpu_use import Expected
+    from remote.files.earlier import Aside, EarlierFiles
+    from remote.files.sync import Synced
     from remote.files.tree import Tree
     from remote.python_env.requirements import Wanted
     from remote.sessions.session import Node
@@ -28,7 +31,9 @@ class Prepared:
     code: Mapping[str, str]
     """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
     roots: Mapping[str, str]
-    """The folder on each node that was sent, which holds it. Empty likewise."""
+    """The folder on each node that was sent, which holds it; Empty likewise."""
+    earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
+    """What earlier runs left in that folder on each node. Empty: it was not looked at."""
     expected: "Expected | None" = None
     """GPUs that there should be. None: not known."""
 
@@ -42,6 +47,7 @@ def prepare(
     *,
     beside: "Mapping[str, Node] | None" = None,
     env_names: Collection[str] = (),
+    aside: "Aside | None" = None,
 ) -> Prepared:
     """Facts, then firewall, environment and code, on all nodes at once.
 
@@ -52,7 +58,8 @@ def prepare(
     Where a disk is full, no code is sent: the preflight refuses, and tells all else that is wrong with it.
 
     Unless the project is to use CPUs alone, PreflightFailed is raised, before anything is done, where a machine has
-    GPUs and none can be used. `env_names`: names of the variables that a person sets.
+    GPUs and none can be used. `env_names`: names of the variables that a person sets. `aside`: where what earlier
+    runs wrote into the project's folder goes, if it would be lost.
     """
     from remote.checks import facts, finding, gpu_use, preflight
     from remote.files.sync import folder_in
@@ -78,25 +85,30 @@ def prepare(
     room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
     build = Build.of(everyone, found, wanted) if wanted is not None else None
 
-    def one(node: "Node") -> "tuple[Facts, str]":
+    def one(node: "Node") -> "tuple[Facts, Synced | None]":
         fact = found[node.name]
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        return fact, send_code(view, node, project.tree, project.destination, project.folder) if room else ""
+        place = (project.tree, project.destination, project.folder)
+        return fact, send_code(view, node, *place, aside) if room else None
 
     both = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _) in both.items()}
     for one_finding in finding.alike_together(compared.findings(ready)):
         view.note(finding.sentence(one_finding))
-    roots = {name: root for name, (_, root) in both.items()} if room else {}
-    return Prepared(
+    done = {name: synced for name, (_, synced) in both.items() if synced is not None}
+    prepared = Prepared(
         facts=ready,
-        code={name: folder_in(root, project.folder) for name, root in roots.items()},
-        roots=roots,
+        code={name: folder_in(synced.root, project.folder) for name, synced in done.items()},
+        roots={name: synced.root for name, synced in done.items()},
+        earlier={name: synced.earlier for name, synced in done.items() if synced.earlier is not None},
         expected=expected,
     )
+    for line in aside_lines(inventory.cluster, aside, prepared.roots, prepared.earlier):
+        view.note(line)
+    return prepared
 
 
 def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
@@ -170,19 +182,33 @@ class Build:
         )
 
 
-def send_code(view: View, node: "Node", tree: "Tree", destination: str, folder: str = ".") -> str:
-    """Bring the code on a node up to date, with `folder` in it; returns its folder there."""
+def send_code(
+    view: View,
+    node: "Node",
+    tree: "Tree",
+    destination: str,
+    folder: str = ".",
+    aside: "Aside | None" = None,
+) -> "Synced":
+    """Bring the code on a node up to date, with `folder` in it. `aside`: see `sync`."""
     from remote.files.sync import sync
     from remote.files.tree import human_bytes
 
-    done = sync(node, tree, destination, working_folder=folder, say=lambda text: view.node(node.name, text))
+    done = sync(
+        node,
+        tree,
+        destination,
+        working_folder=folder,
+        aside=aside,
+        say=lambda text: view.node(node.name, text),
+    )
     text = (
         f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
         if done.files
         else "code is up to date"
     )
     view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
-    return done.root
+    return done
 
 
 def check_nodes(

@@ -65,6 +65,10 @@ class TrainRequest:
     """Files and folders in `root` that are sent though git ignores them."""
     bring: tuple[str, ...] = ()
     """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
+    fresh: bool = False
+    """True: what earlier runs wrote into its copies is put aside first."""
+    share_outputs: bool = False
+    """True: what earlier runs wrote into the copy of rank 0's node is put on all nodes first."""
     allow_large: bool = False
     """True: it is sent however large it is."""
     resume: bool = False

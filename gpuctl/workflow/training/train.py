@@ -18,6 +18,7 @@ from gpuctl.view import View, open_view
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
+from gpuctl.workflow.training.earlier import aside_of, tell_or_share
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import (
@@ -38,6 +39,7 @@ from inventories.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from remote.files.earlier import Aside
     from remote.launchers import Service
     from remote.sessions.session import Node
 
@@ -143,10 +145,13 @@ class _Runs:
             with connected(self._folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
                 seconds = {"connect": time.monotonic() - began}
                 machines = [machine for machine in machines if machine.name in nodes]
-                prepared, service = self._prepare(view, inventory, nodes, project, seconds)
+                aside = aside_of(request, started_at, first=step is None)
+                prepared, service = self._prepare(view, inventory, nodes, project, seconds, aside)
                 run_folder, facts = self._app.store.new_run(started_at), prepared.facts
                 self._app.started_runs.add(run_folder.id)
                 with removed_unless_launched(run_folder):
+                    if aside is not None and not request.drives:
+                        tell_or_share(view, inventory.cluster, nodes, prepared, request, aside, run_folder)
                     run = plan_run(
                         run_folder.id,
                         inventory,
@@ -196,8 +201,12 @@ class _Runs:
         nodes: "Mapping[str, Node]",
         project: Project,
         seconds: dict[str, float],
+        aside: "Aside | None",
     ) -> "tuple[Prepared, Service]":
-        """Prepare the nodes, check them, and start what starts the ranks. `seconds` gets the phases' times."""
+        """Prepare the nodes, check them, and start what starts the ranks. `seconds` gets the phases' times.
+
+        `aside`: where what earlier runs wrote into the project's folder goes, if it would be lost.
+        """
         request, launcher = self._request, launcher_of(project.mode)
         master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
         with _timed(seconds, "prepare"):
@@ -209,6 +218,7 @@ class _Runs:
                 nodes,
                 project,
                 env_names=request.env,
+                aside=aside,
             )
         with _timed(seconds, "preflight"):
             view.phase("preflight", "trying every connection, checking what would fail later")

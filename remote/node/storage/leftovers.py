@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 from remote.node.checks import listening
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
+from remote.node.storage.outputs import LISTING
 from remote.shared import constants, frames, trees
 from remote.shared.checkpoint_files import describe
 from remote.shared.files import read_json, write_json
@@ -32,7 +33,10 @@ REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN = ("torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve")
+OWN = (
+    "torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve",
+    constants.CODE_RECORD, LISTING, constants.HANGS,
+)  # fmt: skip
 """What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
 """Of a run that are told by name."""
@@ -160,7 +164,7 @@ class Survey:
         in_use = ("code", name) in self._used
         for kind, files in (("code", sent), ("written", written)):
             sizes = [self._sizes.of(file) for file in files]
-            if files or kind == "code":
+            if files or (kind == "code" and constants.ASIDE not in name):
                 yield {
                     "kind": kind,
                     "name": name,

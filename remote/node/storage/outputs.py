@@ -114,9 +114,9 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK
                         continue
                     if stat.S_ISDIR(status.st_mode):
                         inside = status.st_dev == device and entry.path not in mounts
-                        if inside and not _is_environment(entry.path):
+                        if inside and not is_environment(entry.path):
                             pending.append(path)
-                    elif stat.S_ISREG(status.st_mode) and _is_output(status, sent.get(path), began_ns):
+                    elif _is_output(status, sent.get(path), began_ns):
                         found.add(path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
@@ -128,7 +128,8 @@ def is_cache(name: str) -> bool:
     return name in CACHES or name.endswith(CACHE_ENDINGS) or name.startswith(CACHE_BEGINNINGS)
 
 
-def _is_environment(folder: str) -> bool:
+def is_environment(folder: str) -> bool:
+    """Whether a folder is an environment of Python or conda."""
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ENVIRONMENT_MARKS)
 
 
@@ -140,8 +141,17 @@ def _lstat(entry: "os.DirEntry[str]") -> "Optional[os.stat_result]":
 
 
 def _is_output(status: "os.stat_result", sent: Optional[Sequence[Any]], began_ns: int) -> bool:
-    as_sent = sent is not None and list(sent[:2]) == [status.st_size, status.st_mtime_ns]
-    return status.st_ctime_ns >= began_ns and not as_sent
+    changed = stat.S_ISREG(status.st_mode) and status.st_ctime_ns >= began_ns
+    return changed and not as_sent(status, sent)
+
+
+def as_sent(status: "os.stat_result", sent: Optional[Sequence[Any]], path: str = "") -> bool:
+    """Whether a file is as its entry in the sync's manifest has it; of a link, at `path`, whether it leads there."""
+    if sent is None:
+        return False
+    if stat.S_ISLNK(status.st_mode):
+        return bool(path) and [os.readlink(path)] == list(sent)
+    return list(sent[:2]) == [status.st_size, status.st_mtime_ns]
 
 
 def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:

@@ -15,6 +15,7 @@ from remote.node.runs import supervisor
 from remote.node.storage import leftovers
 from remote.node.storage.checkpoints import Heartbeat
 from remote.shared import constants, frames, trees
+from remote.shared.files import digest_of
 
 LOCK_DEADLINE_S = 20.0
 LOCK_POLL_S = 0.1
@@ -27,6 +28,9 @@ class Kept(Exception):
 def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
     """`clean`: remove `items` ([kind, name]); answers `cleaned` with the bytes `freed`, what was `removed`, and what
     was `kept` ([kind, name, why]).
+
+    `digests`: name of a run → path in its folder → SHA-256 of what was brought of it, of several any will do. A run
+    of which a file is another is kept.
 
     Says `beat` now and then. Raises OSError, before anything is removed, where a run is going on.
     """
@@ -53,6 +57,8 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
                     else:
                         kept.append([kind, name, problem])
                 else:
+                    if kind == "run":
+                        _compare(name, request["digests"].get(name, {}), heartbeat)
                     doomed.append((kind, name, _set_aside(kind, name)))
             except (Kept, OSError) as error:
                 kept.append([kind, name, trees.why(error)])
@@ -78,6 +84,13 @@ def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
                 raise OSError("a run is being started here, and nothing was removed") from error
         heartbeat()
         time.sleep(LOCK_POLL_S)
+
+
+def _compare(name: str, digests: Dict[str, List[str]], heartbeat: Heartbeat) -> None:
+    """Raise Kept where a file of a run is not what was brought of it, though it may be as large."""
+    for inner, known in digests.items():
+        if digest_of(_path_of("run", name) / inner, heartbeat) not in known:
+            raise Kept("{} is not what was brought of it; --all removes it".format(inner))
 
 
 def _set_aside(kind: str, name: str) -> Path:

@@ -3,7 +3,7 @@
 A file is unchanged when its size, modification time and mode are those of the manifest, much as rsync decides
 it. Files, and links to files, are replaced by those of the same name; a folder with something in it never is.
 
-    {"root", "follow_deletions"}, {"t": "manifest"} + zlib(JSON)   →
+    {"root", "follow_deletions", …}, {"t": "manifest"} + zlib(JSON)   →
                                   ← {"t": "need", "paths", "removed", "root", "rsync"}
     {"t": "chunk", "path", "last"} + bytes, …                      →
     or, once rsync has brought what it could: {"t": "look"}        →    ← {"t": "need", …} of what is missing still
@@ -19,6 +19,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
 
+from remote.node.storage import earlier
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
@@ -28,11 +29,14 @@ Manifest = Dict[str, List[Any]]
 
 
 def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
-    """`sync`: root, follow_deletions, working_folder, then the manifest. Answers `need`, then takes the chunks.
+    """`sync`: root, follow_deletions, working_folder, aside, fresh, then the manifest. Answers `need`, takes chunks.
 
     With follow_deletions the folder is ours: what an earlier sync brought goes when it has gone there, and makes
     room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
     anything is sent, where something is in the way of a file.
+
+    `aside`: a folder beside it that takes files which would be replaced or removed, and are not as a sync brought
+    them; with `fresh` all that no sync brought. Then it is also told what is left of such.
     """
     shown: str = request["root"]
     root = os.path.abspath(os.path.expanduser(shown))
@@ -44,11 +48,17 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     ours: bool = request["follow_deletions"]
     index = Path(root + ".manifest.json")
     before: Manifest = read_json(index) if ours else {}
+    aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
+    if aside is not None and request["fresh"]:
+        aside.take(list(earlier.not_sent(root, before)))
     stale = _stale(root, manifest)
     folders = _folders_of(stale)
     found = _in_the_way(root, folders, stale, before if ours else None)
     if found:
         raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
+    if aside is not None:
+        gone = [path for path in before if path not in manifest]
+        aside.take(list(earlier.not_as_sent(root, before, [*stale, *gone])))
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
@@ -64,7 +74,12 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
     os.makedirs(os.path.join(root, request.get("working_folder", ".")), exist_ok=True)
-    frames.write(output, {"t": frames.SYNCED, "root": root})
+    done = {"t": frames.SYNCED, "root": root}
+    if aside is None:
+        frames.write(output, done)
+    else:
+        left = json.dumps(earlier.listing(root, manifest)).encode()
+        frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
 
 
 def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:

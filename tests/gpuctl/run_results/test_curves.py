@@ -77,7 +77,7 @@ def test_losses_of_metrics_come_before_those_of_files(folder: RunFolder) -> None
     told = TrainSummary(loss=(0.1,))
     assert with_curve(told, folder, ()) == told
     assert with_curve(TrainSummary(), folder, ()) == TrainSummary(
-        loss=(0.5,), loss_from="log", loss_by="epoch"
+        loss=(0.5,), loss_at=(1,), loss_from="log", loss_by="epoch"
     )
 
 

@@ -152,6 +152,43 @@ def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     assert "<!-- 1 rank, 3fa9 -->" in drawn
 
 
+def saved(run: Result, home: Path) -> Result:
+    """A run with its result in its folder, where those that resume it find it."""
+    folder = RunFolder(home / run.run)
+    folder.path.mkdir()
+    run = replace(run, dir=str(folder.path))
+    folder.save_result(run)
+    return run
+
+
+def test_runs_of_a_job_are_one_curve_with_the_epochs_that_they_began_with(tmp_path: Path) -> None:
+    train = replace(RESULT.train, loss=(0.9, 0.5, 0.4), loss_at=(1, 2, 3))
+    first = saved(replace(RESULT, run="20261121-1", train=train), tmp_path)
+    train = replace(train, loss=(0.35, 0.2), loss_at=(), epochs_before=2)
+    second = saved(replace(RESULT, run="20261121-2", resumed_from=first.run, train=train), tmp_path)
+    alone = replace(RESULT, run="20261121-3")
+    for named in ([second], [first, second]):
+        assert [run.run for runs in export.jobs_of(named) for run in runs] == [first.run, second.run]
+    assert len(export.jobs_of([second, alone])) == 2
+    assert export.loss_curve([first, second]) == ({1: 0.9, 2: 0.5, 3: 0.35, 4: 0.2}, [3])
+
+
+def test_losses_by_step_and_by_epoch_are_not_one_curve() -> None:
+    by_step = replace(
+        RESULT, train=TrainSummary(loss=(3.0,), loss_at=(100,), loss_by="step", loss_from="log")
+    )
+    assert export.loss_curve([RESULT, by_step]) == ({100: 3.0}, [])
+
+
+def test_plot_has_only_panels_with_something_in_them(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    export.write_plot([replace(RESULT, train=TrainSummary(loss=(0.5, 0.2)))], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- training loss -->" in drawn
+    assert "<!-- speed -->" not in drawn
+    assert "step's time" not in drawn
+
+
 def test_write_csv_reports_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="No such file or directory"):
         export.write_csv([RESULT], tmp_path / "missing" / "runs.csv")

@@ -10,7 +10,7 @@ import pytest
 from gpuctl.run_results import outputs
 from gpuctl.run_results.outputs import files_of, groups_of, kind_of, outputs_of, pull_command
 from inventories.disk.store import Store
-from inventories.outputs import NodeOutputs, OutputFile, OutputTotal, WrittenFile
+from inventories.outputs import NodeOutputs, OutputFile, WrittenFile
 
 
 def told(node: str, *files: WrittenFile, shared_with: tuple[str, ...] = (), more: int = 0) -> NodeOutputs:
@@ -105,9 +105,9 @@ def test_what_a_tool_wrote_is_one_group_and_what_is_away_comes_first() -> None:
     ],
 )
 def test_command_that_brings_a_file_can_be_typed(path: str, source: str) -> None:
-    total = OutputTotal(node="n-0", folder=".gpuctl-node/code/my-01", files=1, bytes=1, whole=True)
-    assert shlex.split(pull_command("default", total, path)) == ["gpuctl", "pull", "--rank", "n-0", source]
-    assert " --cluster four " in pull_command("four", total, path)
+    path = f".gpuctl-node/code/my-01/{path}"
+    assert shlex.split(pull_command("default", "n-0", path)) == ["gpuctl", "pull", "--rank", "n-0", source]
+    assert " --cluster four " in pull_command("four", "n-0", path)
 
 
 def test_files_of_a_run_are_listed_by_kind_with_sizes(tmp_path: Path) -> None:

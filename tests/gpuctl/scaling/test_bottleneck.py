@@ -1,10 +1,11 @@
 """What limits a job, and the first thing to change. Pure: measured layouts in, sentences out."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuctl.scaling.bottleneck import Bottleneck, bottleneck, doubts
+from gpuctl.scaling.bottleneck import Bottleneck, bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.measurements import Job, Layout, Measured, RankPace, Repetition
 from inventories.run import Share, StepMs
 
@@ -224,11 +225,35 @@ def test_doubts_report_repetitions_that_differ_widely(epochs_s: tuple[float, ...
 
 
 def test_doubts_report_superlinear_speedup() -> None:
-    assert doubts([ONE, measured(2, 1, epoch_s=9.0)]) == []
+    assert doubts([ONE, measured(2, 1, epoch_s=9.6)]) == []
     assert doubts([ONE, measured(2, 1, epoch_s=5.0)]) == [
         "A rank of 2x1 is 2.0 times as fast as one of 1x1, which something held up: measure again when it has its "
         "node to itself."
     ]
+
+
+def test_hosts_of_one_machine_are_never_advised_to_be_replaced() -> None:
+    alone = replace(ONE, one_machine=True)
+    two = replace(measured(2, 1, own_ms=(40.0, 60.0), communication=0.3), one_machine=True)
+    found = bottleneck([alone, two])
+    assert found is not None
+    assert (found.kind, found.advice) == (
+        "straggler",
+        "These hosts share one machine: first measure on machines of their own.",
+    )
+    assert doubts([alone, two]) == ["The hosts share one machine: this is no measurement of machines."]
+    assert doubts([alone]) == []
+
+
+def test_layouts_whose_figures_contradict_themselves_are_named() -> None:
+    usual, fast = measured(2, 1, epoch_s=10.5), measured(2, 1, epoch_s=5.0)
+    assert contradicting([ONE, usual]) == []
+    assert contradicting([ONE, fast]) == [ONE, fast]
+    apart = replace(
+        usual, repetitions=tuple(replace(usual.repetitions[0], epoch_s=s) for s in (10.0, 11.0, 17.0))
+    )
+    assert contradicting([ONE, apart]) == [apart]
+    assert comparable([ONE, apart]) == [ONE]
 
 
 def test_bottleneck_reports_disturbed_base_layout() -> None:

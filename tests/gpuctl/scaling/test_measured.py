@@ -1,5 +1,6 @@
 """What a bench measured. Pure: results and metrics lines in, figures out."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gpuctl.scaling.measurements import (
     default_layouts,
     parse_layouts,
     repetition_of,
+    repetition_of_script,
     same_batch,
 )
 from inventories.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
@@ -225,8 +227,57 @@ def test_measured_document_lists_all_figures() -> None:
     assert vars(second.document(first)) == {
         "layout": "2x1", "nnodes": 2, "nproc_per_node": 1, "world_size": 2, "batch_size": 64, "runs": ("R",),
         "epoch_s": (10.0,),
-        "epoch_s_median": 10.0, "samples_per_s": pytest.approx(5000.04), "speed_up": pytest.approx(1.6, rel=1e-4),
+        "epoch_s_median": 10.0, "samples_per_s": pytest.approx(5000.04), "unit": "samples",
+        "per_s": pytest.approx(5000.04), "from_log": False, "spread": 0.0, "disturbed": False,
+        "speed_up": pytest.approx(1.6, rel=1e-4),
         "efficiency": pytest.approx(0.8, rel=1e-4), "step_ms": StepMs(p50=20.0, p95=25.0),
         "share": Share(compute=0.75, communication=0.0, data=0.25), "hourly_usd": 7.2,
         "epoch_usd": pytest.approx(0.02),
     }  # fmt: skip
+
+
+SCRIPT = Result(
+    run="R", cluster="default", mode="torchrun", script="train.py", status="succeeded", exit_code=0, nnodes=2,
+    nproc_per_node=1, world_size=2, started_at="", ended_at=None, seconds=Seconds(train=10.0), train=TrainSummary(),
+    ranks=(), first_error=None, cost_usd=None, dir="/none",
+)  # fmt: skip
+OF_LOG = TrainSummary(loss=(3.0, 2.0), loss_at=(100, 299), loss_from="log", loss_by="step")
+
+
+@pytest.mark.parametrize(
+    ("train", "unit", "per_s", "from_log"),
+    [
+        (TrainSummary(samples_per_s=640.0, step_ms=StepMs(p50=5.0)), "samples", 640.0, False),
+        (TrainSummary(step_ms=StepMs(p50=5.0)), "steps", 400.0, False),
+        (OF_LOG, "steps", 40.0, True),
+        (replace(OF_LOG, loss_by="epoch", loss_at=(0, 4)), "epochs", 0.5, True),
+    ],
+)
+def test_script_is_measured_by_what_it_tells(
+    train: TrainSummary, unit: str, per_s: float, from_log: bool
+) -> None:
+    found = repetition_of_script(replace(SCRIPT, train=train), {})
+    assert found is not None
+    assert (found.unit, found.samples_per_s, found.from_log) == (unit, pytest.approx(per_s), from_log)
+    assert not found.by_epoch
+
+
+@pytest.mark.parametrize(
+    "train", [TrainSummary(), replace(OF_LOG, loss_at=(100,)), TrainSummary(loss=(1.0,))]
+)
+def test_script_that_tells_nothing_is_not_measured(train: TrainSummary) -> None:
+    assert repetition_of_script(replace(SCRIPT, train=train), {}) is None
+
+
+def test_script_that_times_its_epochs_is_measured_by_them() -> None:
+    lines = [{"event": "epoch", "epoch": n, "epoch_s": 2.0, "samples_per_s": 100.0} for n in (1, 2)]
+    found = repetition_of_script(SCRIPT, {0: lines})
+    assert found is not None
+    assert (found.unit, found.by_epoch, found.epoch_s) == ("samples", True, 2.0)
+
+
+def test_document_of_a_script_has_null_for_what_it_did_not_tell() -> None:
+    known = {"unit": "steps", "by_epoch": False, "from_log": True}
+    document = measured("1x1", hourly_usd=2.0, **known).document(measured("1x1", **known))
+    assert (document.epoch_s, document.epoch_s_median, document.samples_per_s) == ((), None, None)
+    assert (document.unit, document.per_s, document.epoch_usd) == ("steps", 5000.0, None)

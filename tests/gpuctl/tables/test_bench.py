@@ -12,10 +12,10 @@ from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.run_results.plot_files import check_picture
 from gpuctl.scaling.forecast import outlook
-from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts
+from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts, title_of
 from gpuctl.scaling.network_links import Bandwidth, Network
 from gpuctl.scaling.plot import write_bench_plot
-from gpuctl.tables.bench import bar_of, batch_of, bench_table, usd
+from gpuctl.tables.bench import bar_of, bench_table, usd
 from inventories.run import Share, StepMs
 
 JOB = Job(
@@ -150,14 +150,15 @@ def test_bench_table_omits_forecast_cost_of_other_node_sizes() -> None:
     ) in lines
 
 
-def test_batch_of_shows_batch_size_or_its_range() -> None:
+def test_title_has_model_data_and_batch_size_or_its_range() -> None:
     one, two, four = (
         replace(layout, job=replace(JOB, batch_size=size))
         for layout, size in zip(SEED, (64, 32, 16), strict=True)
     )
-    assert batch_of([one, one]) == ", batch 64 a rank"
-    assert batch_of([one, two, four]) == ", batch 16 to 64 a rank"
-    assert batch_of([replace(one, job=Job())]) == ""
+    assert title_of([one, one]) == "resnet18 on cifar10, batch 64 a rank"
+    assert title_of([one, two, four]) == "resnet18 on cifar10, batch 16 to 64 a rank"
+    assert title_of([replace(one, job=Job())]) == ""
+    assert title_of([replace(one, job=Job(script="train.py"))]) == "train.py"
     assert shown(bench_table([one, two]))[0] == "resnet18 on cifar10, batch 32 to 64 a rank"
 
 
@@ -193,6 +194,59 @@ def test_write_bench_plot_writes_png_svg_and_pdf(tmp_path: Path, name: str) -> N
     assert write_bench_plot(SEED, foretold, path) == f"wrote {path}: a plot of 3 layouts"
     magic = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[path.suffix]
     assert path.read_bytes().startswith(magic)
+
+
+def of_script(nodes: int, *speeds: float) -> Measured:
+    """A script that told of its steps alone, in runs of 10 s."""
+    repetitions = tuple(
+        Repetition(
+            run="R", epoch_s=10.0, samples=speed * 10, step_ms=StepMs(), share=Share(), unit="steps",
+            by_epoch=False, from_log=True,
+        )
+        for speed in speeds
+    )  # fmt: skip
+    job = Job(script="$my$.py")
+    return Measured(
+        layout=Layout(nodes=nodes, nproc=1),
+        job=job,
+        hourly_usd=2.0,
+        repetitions=repetitions,
+        one_machine=True,
+    )
+
+
+def test_bench_table_of_a_script_has_its_speed_and_says_where_it_is_from() -> None:
+    assert shown(bench_table([of_script(1, 2.5, 2.5), of_script(2, 4.0, 4.0)])) == [
+        "$my$.py",
+        "layout spread steps/s speed-up efficiency",
+        "1x1     0.0 %     2.5   1.00 x    100.0 %",
+        "2x1     0.0 %       4   1.60 x     80.0 %",
+        "median of 2 runs; spread: from the fastest to the slowest; speed-up over 1x1; "
+        "steps counted in rank 0's log, over whole runs with their start",
+        "",
+        "The hosts share one machine: this is no measurement of machines.",
+    ]
+
+
+def test_bench_table_marks_layouts_whose_figures_contradict_themselves() -> None:
+    lines = shown(bench_table([of_script(1, 2.5), of_script(2, 9.0)]))
+    assert [line.endswith("disturbed") for line in lines[2:4]] == [True, True]
+    lines = shown(bench_table([of_script(1, 2.5, 2.5, 2.5), of_script(2, 2.0, 4.0, 8.0)]))
+    assert [line.endswith("disturbed") for line in lines[2:4]] == [False, True]
+    assert " x " not in lines[3], "its speed-up says nothing"
+
+
+def test_bench_plot_names_what_was_measured_and_marks_what_is_above_ideal(tmp_path: Path) -> None:
+    path = tmp_path / "bench.svg"
+    write_bench_plot([of_script(1, 2.5), of_script(2, 5.1)], [], path)
+    drawn = path.read_text()
+    assert "<!-- $my$.py; layouts: nodes x processes -->" in drawn
+    assert "<!-- 2x1 (above ideal) -->" in drawn
+    assert "<!-- ideal -->" in drawn
+    assert "<!-- an epoch -->" not in drawn, "no panel without figures"
+    write_bench_plot([of_script(1, 2.5), of_script(2, 9.0)], [], path)
+    assert "<!-- 2x1 (disturbed) -->" in path.read_text()
+    assert "<!-- ideal -->" not in path.read_text(), "nothing is ideal beside a first layout that was held up"
 
 
 def test_write_bench_plot_accepts_one_layout_without_shares(tmp_path: Path) -> None:

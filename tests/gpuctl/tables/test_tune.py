@@ -1,7 +1,6 @@
 """The table of a search's trials as people see it, without colour."""
 
 import io
-from typing import Any
 
 import pytest
 
@@ -10,6 +9,7 @@ from gpuctl.output import Output
 from gpuctl.tables.tune import tune_table
 from gpuctl.workflow.benchmarks.tune import Tuned
 from inventories.run import Result, Seconds, TrainSummary
+from inventories.search import Search, Trial
 
 RESULT = Result(
     run="20261121-054625-3fa9",
@@ -34,20 +34,22 @@ RESULT = Result(
 )
 
 
-def trial(number: int, value: float | None, **more: Any) -> dict[str, Any]:
-    known = {"trial": number, "params": {"lr": 0.0123 * number, "optimizer": "adam"}, "value": value}
-    return known | {"reports": 3, "seconds": 1.5, "status": "ended"} | more
-
-
-def drawn(*trials: dict[str, Any]) -> list[str]:
-    tuned = Tuned(
-        result=RESULT,
-        words=("--epochs", "3"),
-        metric="accuracy",
-        mode="max",
-        trials=trials,
-        interrupted=False,
+def trial(number: int, value: float | None, *, status: str = "done", error: str | None = None) -> Trial:
+    return Trial(
+        trial=number,
+        params={"lr": 0.0123 * number, "optimizer": "adam"},
+        metrics={},
+        value=value,
+        status=status,
+        reports=3,
+        seconds=1.5,
+        error=error,
     )
+
+
+def drawn(*trials: Trial) -> list[str]:
+    search = Search.of("accuracy", "max", trials)
+    tuned = Tuned(result=RESULT, words=("--epochs", "3"), search=search, interrupted=False)
     out = io.StringIO()
     Output(Options(no_color=True), stdout=out).table(tune_table(tuned))
     return out.getvalue().splitlines()
@@ -58,7 +60,7 @@ def test_tune_table_puts_best_first_and_prints_its_command(monkeypatch: pytest.M
     failed = trial(2, None, status="failed", error="ValueError: no such layer")
     assert drawn(trial(1, 0.981), failed) == [
         "trial      lr  optimizer  accuracy  reports   time  status",
-        "    1  0.0123       adam     0.981        3  1.5 s  ended",
+        "    1  0.0123       adam     0.981        3  1.5 s  done",
         "    2  0.0246       adam         -        3  1.5 s  failed: ValueError: no such",
         "                                                    layer",
         "",
@@ -72,6 +74,6 @@ def test_tune_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "50")
     assert drawn(trial(1, 0.981))[:3] == [
         "trial      lr  optimizer  accuracy   time  status",
-        "    1  0.0123       adam     0.981  1.5 s  ended",
+        "    1  0.0123       adam     0.981  1.5 s  done",
         "no room for reports",
     ]

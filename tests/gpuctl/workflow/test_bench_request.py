@@ -1,6 +1,7 @@
 """What is asked of a bench and can't be done, before anything is connected to."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,11 @@ from gpuctl import cli
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import parse_layouts
+from gpuctl.workflow.benchmarks.bench import Bench
 from gpuctl.workflow.benchmarks.request import BenchRequest, bucket_mb, check, check_gpus, nodes_of
+from gpuctl.workflow.training.request import TrainRequest
 from inventories.machine import Inventory, Machine
+from inventories.run import RunStatus
 
 
 def inventory(count: int) -> Inventory:
@@ -67,20 +71,27 @@ def test_bucket_mb_reads_last_bucket_mb_option(words: Sequence[str], mb: float |
     assert bucket_mb(words) == mb
 
 
+def test_check_refuses_global_batch_of_the_built_in_job_with_forecast() -> None:
+    forecast = parse_layouts("2x1", "--forecast")
+    asked = BenchRequest(job=TrainRequest(words=("--global-batch-size=8",)), forecast=forecast)
+    with pytest.raises(Usage, match="Use --batch-size instead"):
+        check(asked)
+    check(replace(asked, forecast=()))
+    check(replace(asked, job=TrainRequest(words=("my.py", "--global-batch-size=8"))))
+
+
 @pytest.mark.parametrize(
-    ("request_", "said"),
-    [
-        (BenchRequest(words=("my.py", "--lr", "1")), "'my.py' is none of its options"),
-        (
-            BenchRequest(words=("--global-batch-size=8",), forecast=parse_layouts("2x1", "--forecast")),
-            "Use --batch-size instead",
-        ),
-    ],
+    ("status", "forecast", "exit_status"),
+    [("succeeded", "2x1", 4), ("succeeded", "", 0), ("failed", "", 1), ("stopped", "2x1", 130)],
 )
-def test_check_refuses_scripts_and_global_batch_with_forecast(request_: BenchRequest, said: str) -> None:
-    with pytest.raises(Usage, match=said):
-        check(request_)
-    check(BenchRequest(words=("--global-batch-size", "8")))
+def test_exit_status_is_4_where_a_forecast_can_not_be_given(
+    status: RunStatus, forecast: str, exit_status: int
+) -> None:
+    done = Bench(
+        cluster="default", script="my.py", words=(), status=status, failure=None, measured=(), outlooks=(),
+        allreduce=None, forecasts=len(forecast.split()), hourly_usd=None, total_s=1.0,
+    )  # fmt: skip
+    assert done.exit_status == exit_status
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,9 @@
 """What a search is written as, what is refused, and which trial is the best."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Usage
 from gpuctl.workflow.benchmarks.search_space import Param, parse_param, parse_params
-from gpuctl.workflow.benchmarks.tune import ranked, read_trials
 
 
 @pytest.mark.parametrize(
@@ -51,20 +47,3 @@ def test_parse_param_refuses_malformed_params_with_example(word: str, sentence: 
 def test_parse_params_refuses_duplicate_name() -> None:
     with pytest.raises(Usage, match="--param a is given twice"):
         parse_params(["a=uniform(0,1)", "b=uniform(0,1)", "a=choice(1)"])
-
-
-def test_ranked_puts_best_first_and_trials_without_value_last() -> None:
-    trials = [{"trial": number, "value": value} for number, value in enumerate([0.5, None, 0.9, 0.1])]
-    assert [trial["trial"] for trial in ranked(trials, "max")] == [2, 0, 3, 1]
-    assert [trial["trial"] for trial in ranked(trials, "min")] == [3, 0, 2, 1]
-
-
-def test_read_trials_reads_file_and_refuses_damaged_one(tmp_path: Path) -> None:
-    assert read_trials(tmp_path) == []
-    path = tmp_path / "artifacts" / "trials.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"trials": [{"trial": 0}]}))
-    assert read_trials(tmp_path) == [{"trial": 0}]
-    path.write_text('{"trials": [')
-    with pytest.raises(Failed, match="can't be read"):
-        read_trials(tmp_path)

@@ -75,7 +75,7 @@ def test_to_json_writes_the_documented_result_keys():
     assert list(document) == [
         "run", "cluster", "mode", "script", "status", "exit_code", "nnodes", "nproc_per_node", "world_size",
         "started_at", "ended_at", "seconds", "train", "ranks", "first_error", "cost_usd", "dir", "usage",
-        "resumed_from", "reason", "checkpoints", "outputs", "output_totals", "files", "hang",
+        "resumed_from", "reason", "checkpoints", "outputs", "output_totals", "files", "search", "hang",
     ]  # fmt: skip
     assert list(document["seconds"]) == [
         "total",
@@ -89,6 +89,7 @@ def test_to_json_writes_the_documented_result_keys():
     assert document["train"] == {
         "model": None, "dataset": None, "strategy": None, "device": None, "epochs": None,
         "epochs_before": None, "first_step_s": None, "epoch_s": [1.0], "samples_per_s": None, "loss": [0.5],
+        "loss_at": [], "loss_from": None, "loss_by": None,
         "accuracy": None, "metrics": {}, "judged_on": None,
         "step_ms": {"p50": None, "p95": None},
         "share": {"compute": None, "communication": None, "data": None},

@@ -1,6 +1,7 @@
 """What is left on a node's disk and how it is removed, asked of the node's part with a home of its own."""
 
 import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -191,6 +192,32 @@ def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     assert by_name(look(node))["run", RUN].over is False
     assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
+
+
+def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: NodeHere) -> None:
+    write_run(node, RUN)
+    write(node, f"runs/{RUN}/gpu-0/artifacts/a.bin", b"newer")
+    path, brought = (
+        "gpu-0/artifacts/a.bin",
+        [hashlib.sha256(body).hexdigest() for body in (b"other", b"older")],
+    )
+    kept = clean(node, [("run", RUN)], {RUN: {path: brought}}).kept
+    assert kept == (("run", RUN, f"{path} is not what was brought of it; --all removes it"),)
+    brought.append(hashlib.sha256(b"newer").hexdigest())
+    assert clean(node, [("run", RUN)], {RUN: {path: brought}}).removed == (("run", RUN),)
+
+
+def test_what_a_second_run_put_aside_is_files_of_runs(node: NodeHere) -> None:
+    write(node, "code/proj-1.aside-20261121-060000/snapshot.pt")
+    assert set(by_name(look(node))) == {("written", "proj-1.aside-20261121-060000")}
+
+
+def test_what_gpuctl_keeps_beside_a_run_is_not_missed_here(node: NodeHere) -> None:
+    write_run(node, RUN)
+    before = by_name(look(node))["run", RUN].files
+    for name in ("code.json", "outputs.json", "hangs/report.json", "hangs/rank-0.state"):
+        write(node, f"runs/{RUN}/gpu-0/{name}")
+    assert by_name(look(node))["run", RUN].files == before
 
 
 def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:

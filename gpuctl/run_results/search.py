@@ -1,0 +1,35 @@
+"""A search's trials, as they came back with the artifacts of its run."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpuctl.errors import Failed
+from inventories.disk.codec import from_json
+from inventories.errors import CorruptFile
+from inventories.run import Result
+from inventories.search import Search, TrialsFile
+
+TRIALS = "artifacts/trials.json"
+
+
+def with_search(result: Result) -> Result:
+    """The result of a search with its trials; any other, and one whose trials can't be read, as it is."""
+    if result.search is not None or not result.script.startswith("tune "):
+        return result
+    with suppress(Failed):
+        return replace(result, search=read_search(Path(result.dir)))
+    return result
+
+
+def read_search(folder: Path) -> Search | None:
+    """What is known of a search in its run's folder; None where it ended before the first trial. Raises Failed."""
+    path = folder / TRIALS
+    if not path.exists():
+        return None
+    try:
+        told = from_json(TrialsFile, json.loads(path.read_text()), str(path))
+    except (CorruptFile, ValueError, RecursionError) as error:
+        raise Failed(f"{path} can't be read: {error} The run's log tells of the trials, too.") from error
+    return Search.of(told.metric, told.mode, told.trials)

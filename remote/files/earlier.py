@@ -1,0 +1,63 @@
+"""What earlier runs left in the project's folder on a node: what a sync puts aside of it, and what stays there."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from remote.errors import BadAnswer
+from remote.shared.constants import ASIDE
+
+MAX_LISTED = 20_000
+MAX_NAMES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aside:
+    """Where a sync moves what runs have written and would be lost: a folder beside the project's."""
+
+    name: str
+    """The end of its name, the same on all nodes, as they may share the disk."""
+    everything: bool = False
+    """True: all that no sync has brought goes there. False: what would be replaced or removed."""
+
+    def folder(self, destination: str) -> str:
+        """Its path on a node."""
+        return f"{destination}{ASIDE}{self.name}"
+
+    def request(self, destination: str) -> dict[str, Any]:
+        """What the node is told."""
+        return {"aside": self.folder(destination), "fresh": self.everything}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierFiles:
+    """What runs have left in the project's folder on a node."""
+
+    aside: int = 0
+    """Files and whole folders that were put aside."""
+    aside_names: tuple[str, ...] = ()
+    """The first of them."""
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Path → bytes and time of modification in ns, of what is there still; no caches."""
+    whole: bool = True
+    """False: there are too many, or it took too long, so that there may be more."""
+
+
+def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierFiles:
+    """What a node tells after a sync. Raises BadAnswer."""
+    try:
+        told = json.loads(body)
+        listed = told["listed"]
+        if len(listed) > MAX_LISTED or len(header["names"]) > MAX_NAMES:
+            raise ValueError("too many names")
+        return EarlierFiles(
+            aside=int(header["aside"]),
+            aside_names=tuple(map(str, header["names"])),
+            files={str(path): (int(size), int(at)) for path, size, at in listed},
+            whole=bool(told["whole"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadAnswer(
+            f"{node}: what it says of earlier runs' files can't be read: {type(error).__name__}."
+        ) from error

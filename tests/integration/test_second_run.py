@@ -1,0 +1,52 @@
+"""The second run of a script that saves on rank 0 and loads wherever it finds that, on real hosts."""
+
+import signal
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+TUTORIAL = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model, begins = torch.nn.Linear(4, 1), 0
+if os.path.exists("snapshot.pt"):
+    snapshot = torch.load("snapshot.pt", weights_only=True)
+    model.load_state_dict(snapshot["model"])
+    begins = snapshot["epoch"]
+print("begins at epoch", begins, flush=True)
+model = torch.nn.parallel.DistributedDataParallel(model)
+for epoch in range(begins, int(sys.argv[1])):
+    model(torch.ones(2, 4)).sum().backward()
+    if dist.get_rank() == 0:
+        torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, "snapshot.pt")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_checkpoint_on_one_node_is_told_and_shared_or_put_aside(two_hosts: Gpuctl) -> None:
+    def begins(*words: str) -> list[str]:
+        ran = two_hosts.ok("train", "--json", *words)
+        logs = two_hosts.run_folder(ran.json["run"]) / "logs"
+        return [(logs / f"rank-{n}.log").read_text().partition("epoch ")[2].split()[0] for n in range(2)]
+
+    script = two_hosts.script("train.py", TUTORIAL).name
+    assert begins(script, "2") == ["0", "0"]
+
+    second = two_hosts.start("train", script, "3")
+    assert second.stderr is not None
+    told = next(line for line in second.stderr if "from an earlier run" in line or "launch: " in line)
+    second.send_signal(signal.SIGINT)
+    second.communicate(timeout=60)
+    assert told.startswith("snapshot.pt is on default-0 alone, from an earlier run: "), (
+        "before the ranks start"
+    )
+    assert "--share-outputs" in told and "--fresh" in told
+
+    assert begins("--share-outputs", script, "3") == ["2", "2"]
+    assert begins("--fresh", script, "1") == ["0", "0"]
+    node = two_hosts.home / "clusters" / "default" / "local" / "default-1"
+    aside = list(node.rglob("*.aside-*/snapshot.pt"))
+    assert len(aside) == 1, "nothing is lost"

@@ -1,0 +1,169 @@
+"""What earlier runs left in the project's folder on a node, as the sync before the next run meets it."""
+
+import json
+import os
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.errors import BadAnswer
+from remote.files.earlier import Aside, EarlierFiles, earlier_files
+from remote.files.tree import Tree, read_everything
+from remote.node.storage.earlier import command_send_earlier
+from remote.node.storage.sync import command_sync
+from remote.shared import frames
+
+
+class Project:
+    """A project here, and its copy on a node."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.here = tmp_path / "here"
+        self.there = tmp_path / "code" / "my-01"
+        self.aside = tmp_path / "code" / "my-01.aside-1"
+        self.here.mkdir()
+
+    def sync(self, *, fresh: bool = False, share: bool = False) -> EarlierFiles:
+        """Send it as before a run, in this process; or as files that nodes share."""
+        tree = read_everything(self.here)
+        output = BytesIO()
+        request = {"root": str(self.there), "follow_deletions": not share}
+        request |= Aside(name="1", everything=fresh).request(str(self.there))
+        command_sync(request, output, _chunks(tree, output))
+        output.seek(0)
+        *_, (header, body) = frames.decode(output.readline, output.read)
+        return earlier_files("n", header, body)
+
+    def write(self, folder: Path, **texts: str) -> None:
+        """Files in `folder`; `__` in a name stands for `/`."""
+        for name, text in texts.items():
+            path = folder / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def _chunks(tree: Tree, output: BytesIO) -> Iterator[frames.Frame]:
+    yield {"t": "manifest"}, tree.packed
+    for path in json.loads(output.getvalue().splitlines()[0])["paths"]:
+        yield {"t": "chunk", "path": path, "last": True}, (tree.root / path).read_bytes()
+    yield {"t": "sent"}, b""
+
+
+def listing(root: Path) -> dict[str, str]:
+    """Path → text of all files."""
+    return {
+        path.relative_to(root).as_posix(): path.read_text()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    found = Project(tmp_path)
+    found.write(found.here, train="sent", pkg__mod="sent")
+    found.sync()
+    return found
+
+
+def test_next_run_finds_what_earlier_ones_wrote_and_is_told(project: Project) -> None:
+    project.write(project.there, snapshot="of a run", __pycache____x="cache")
+    found = project.sync()
+    assert (list(found.files), found.whole, found.aside) == (["snapshot"], True, 0)
+    assert found.files["snapshot"] == (8, (project.there / "snapshot").stat().st_mtime_ns)
+
+
+def test_fresh_run_begins_with_what_is_sent_alone_and_nothing_is_lost(project: Project) -> None:
+    project.write(project.there, snapshot="1", pkg__own="2", runs__a__b="3", train="changed", venv__lib="env")
+    (project.there / "link").symlink_to("train")
+    found = project.sync(fresh=True)
+    assert (found.files, found.aside) == ({}, 5)
+    assert sorted(found.aside_names) == ["link", "pkg/own", "runs", "snapshot", "train"]
+    assert listing(project.there) == {"train": "sent", "pkg/mod": "sent", "venv/lib": "env"}
+    (project.aside / "link").unlink()
+    assert listing(project.aside) == {"snapshot": "1", "pkg/own": "2", "runs/a/b": "3", "train": "changed"}
+    assert project.sync(fresh=True).aside == 0
+
+
+def test_sent_file_that_a_run_changed_is_put_aside_before_it_is_sent_again(project: Project) -> None:
+    project.write(project.there, train="by a run", pkg__mod="by a run", snapshot="1")
+    (project.here / "pkg" / "mod").unlink()
+    found = project.sync()
+    assert sorted(found.aside_names) == ["pkg/mod", "train"]
+    assert listing(project.aside) == {"train": "by a run", "pkg/mod": "by a run"}
+    assert listing(project.there) == {"train": "sent", "snapshot": "1"}
+
+
+def test_own_file_of_a_run_that_is_sent_now_is_put_aside(project: Project) -> None:
+    project.write(project.there, snapshot="of a run")
+    project.write(project.here, snapshot="mine")
+    assert project.sync().aside_names == ("snapshot",)
+    assert listing(project.aside) == {"snapshot": "of a run"}
+    assert listing(project.there)["snapshot"] == "mine"
+
+
+def test_what_a_link_of_a_run_leads_to_is_left_alone(project: Project, tmp_path: Path) -> None:
+    outside = tmp_path / "data"
+    project.write(outside, mod="dear")
+    (project.there / "pkg" / "mod").unlink()
+    (project.there / "pkg").rmdir()
+    (project.there / "pkg").symlink_to(outside)
+    (project.here / "pkg" / "mod").unlink()
+    assert project.sync().aside == 0
+    assert listing(outside) == {"mod": "dear"}
+
+
+def test_file_that_changed_here_is_sent_and_nothing_is_put_aside(project: Project) -> None:
+    project.write(project.here, train="next version")
+    assert project.sync().aside == 0
+    assert listing(project.there)["train"] == "next version"
+
+
+def test_files_that_shared_ones_replace_are_put_aside(project: Project) -> None:
+    project.write(project.there, snapshot="of rank 1", own="kept")
+    (project.here / "train").unlink()
+    (project.here / "pkg" / "mod").unlink()
+    project.write(project.here, snapshot="of rank 0")
+    assert project.sync(share=True).aside_names == ("snapshot",)
+    assert listing(project.aside) == {"snapshot": "of rank 1"}
+    assert listing(project.there) == {
+        "own": "kept",
+        "pkg/mod": "sent",
+        "snapshot": "of rank 0",
+        "train": "sent",
+    }
+    assert project.sync(share=True).aside == 0, "what is the same is not sent again"
+
+
+def test_files_to_share_are_sent_and_links_are_not(project: Project) -> None:
+    project.write(project.there, snapshot="weights")
+    (project.there / "secret").symlink_to("/etc/hostname")
+    output = BytesIO()
+    command_send_earlier({"root": str(project.there), "paths": ["snapshot", "secret"]}, output)
+    output.seek(0)
+    said = list(frames.decode(output.readline, output.read))
+    assert [header["path"] for header, _ in said if header["t"] == frames.COMPLETE] == ["snapshot"]
+    assert b"".join(body for _, body in said) == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ({}, b"{}"),
+        ({"aside": 0, "names": []}, b"[" * 100_000),
+        ({"aside": 0, "names": ["x"] * 1000}, b'{"listed": [], "whole": true}'),
+        ({"aside": 0, "names": []}, b'{"listed": [["a", "b"]], "whole": true}'),
+        ({"aside": float("inf"), "names": []}, b'{"listed": [], "whole": true}'),
+    ],
+)
+def test_word_of_a_node_that_is_no_list_is_refused(header: dict[str, Any], body: bytes) -> None:
+    with pytest.raises(BadAnswer, match="n: what it says of earlier runs"):
+        earlier_files("n", header, body)
+
+
+def test_names_that_are_no_text_are_kept(project: Project) -> None:
+    (project.there / os.fsdecode(b"caf\xe9")).write_text("x")
+    assert list(project.sync().files) == ["caf\udce9"]
