@@ -133,6 +133,7 @@ def command(
     pip: tuple[str, ...],
     requirements: Path | None,
     wheels: Path | None,
+    install_project: bool,
     root: Path | None,
     include: tuple[Path, ...],
     bring: tuple[str, ...],
@@ -206,6 +207,7 @@ def command(
             "pip": pip,
             "requirements": requirements,
             "wheels": wheels,
+            "install_project": install_project,
             "root": root,
             "include": include,
             "bring": bring,
@@ -298,7 +300,7 @@ def _report(app: App, result: "Result", *, interrupted: bool) -> int:
 
 def _advise(app: App, result: "Result") -> None:
     """Say what to do about a run that did not succeed, where that is known."""
-    from gpuctl.workflow.training.request import why_missing
+    from gpuctl.workflow.environment.what_to_install import why_missing
     from gpuctl.workflow.training.resume import how_to_resume
 
     for advice in (why_missing(app, result), how_to_resume(app, result)):

@@ -184,19 +184,21 @@ def _of_file(path: Path, pip: Sequence[str]) -> tuple[Found, str | None]:
                 "again."
             )
         if name != "uv.lock":
-            return (str(path), "pylock", {"pylock.toml": _read(path)}), _toml(path).get("requires-python")
-        files = {name: _read(path), "pyproject.toml": _read(folder / "pyproject.toml")}
+            return (str(path), "pylock", {"pylock.toml": read_text(path)}), read_toml(path).get(
+                "requires-python"
+            )
+        files = {name: read_text(path), "pyproject.toml": read_text(folder / "pyproject.toml")}
         return (str(path), "lock", files), _python_of(folder / "pyproject.toml")
     if name == "pyproject.toml":
         _refuse_folders({"--pip": _lines(pip)})
-        return (str(path), "project", {name: _read(path)}), _python_of(path)
+        return (str(path), "project", {name: read_text(path)}), _python_of(path)
     beside = "named.txt" if name != "named.txt" else "named-too.txt"
     files = {beside: _lines([*pip, f"-r {name}"])} if pip else {}
     return (str(path), "requirements", files | _with_includes(folder, name)), None
 
 
 def _python_of(pyproject: Path) -> str | None:
-    found: str | None = _toml(pyproject).get("project", {}).get("requires-python")
+    found: str | None = read_toml(pyproject).get("project", {}).get("requires-python")
     return found
 
 
@@ -214,7 +216,7 @@ def _of_project(folder: Path, root: Path) -> tuple[Found | None, str | None]:
 
 def _of_folder(folder: Path) -> tuple[Found | None, str | None]:
     """What the files in a folder name, and the Python they ask for."""
-    project = _toml(folder / "pyproject.toml")
+    project = read_toml(folder / "pyproject.toml")
     names = (
         "uv.lock" if project else "",
         "pylock.toml",
@@ -236,7 +238,7 @@ def _with_includes(root: Path, name: str) -> dict[str, str]:
         name = ahead.pop(0)
         if name in files:
             continue
-        files[name] = _read(root / name)
+        files[name] = read_text(root / name)
         for line in files[name].splitlines():
             include = INCLUDE.match(line)
             if include is None or "://" in include[1]:
@@ -279,7 +281,8 @@ def _lines(words: Iterable[str]) -> str:
     return "".join(f"{word}\n" for word in words)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file's text, with plain line ends. Raises BadRequirements."""
     try:
         text = deadline.read(path).decode("utf-8")
         return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -287,10 +290,10 @@ def _read(path: Path) -> str:
         raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     """A TOML document; empty where there is none."""
     try:
-        return tomllib.loads(_read(path)) if path.is_file() else {}
+        return tomllib.loads(read_text(path)) if path.is_file() else {}
     except tomllib.TOMLDecodeError as error:
         raise BadRequirements(
             f"{path} can't be read: {error}. Mend it, or name what is needed with --pip."

@@ -134,8 +134,7 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     if wheels is not None:
         wheel_files.offer(request["wheels"], wheels)
     uv = uv_tool.provide(wheels, caller.progress)
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
-    environment.update(uv_tool.of_this_node(), **request["env"])
+    environment = installers_environment(request["env"])
     for arguments in request["commands"]:
         _uv(uv, arguments, folder, environment, caller)
     listed = packages(home / "venv")
@@ -150,6 +149,13 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     }
     write_json(home / "ready.json", record)
     return record
+
+
+def installers_environment(given: Dict[str, str]) -> Dict[str, str]:
+    """The variables that an installer is started with, those that are `given` among them."""
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
+    environment.update(uv_tool.of_this_node(), **given)
+    return environment
 
 
 def _uv(

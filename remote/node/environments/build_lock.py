@@ -121,7 +121,7 @@ def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller)
     try:
         while True:
             ready, _, _ = select.select([started.stdout], [], [], POLL_S)
-            caller.check("uv")
+            caller.check(os.path.basename(argv[0]))
             if not ready:
                 continue
             data = os.read(started.stdout.fileno(), 65536)
