@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
-from remote.python_env.backend import settings
+from remote.python_env.backend import DRIVER, settings
 from remote.python_env.requirements import BUILT_IN, Wanted, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -55,6 +56,8 @@ class Environment:
     """`name==version` of all that is in it."""
     built: bool
     """Whether it was made now; else it was there."""
+    torch_index: str | None
+    """The index that torch came from where PyTorch's own was not reached. None: it was, or was not asked."""
     seconds: float
     """What making it took, then or now."""
     size_bytes: int
@@ -99,12 +102,15 @@ def ensure(
     backend: str | None,
     say: Say,
     constraints: Sequence[str] = (),
+    indexes: Mapping[str, str] = MappingProxyType({}),
 ) -> Environment:
     """The environment on this node, built where it is not there. Blocks for as long as that takes.
 
     `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step.
     `constraints` are the packages of another node that has it already, so that a node that came later gets the
-    same. Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
+    same. `indexes`: as `carried` has them.
+
+    Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
     """
     key = key_of(wanted, backend)
     there = (facts_of_env or {}).get("ready")
@@ -115,7 +121,7 @@ def ensure(
         if done.files:
             say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
     answer: Mapping[str, Any] | None = None
-    asked = request(wanted, backend, constraints)
+    asked = request(wanted, backend, constraints, indexes)
     with node.stream("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
@@ -130,19 +136,29 @@ def ensure(
     return parse(node.name, answer.get("ready"), built=answer.get("built") is True)
 
 
-def request(wanted: Wanted, backend: str | None, constraints: Sequence[str] = ()) -> dict[str, Any]:
+def request(
+    wanted: Wanted,
+    backend: str | None,
+    constraints: Sequence[str] = (),
+    indexes: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(wanted.files)
     if pins and not wanted.is_locked:
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
+    constrained = CONSTRAINTS in files
+    asked = commands(wanted, backend, constrained=constrained)
+    other = commands(wanted, None, constrained=constrained)
     return {
         "key": key_of(wanted, backend),
         "files": files,
         "wheels": dict(wanted.wheels),
-        "commands": commands(wanted, backend, constrained=CONSTRAINTS in files),
+        "commands": asked,
+        "instead": None if other == asked else other[-1],
         "env": environment(wanted, backend),
+        "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,
     }
 
@@ -199,6 +215,7 @@ def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Envi
             python_version=document.get("python_version"),
             torch=None if document["torch"] is None else str(document["torch"]),
             packages=tuple(map(str, document["packages"])),
+            torch_index=document.get("torch_index"),
             built=built,
             seconds=float(document["seconds"]),
             size_bytes=int(document["bytes"]),
@@ -210,6 +227,22 @@ def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Envi
 def packages_of(looks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The packages of the first node that has the environment, of what `look` said, in the nodes' order."""
     return next((tuple(map(str, look["ready"]["packages"])) for look in looks if look.get("ready")), ())
+
+
+def which_build(name: str, environment: Environment, backend: str | None) -> str:
+    """The sentence on torch of another index than PyTorch's own: which build it is, and what that means."""
+    cuda = any(pin.startswith("nvidia_") for pin in environment.packages)
+    known = backend is not None and backend.startswith(DRIVER)
+    if cuda and not known:
+        means = "its default build, for CUDA, which runs on CPUs, too"
+    elif cuda:
+        means = "its default build, whose CUDA may be too new for the GPU driver there"
+    else:
+        means = "its default build, which does not use GPUs"
+    return (
+        f"{name}: download.pytorch.org is not reached from there, so torch {environment.torch} came from "
+        f"{environment.torch_index}: {means}."
+    )
 
 
 def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFailed:
@@ -239,7 +272,7 @@ def fix_of(wanted: Wanted, text: str) -> str:
         host = re.search(r"https?://(?:[^/\s@]*@)?([^/\s)`]+)", text)
         return (
             f"The node does not get to {host[1] if host else 'the package index'}. Give it a way out, set "
-            "UV_DEFAULT_INDEX there to an index that it reaches, or send all wheels with --wheels DIR."
+            "UV_DEFAULT_INDEX here to an index that it reaches, or send all wheels with --wheels DIR."
         )
     if wanted.wheels:
         return (

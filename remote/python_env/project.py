@@ -126,7 +126,7 @@ def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bo
 
 
 def request(
-    project: LocalProject, root: str, facts: Facts, dependencies: Dependencies, env: Mapping[str, str]
+    project: LocalProject, root: str, facts: Facts, dependencies: Dependencies, indexes: Mapping[str, str]
 ) -> dict[str, Any]:
     """What a node is asked for that has what was sent at `root`."""
     place = folder_in(root, project.folder)
@@ -140,7 +140,7 @@ def request(
         "backend_path": list(project.backend_path),
         "build_requires": list(project.build_requires),
         "dependencies": dependencies,
-        "env": dict(env),
+        "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,
     }
 
@@ -167,16 +167,16 @@ def install(
     facts: Facts,
     dependencies: Dependencies,
     *,
-    env: Mapping[str, str],
+    indexes: Mapping[str, str],
     say: Say,
 ) -> Installed:
     """Have the project installed over the interpreter of `facts`. Blocks for as long as that takes.
 
-    `root`: where on the node what was sent lies. `env`: variables for the installer. Raises NodeFailed where no
+    `root`: where on the node what was sent lies. `indexes`: as `carried` has them. Raises NodeFailed where no
     environment could be made, ConnectionLost, BadAnswer.
     """
     answer: Mapping[str, Any] | None = None
-    asked = request(project, root, facts, dependencies, env)
+    asked = request(project, root, facts, dependencies, indexes)
     with node.stream("project", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")

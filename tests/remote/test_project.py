@@ -90,7 +90,7 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "backend_path": [],
         "build_requires": ["hatchling>=1.2"],
         "dependencies": "install",
-        "env": {"A": "b"},
+        "indexes": {"A": "b"},
         "deadline_s": 3600.0,
     }
     others = [

@@ -339,6 +339,8 @@ def test_building_request_constrains_a_later_node_to_the_same_packages() -> None
         *INSTALL, "--torch-backend", "auto", "--constraint", "constraints.txt", "-r", "requirements.txt",
     ]  # fmt: skip
     assert request["env"]["UV_CUDA_DRIVER_VERSION"] == "580.65.06"
+    assert request["instead"] == [*INSTALL, "--constraint", "constraints.txt", "-r", "requirements.txt"]
+    assert building.request(of("torch==2.6.0+cu124"), "cpu")["instead"] is None
     looks = [{"ready": None}, {"ready": {"packages": ["torch==2.13.0"]}}]
     assert building.packages_of(looks) == ("torch==2.13.0",)
 
@@ -374,3 +376,28 @@ def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "c.whl", "two")
     one, same, other = (wheel_files.record_digest(tmp_path / f"{name}.whl") for name in "abc")
     assert one == same != other
+
+
+@pytest.mark.parametrize(
+    ("packages", "backend", "means"),
+    [
+        (("nvidia_cublas==13",), "cpu", "for CUDA, which runs on CPUs, too"),
+        (("nvidia_cublas==13",), "driver 525.60.13", "whose CUDA may be too new for the GPU driver there"),
+        ((), "driver 580.65.06", "which does not use GPUs"),
+    ],
+)
+def test_build_of_torch_from_another_index_is_told_with_what_it_means(
+    packages: tuple[str, ...], backend: str, means: str
+) -> None:
+    document = {
+        "key": "k",
+        "python": "/p",
+        "torch": "2.13.0",
+        "packages": packages,
+        "torch_index": "index.corp",
+    }
+    made = building.parse("n", {**document, "seconds": 1, "bytes": 1}, built=True)
+    assert building.which_build("n", made, backend) == (
+        "n: download.pytorch.org is not reached from there, so torch 2.13.0 came from index.corp: its default build, "
+        f"{means}."
+    )

@@ -1,7 +1,7 @@
 """The environment of a run, made on its nodes: the packages, and the project itself over them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,25 +27,41 @@ class Build:
     """What each node has of it."""
     constraints: tuple[str, ...]
     """Packages of a node that has it already: one that came later gets the same versions."""
+    indexes: Mapping[str, str] = field(repr=False)
+    """As `carried` has them."""
 
     @classmethod
-    def of(cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", wanted: "Wanted") -> Self:
-        """Decide on the build, and look what of it is there. Raises PreflightFailed where no build can be chosen."""
+    def of(
+        cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", install: "ToInstall"
+    ) -> Self | None:
+        """Decide on the build, and look what of it is there. None: no packages are asked for.
+
+        Raises PreflightFailed where no build can be chosen.
+        """
         from remote.python_env.backend import backend_of
         from remote.python_env.building import look, packages_of
         from remote.sessions.fanout import fan_out, values
 
+        wanted = install.wanted
+        if wanted is None:
+            return None
         gpus = {name: fact.gpus for name, fact in facts.items()}
         backend = None if wanted.names_its_build else backend_of(gpus)
         looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
-        return cls(wanted=wanted, backend=backend, looks=looks, constraints=packages_of(looks.values()))
+        return cls(
+            wanted=wanted,
+            backend=backend,
+            looks=looks,
+            constraints=packages_of(looks.values()),
+            indexes=install.indexes,
+        )
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
         """The node's facts with the environment's interpreter, built there if need be."""
         from remote.checks.facts import with_environment
         from remote.errors import PreflightFailed
         from remote.files.tree import human_bytes
-        from remote.python_env.building import ensure
+        from remote.python_env.building import ensure, which_build
 
         built = ensure(
             node,
@@ -53,6 +69,7 @@ class Build:
             facts_of_env=self.looks[node.name],
             backend=self.backend,
             constraints=self.constraints,
+            indexes=self.indexes,
             say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
         )
         if built.torch is None:
@@ -62,6 +79,8 @@ class Build:
                 f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
                 f"(uv add torch){image}"
             )
+        if built.torch_index is not None and built.built:
+            view.note(which_build(node.name, built, self.backend))
         done = (
             f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
         )
@@ -90,7 +109,9 @@ def install_project(
         return facts, ()
     say = partial(view.node, node.name)
     try:
-        done = projects.install(node, project, root, facts, install.dependencies, env={}, say=say)
+        done = projects.install(
+            node, project, root, facts, install.dependencies, indexes=install.indexes, say=say
+        )
     except NodeFailed as error:
         return facts, [projects.not_installed(project, node.name, str(error), by_path=False)]
     if done.problem is None:

@@ -1,7 +1,8 @@
 """What is installed for a run's ranks: the packages that are asked for, and the project itself."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ class ToInstall:
     dependencies: "Dependencies"
     """What is done about the project's own requirements that are not there."""
 
+    indexes: Mapping[str, str] = field(repr=False)
+    """Variables of this computer that say where the nodes' installers find packages; they may hold passwords."""
+
     def lines(self) -> Iterator[str]:
         """What a dry run says of it."""
         if self.wanted is not None:
@@ -42,9 +46,18 @@ class ToInstall:
 
 
 def what_to_install(
-    request: "TrainRequest", tree: "Tree", machines: Sequence[Machine], say: Callable[[str], None]
+    request: "TrainRequest",
+    tree: "Tree",
+    machines: Sequence[Machine],
+    say: Callable[[str], None],
+    *,
+    same_machine: bool,
 ) -> ToInstall:
-    """Read it from the request and the project's files. Raises Usage, BadRequirements."""
+    """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
+
+    Raises Usage, BadRequirements.
+    """
+    from remote.python_env.index import carried
     from remote.python_env.project import project_above
 
     project = None
@@ -52,7 +65,12 @@ def what_to_install(
         project = project_above(request.folder, tree)
     wanted = _packages(request, tree.root, machines, say, project)
     settled = wanted is not None or request.python is not None
-    return ToInstall(wanted=wanted, project=project, dependencies="tell" if settled else "install")
+    return ToInstall(
+        wanted=wanted,
+        project=project,
+        dependencies="tell" if settled else "install",
+        indexes=carried(os.environ, same_machine=same_machine),
+    )
 
 
 def _packages(

@@ -62,7 +62,6 @@ def prepare(
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
-    wanted = project.install.wanted
     for name, why in project.tree.skipped.items():
         view.note(f"{name} is not sent: {why}")
     guarded = crosses_a_network(peers)
@@ -76,8 +75,8 @@ def prepare(
         return Prepared(facts=own, code={}, roots={}, expected=expected)
     gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
-    room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
-    build = Build.of(everyone, found, wanted) if wanted is not None else None
+    build = Build.of(everyone, found, project.install)
+    room = build is not None or all(preflight.has_room(found[name]) for name in nodes)
 
     def one(node: "Node") -> "tuple[Facts, str, Sequence[Finding]]":
         fact = found[node.name]

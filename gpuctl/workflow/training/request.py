@@ -213,7 +213,9 @@ class Project:
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
     """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
     script, tree, destination, folder = _what_to_run(app, request, inventory)
-    install = what_to_install(request, tree, machines, app.output.say)
+    install = what_to_install(
+        request, tree, machines, app.output.say, same_machine=inventory.provider == "local"
+    )
     return Project(
         script=script,
         tree=tree,

@@ -21,6 +21,9 @@ from remote.shared.constants import ENVIRONMENTS as FOLDER
 from remote.shared.files import read_json, walk_files, write_json
 
 ENVIRONMENTS = NODE_HOME / FOLDER
+TORCH_INDEX = "download.pytorch.org"
+UNREACHED = ("Failed to fetch", "error sending request")
+"""What uv says of an index that it does not get to."""
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
 """What a login shell may set and would lead uv elsewhere."""
 
@@ -71,8 +74,10 @@ def mark_used(key: str) -> None:
 
 
 def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
-    `environment` with its record, or `failed` with the step and uv's last words.
+    """`environment`: key, files, wheels, commands, instead, env, indexes, deadline_s. Says how it goes (`progress`),
+    and in the end `environment` with its record, or `failed` with the step and uv's last words.
+
+    `instead`: the last command, for where PyTorch's own index is not reached; None: there is no other.
 
     When the other side goes away the build ends. With `look` it only says what is there (`looked`).
     """
@@ -88,6 +93,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         mark_used(key)
         frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
         return
+    uv_tool.set_indexes(request["indexes"], os.environ)
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home_of(key).with_suffix(".lock"), caller):
         record = ready(key)
@@ -135,14 +141,14 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
         wheel_files.offer(request["wheels"], wheels)
     uv = uv_tool.provide(wheels, caller.progress)
     environment = installers_environment(request["env"])
-    for arguments in request["commands"]:
-        _uv(uv, arguments, folder, environment, caller)
+    torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
         "key": key,
         "python": str(home / "venv" / "bin" / "python"),
         "python_version": python_version(home / "venv"),
         "torch": next((line[len("torch==") :] for line in listed if line.startswith("torch==")), None),
+        "torch_index": torch_index,
         "packages": listed,
         "bytes": sum(status.st_size for _, status in walk_files(home)),
         "seconds": round(time.monotonic() - began, 3),
@@ -156,6 +162,26 @@ def installers_environment(given: Dict[str, str]) -> Dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
     environment.update(uv_tool.of_this_node(), **given)
     return environment
+
+
+def _install(
+    uv: str, request: Dict[str, Any], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
+) -> Optional[str]:
+    """Run uv's commands. The index that torch came from where PyTorch's own was not reached, else None."""
+    *before, last = request["commands"]
+    for arguments in before:
+        _uv(uv, arguments, folder, environment, caller)
+    try:
+        _uv(uv, last, folder, environment, caller)
+        return None
+    except Failed as error:
+        text = "\n".join(error.tail)
+        if not request["instead"] or TORCH_INDEX not in text or not any(word in text for word in UNREACHED):
+            raise
+    index = uv_tool.name_of_index()
+    caller.progress("{} is not reached: torch comes from {}".format(TORCH_INDEX, index))
+    _uv(uv, request["instead"], folder, environment, caller)
+    return index
 
 
 def _uv(

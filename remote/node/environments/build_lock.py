@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import select
 import signal
 import socket
@@ -21,6 +22,8 @@ from remote.shared import frames
 BEAT_S = 5.0
 POLL_S = 0.2
 TAIL_LINES = 15
+LOGIN = re.compile(r"(\w://)[^/\s]+@")
+"""A name or a password in an address."""
 NOISE = ("Activate with:", "Using Python ", "Creating virtual environment", "+ ")
 """Beginnings of uv's lines that say nothing to somebody who did not type the command."""
 
@@ -127,7 +130,7 @@ def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller)
             data = os.read(started.stdout.fileno(), 65536)
             *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
             for line in lines if data else [rest]:
-                text = line.decode(errors="replace").rstrip()
+                text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
                     tail = [*tail, text][-TAIL_LINES:]
                     caller.progress(text.strip())

@@ -39,11 +39,12 @@ DEFAULTS = {
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`project`: key, name, python (that below), folder, source, backend, backend_path, build_requires,
-    dependencies (`install` or `tell`), env, deadline_s. Answers as `environment` does.
+    dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment` does.
 
     Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
     One with a problem is made anew the next time.
     """
+    uv_tool.set_indexes(request["indexes"], os.environ)
     home = home_of(str(request["key"]), str(request["python"]))
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home.with_suffix(".lock"), caller):
@@ -77,7 +78,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if home.exists():
         shutil.rmtree(str(home))
     home.mkdir(parents=True, mode=0o700)
-    environment = dict(DEFAULTS, **build.installers_environment(request["env"]))
+    environment = dict(DEFAULTS, **build.installers_environment({}))
     python = _overlay(home, request["python"], environment, caller)
     site = site_packages(home)
     problem = None

@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from remote.node.environments import images, uv_tool
+from remote.shared import frames
 
 ROOT = Path(__file__).parents[3]
 NAME, DIGEST = uv_tool.WHEELS.get((platform.system(), platform.machine()), ("", ""))
@@ -194,3 +195,57 @@ def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:
     assert look() == record
     (home / "ready.json").write_text('{"key": "k", "pyth')
     assert look() is None
+
+
+FAKE_UV = """\
+#!/bin/sh
+[ "$1" = --version ] && echo "uv 0.13.9" && exit
+[ "$1" = venv ] && mkdir -p ../venv/bin ../venv/lib/python3.11/site-packages/torch-2.13.0.dist-info && \
+    echo "version_info = 3.11.7" > ../venv/pyvenv.cfg && exit
+case "$*" in
+    *--torch-backend*)
+        echo "cause: Failed to fetch: https://download.pytorch.org/whl/cpu/torch/"
+        echo "cause: error sending request"
+        exit 2;;
+esac
+echo "resolved from $UV_DEFAULT_INDEX"
+"""
+
+
+def answers_of(home: Path, **changed: object) -> list[dict[str, object]]:
+    """What the node's part says of a build with the uv that is on its PATH."""
+    (home / ".local" / "bin").mkdir(parents=True)
+    (home / ".local" / "bin" / "uv").write_text(FAKE_UV)
+    (home / ".local" / "bin" / "uv").chmod(0o700)
+    request = {
+        "key": "k", "files": {"requirements.txt": "torch"}, "wheels": {}, "env": {}, "deadline_s": 60.0,
+        "commands": [["venv"], ["pip", "install", "--torch-backend", "cpu"]], "instead": ["pip", "install"],
+        "indexes": {"PIP_INDEX_URL": "https://me:s@cret@index.corp/simple"}, **changed,
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-B", "-c", "from remote.node.__main__ import run; run(['environment'])"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+    ) as part:  # fmt: skip
+        assert part.stdin is not None
+        assert part.stdout is not None
+        part.stdin.write(frames.encode(request))
+        part.stdin.flush()
+        said = part.stdout.read().decode()  # the build would end with its standard input
+    assert "cret" not in said
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def test_torch_comes_from_the_nodes_index_where_pytorchs_is_not_reached(tmp_path: Path) -> None:
+    *said, last = answers_of(tmp_path)
+    texts = [one["text"] for one in said if one["t"] == frames.PROGRESS]
+    assert "download.pytorch.org is not reached: torch comes from index.corp" in texts
+    assert "resolved from https://index.corp/simple" in texts, "what addresses hold of logins is not told"
+    ready = last["ready"]
+    assert isinstance(ready, dict)
+    assert (ready["torch_index"], ready["torch"]) == ("index.corp", "2.13.0")
+
+
+def test_index_that_is_not_reached_fails_a_build_that_has_no_other(tmp_path: Path) -> None:
+    last = answers_of(tmp_path, instead=None)[-1]
+    assert (last["t"], last["step"]) == (frames.FAILED, "uv pip install")
