@@ -10,7 +10,7 @@ from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
 from remote.python_env.backend import DRIVER, settings
-from remote.python_env.requirements import BUILT_IN, Wanted, key_of
+from remote.python_env.requirements import BUILT_IN, EVERY, Wanted, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -168,8 +168,11 @@ def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) 
     # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
     make = ["venv", "--no-project", "--python", wanted.python or f">={OLDEST_PYTHON}"]
     make += ["--python-preference", "system", VENV]
+    member = [] if wanted.package is None else ["--package", wanted.package]
+    member = ["--all-packages"] if wanted.package == EVERY else member
     if wanted.kind == "lock" and not wanted.wheels:
-        return [make, ["sync", "--frozen", "--no-dev", "--no-install-project", "--no-install-workspace"]]
+        without = ["--no-dev", "--no-install-project", "--no-install-workspace"]
+        return [make, ["sync", "--frozen", *without, *member]]
     install = ["pip", "install", "--python", VENV]
     if wanted.wheels:
         install += ["--no-index", "--find-links", OFFERED]
@@ -186,6 +189,7 @@ def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) 
             "--no-emit-workspace",
             "--no-hashes",
             "--quiet",
+            *member,
             "-o",
             LOCKED,
         ]

@@ -19,7 +19,8 @@ from remote.errors import BadAnswer, NodeFailed
 from remote.files.sync import folder_in
 from remote.files.tree import Tree
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
-from remote.python_env.requirements import read_text, read_toml
+from remote.python_env.project_files import read_text, read_toml
+from remote.python_env.workspace import local_sources
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -59,12 +60,17 @@ class LocalProject:
     """The folder in it from which its modules are imported: `src`, or `.`."""
     files: tuple[tuple[str, str], ...]
     """FILES that there are: name → text."""
+    beside: tuple[str, ...] = ()
+    """Folders of projects that it needs and that are sent with it, relative as `folder` is."""
+    not_from_index: tuple[str, ...] = ()
+    """Names of what it has from folders, sent or not: an index may have something else of that name."""
 
     def key(self, place: str, facts: Facts, dependencies: Dependencies) -> str:
         """What its environment is called on a node, where it lies at `place`."""
         document = {
             "format": FORMAT,
             "files": self.files,
+            **({"beside": self.beside} if self.beside else {}),
             "place": place,
             "over": [facts.python, facts.python_version],
             "dependencies": dependencies,
@@ -97,6 +103,7 @@ def _project_in(folder: Path, tree: Tree) -> LocalProject | None:
         return None
     build = document.get("build-system", {})
     named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
+    sources = local_sources(folder, tree.root)
     return LocalProject(
         name=str(named or folder.name),
         folder=relative.as_posix(),
@@ -105,7 +112,17 @@ def _project_in(folder: Path, tree: Tree) -> LocalProject | None:
         build_requires=tuple(map(str, build.get("requires", ("setuptools",)))),
         source=source,
         files=tuple(texts.items()),
+        beside=tuple(filter(None, (_sent(place, tree) for place in sources.values()))),
+        not_from_index=tuple(sources),
     )
+
+
+def _sent(folder: Path, tree: Tree) -> str:
+    """A project's folder relative to what is sent; empty where it is not sent with its files."""
+    if not folder.is_relative_to(tree.root):
+        return ""
+    relative = folder.relative_to(tree.root)
+    return relative.as_posix() if any((relative / name).as_posix() in tree.entries for name in FILES) else ""
 
 
 def _is_below(name: str, folder: Path) -> bool:
@@ -135,6 +152,8 @@ def request(
         "name": project.name,
         "python": facts.python,
         "folder": place,
+        "beside": [folder_in(root, one) for one in project.beside],
+        "not_from_index": list(project.not_from_index),
         "source": folder_in(place, project.source),
         "backend": project.backend.partition(":")[0],
         "backend_path": list(project.backend_path),

@@ -85,6 +85,8 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "name": "mine",
         "python": "/opt/python",
         "folder": "/home/u/code/lib",
+        "beside": [],
+        "not_from_index": [],
         "source": "/home/u/code/lib/src",
         "backend": "hatchling.build",
         "backend_path": [],
@@ -167,3 +169,20 @@ def test_within_answers_any_python_with_one_line_of_json() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == '{"builds": false, "pip": false}\n'
+
+
+def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_path: Path) -> None:
+    toml(tmp_path, "[tool.uv.workspace]\nmembers = ['libs/*']\n")
+    sources = "[tool.uv.sources]\n{} = {}\n"
+    toml(tmp_path, BUILD + NAMED + sources.format("Words_x", "{workspace = true}"), "libs/mine")
+    toml(
+        tmp_path,
+        BUILD + '[project]\nname = "words.x"\n' + sources.format("far", '{path = "../../../elsewhere"}'),
+        "libs/words",
+    )
+    found = found_in(tmp_path, "libs/mine")
+    assert found is not None
+    assert found.beside == ("libs/words",)
+    assert found.not_from_index == ("Words_x", "far")
+    asked = project.request(found, "/code", facts(), "install", {})
+    assert (asked["beside"], asked["not_from_index"]) == (["/code/libs/words"], ["Words_x", "far"])

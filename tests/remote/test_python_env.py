@@ -102,6 +102,27 @@ def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) ->
     assert nearest.source == "requirements.txt"
 
 
+def test_wanted_takes_the_lock_of_a_workspace_for_its_member(tmp_path: Path) -> None:
+    frame = "[tool.uv.workspace]\nmembers = ['libs/*']\nexclude = ['libs/apart']\n"
+    write(tmp_path, pyproject_toml=frame, uv_lock="version = 1\n", libs__one__pyproject_toml=PROJECT)
+    write(tmp_path, libs__apart__pyproject_toml=PROJECT)
+    (tmp_path / "libs" / "one" / "deep").mkdir()
+    member = wanted(tmp_path / "libs" / "one", root=tmp_path)
+    assert member == Wanted(
+        source="../../uv.lock", kind="lock", python=">=3.11", package="mine",
+        files=(("uv.lock", "version = 1\n"), ("pyproject.toml", frame), ("libs/one/pyproject.toml", PROJECT)),
+    )  # fmt: skip
+    named = wanted(tmp_path / "libs" / "one" / "deep", requirements=tmp_path / "uv.lock")
+    assert (named and named.package) == "mine"
+    assert building.commands(member, None)[1][-2:] == ["--package", "mine"]
+    whole = wanted(tmp_path, root=tmp_path)
+    assert whole is not None
+    assert building.commands(whole, None)[1][-1] == "--all-packages"
+    apart = wanted(tmp_path / "libs" / "apart", root=tmp_path)
+    assert (apart and apart.kind) == "project"
+    assert key_of(member, None) != key_of(whole, None)
+
+
 def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")

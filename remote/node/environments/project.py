@@ -7,6 +7,7 @@ told.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -38,8 +39,8 @@ DEFAULTS = {
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`project`: key, name, python (that below), folder, source, backend, backend_path, build_requires,
-    dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment` does.
+    """`project`: key, name, python (that below), folder, beside, source, backend, backend_path, build_requires,
+    not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment` does.
 
     Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
     One with a problem is made anew the next time.
@@ -86,15 +87,17 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         installer, flags = _installer(python, request, environment, caller)
         caller.progress("installing the project {}".format(request["name"]))
         quiet = ["--quiet", "--no-deps", *flags]
-        _run([*installer, *quiet, "--editable", request["folder"]], request, environment, caller)
+        folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
+        _run([*installer, *quiet, *folders], request, environment, caller)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         problem = error.tail if isinstance(error, build.Failed) else [str(error)]
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
     told = _ask(python, ["finish", request["name"]], environment)
-    if problem is None and told["lacking"] and request["dependencies"] == "install":
-        problem = _add(told["lacking"], told["names"], installer, home, request, environment, caller)
+    addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
+    if problem is None and addable and request["dependencies"] == "install":
+        problem = _add(addable, told["names"], installer, home, request, environment, caller)
         told = _ask(python, ["finish", request["name"]], environment)
     record = {
         "key": request["key"],
@@ -162,6 +165,11 @@ def _add(
     except build.Failed as error:
         return error.tail
     return None
+
+
+def _name(requirement: str) -> str:
+    """The name of a package, in one of the ways that it can be written."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
 
 
 def _run(
