@@ -1,11 +1,13 @@
 """Seeing to it that a node has the environment: nothing where it is there, else uv at work on the node."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from remote.checks.finding import listed
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
@@ -128,7 +130,8 @@ def ensure(
             if kind == frames.PROGRESS:
                 say(f"{node.name}: {header.get('text')}")
             elif kind == frames.FAILED:
-                raise failure(node.name, wanted, str(header.get("step")), list(header.get("tail", ())))
+                step, tail = str(header.get("step")), list(header.get("tail", ()))
+                raise failure(node.name, wanted, step, tail, what_lacks(wanted, header))
             elif kind == frames.ENVIRONMENT:
                 answer = header
     if answer is None:
@@ -249,8 +252,30 @@ def which_build(name: str, environment: Environment, backend: str | None) -> str
     )
 
 
-def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFailed:
-    """What went wrong on a node, in uv's own words, and the way on."""
+def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
+    """The wheels that a node misses, all of them, and the command that fetches them; empty: none are known.
+
+    `lacks`: `missing`, `python`, `platforms`, as the node says.
+    """
+    missing = [str(one) for one in lacks.get("missing", ())]
+    if not missing or wanted.wheels_folder is None:
+        return ""
+    # A lock has all there is to fetch; what else needs something itself brings it along.
+    found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
+    words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]
+    words += ["--python-version", str(lacks.get("python"))] if lacks.get("python") else []
+    words += [word for one in lacks.get("platforms", ()) for word in ("--platform", str(one))]
+    return (
+        f"Missing in {wanted.wheels_folder}: {listed(missing, most=len(missing))}. Where there is internet access, "
+        f"this fetches {'it' if len(missing) == 1 else 'them'}:\n    {shlex.join([*words, *missing])}"
+    )
+
+
+def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: str = "") -> NodeFailed:
+    """What went wrong on a node, in uv's own words, and the way on.
+
+    `lacks`: what `what_lacks` says.
+    """
     said = "\n".join(f"    {line}" for line in tail if line.strip())
     text = "\n".join(tail)
     if "os error 28" in text or "No space left" in text:
@@ -260,6 +285,8 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFa
         )
     # What fails before uv is at work says itself what to do.
     way_on = "" if step == PREPARING else f"\n  {fix_of(wanted, text)}"
+    if lacks:
+        way_on = f"\n  {lacks}"
     return EnvironmentFailed(
         f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}{way_on}"
     )

@@ -9,7 +9,7 @@ from node_facts import facts
 
 from remote.checks.facts import Facts
 from remote.errors import DiskFull, PreflightFailed
-from remote.node.environments import wheel_files
+from remote.node.environments import missing_wheels, wheel_files
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
@@ -422,3 +422,36 @@ def test_build_of_torch_from_another_index_is_told_with_what_it_means(
         "n: download.pytorch.org is not reached from there, so torch 2.13.0 came from index.corp: its default build, "
         f"{means}."
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        (
+            "Because gone was not found in the provided package locations and you require gone==1.2,",
+            "gone==1.2",
+        ),
+        ("Because only small==0.5 is available and all versions of tiny depend on small>=1, we", "small>=1"),
+        ("Because only a-b[x]<2 is available and you require a-b[x]>=2, we can conclude", "a-b[x]>=2"),
+        ("Because plat==1.0 has no wheels with a matching Python implementation tag (e.g., `cp311`)", "plat"),
+        ("Because there is no version of tool==9 and you require tool==9, we can", "tool==9"),
+        ("error: No interpreter found", None),
+    ],
+)
+def test_missing_wheel_is_read_from_uvs_words(said: str, lacks: str | None) -> None:
+    found = missing_wheels.what_lacks(said)
+    assert (found and found[1]) == lacks
+
+
+def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    lacks = {"missing": ["einops>=0.8", "rich"], "python": "3.12.3", "platforms": ["manylinux2014_x86_64"]}
+    wish = of("rich", wheels=WHEELS, wheels_folder=Path("/w"))
+    told = building.what_lacks(wish, lacks)
+    assert told == (
+        "Missing in /w: einops>=0.8 and rich. Where there is internet access, this fetches them:\n"
+        "    pip download -d /w --find-links /w --only-binary :all: --python-version 3.12.3 --platform "
+        "manylinux2014_x86_64 'einops>=0.8' rich"
+    )
+    assert "--no-deps" in building.what_lacks(of("", kind="lock", wheels_folder=Path("/w")), lacks)
+    assert building.what_lacks(wish, {"missing": []}) == ""
+    assert told in str(building.failure("n", wish, "uv pip install", ["No solution found"], told))

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import build_lock, images, uv_tool, wheel_files
+from remote.node.environments import build_lock, images, missing_wheels, uv_tool, wheel_files
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
@@ -107,7 +107,8 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         except (Failed, OSError, ValueError) as error:
             step = error.step if isinstance(error, Failed) else "preparing"
             tail = error.tail if isinstance(error, Failed) else [str(error)]
-            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail})
+            told = error.lacks if isinstance(error, Failed) else {}
+            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail, **told})
             return
     frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": True})
 
@@ -119,6 +120,8 @@ class Failed(Exception):
         super().__init__(step)
         self.step = step
         self.tail = tail
+        self.lacks = {}  # type: Dict[str, Any]
+        """Where wheels are missing: `missing`, and the `python` and the `platforms` that they are for."""
 
 
 def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
@@ -175,6 +178,12 @@ def _install(
         _uv(uv, last, folder, environment, caller)
         return None
     except Failed as error:
+        if request["wheels"]:
+            error.lacks = {
+                "missing": missing_wheels.missing(uv, last, folder, environment, caller),
+                "python": python_version(folder.parent / "venv"),
+                "platforms": missing_wheels.platforms(),
+            }
         text = "\n".join(error.tail)
         if not request["instead"] or TORCH_INDEX not in text or not any(word in text for word in UNREACHED):
             raise

@@ -102,8 +102,10 @@ def alone(path: Path, caller: Caller) -> Iterator[None]:
         yield
 
 
-def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller) -> Tuple[int, List[str]]:
-    """Run a command to its end, its words told line by line; its exit status and its last lines.
+def run(
+    argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller, *, quiet: bool = False
+) -> Tuple[int, List[str]]:
+    """Run a command to its end, its words told line by line unless `quiet`; its exit status and its last lines.
 
     It does not outlive this process, however that ends, nor the caller's connection.
     """
@@ -133,7 +135,8 @@ def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller)
                 text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
                     tail = [*tail, text][-TAIL_LINES:]
-                    caller.progress(text.strip())
+                    if not quiet:
+                        caller.progress(text.strip())
             if not data:
                 return started.wait(), tail
     finally:
