@@ -71,8 +71,8 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--requirements",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="Install what this requirements.txt, pyproject.toml, uv.lock or pylock.toml lists (default: the "
-            "project's).",
+            help="Install what this requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml lists "
+            "(default: the project's).",
         ),
         click.option(
             "--pip",

@@ -172,7 +172,8 @@ def command(
     use GPUs: it starts one process on each node, unless --nproc-per-node says otherwise.
 
     uv installs what the project's uv.lock, requirements.txt or pyproject.toml lists, once on each node. With
-    --python, or with an interpreter in the inventory, nothing is installed.
+    --python, or with an interpreter in the inventory, it does not. A project that has a build system is installed,
+    too, editable; the Python that it is installed over stays as it is.
 
     --resume and --resume-from start a new run, with the earlier run's checkpoints in $GPUCTL_RUN_DIR/checkpoints on
     every node. Script, arguments and options are the earlier run's unless you give them. Options after -- override

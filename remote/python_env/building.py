@@ -11,6 +11,7 @@ from remote.checks.finding import listed
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
+from remote.python_env import conda_file
 from remote.python_env.backend import DRIVER, settings
 from remote.python_env.requirements import BUILT_IN, EVERY, Wanted, key_of
 from remote.sessions.limits import Bounds
@@ -157,9 +158,10 @@ def request(
     return {
         "key": key_of(wanted, backend),
         "files": files,
+        "conda": conda_file.PLAIN if wanted.kind == "conda" else None,
         "wheels": dict(wanted.wheels),
         "commands": asked,
-        "instead": None if other == asked else other[-1],
+        "instead": other[-1] if other != asked else None,
         "env": environment(wanted, backend),
         "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,
@@ -167,7 +169,9 @@ def request(
 
 
 def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) -> list[list[str]]:
-    """uv's arguments, command by command, run in the folder of the requirements."""
+    """uv's arguments, command by command, run in the folder of the requirements; none for conda's."""
+    if wanted.kind == "conda":
+        return []
     # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
     make = ["venv", "--no-project", "--python", wanted.python or f">={OLDEST_PYTHON}"]
     make += ["--python-preference", "system", VENV]

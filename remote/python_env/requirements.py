@@ -10,6 +10,7 @@ from importlib.metadata import requires
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+from remote.python_env import conda_file
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_package, workspace_above
 from remote.shared.wheels import record_digest
@@ -28,12 +29,12 @@ COMMENT = re.compile(r"(^|\s)#.*$")
 
 PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 """Names of a lock file of any tool, as PEP 751 has them."""
-CONDA = re.compile(r"environment.*\.ya?ml")
 
-Kind = Literal["requirements", "project", "lock", "pylock"]
+Kind = Literal["requirements", "project", "lock", "pylock", "conda"]
 EVERY = "*"
 """All members of a workspace."""
-LOCKS: tuple[Kind, ...] = ("lock", "pylock")
+LOCKS: tuple[Kind, ...] = ("lock", "pylock", "conda")
+"""Those that say all that is installed, from where."""
 
 
 class Found(NamedTuple):
@@ -53,7 +54,9 @@ class Wanted:
     source: str
     """Where it is written, for people: `requirements.txt`, `--pip`."""
     kind: Kind
-    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock; `pylock`: one."""
+    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock; `pylock`: one;
+    `conda`: an environment file.
+    """
     files: tuple[tuple[str, str], ...]
     """Relative path → text."""
     python: str | None = None
@@ -77,7 +80,7 @@ class Wanted:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a lock file says all that is installed."""
+        """Whether a file says all that is installed, and from where."""
         return self.kind in LOCKS
 
 
@@ -115,7 +118,7 @@ def wanted(
             f"--wheels {wheels} says where to install from, but nothing says what: name it with --pip or "
             "--requirements, or write a requirements.txt."
         )
-    if wheels is not None and found.kind == "pylock":
+    if wheels is not None and found.kind in ("pylock", "conda"):
         raise BadRequirements(
             f"{found.source} says where each file comes from, and --wheels says otherwise: leave out one of them, "
             "or name a requirements.txt."
@@ -177,11 +180,12 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
 def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None) -> Found:
     """What a file names that a person gave; `pip`: what is named beside it; `member`: the folder it is wanted for."""
     name, folder = path.name, path.parent
-    if CONDA.fullmatch(name):
-        raise BadRequirements(
-            f"{path} is for conda, and the nodes install with uv. List what the script needs in a requirements.txt, "
-            "or name a Python on the nodes that has it: --python PATH."
-        )
+    if conda_file.NAME.fullmatch(name):
+        if pip:
+            raise BadRequirements(
+                f"{path} says all that is installed: leave out --pip, or list {pip[0]} under `pip:` in it."
+            )
+        return Found(str(path), "conda", {conda_file.PLAIN: conda_file.read_conda_file(path)})
     if name == "uv.lock" or PYLOCK.fullmatch(name):
         if pip:
             raise BadRequirements(
@@ -245,6 +249,8 @@ def _of_folder(folder: Path, root: Path) -> Found | None:
         folder / "pylock.toml",
         folder / "requirements.txt",
         folder / "pyproject.toml" if project.get("project", {}).get("dependencies") else None,
+        folder / "environment.yml",
+        folder / "environment.yaml",
     )
     path = next((path for path in candidates if path is not None and path.is_file()), None)
     if path is None:
@@ -295,7 +301,7 @@ def _essence(name: str, text: str) -> list[str] | dict[str, Any]:
         project = document.get("project", {})
         wish = {word: project.get(word) for word in ("dependencies", "requires-python")}
         return {**wish, "uv": document.get("tool", {}).get("uv")}
-    if name == "uv.lock":
+    if name in ("uv.lock", conda_file.PLAIN):
         return text.split()
     return [line for line in (COMMENT.sub("", line).strip() for line in text.splitlines()) if line]
 

@@ -168,7 +168,7 @@ def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str
         (
             {},
             {"requirements": Path("environment.yml")},
-            "environment.yml is for conda, and the nodes install with uv",
+            "environment.yml can't be read",
         ),
         (
             {},
@@ -455,3 +455,55 @@ def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: P
     assert "--no-deps" in building.what_lacks(of("", kind="lock", wheels_folder=Path("/w")), lacks)
     assert building.what_lacks(wish, {"missing": []}) == ""
     assert told in str(building.failure("n", wish, "uv pip install", ["No solution found"], told))
+
+
+CONDA = """\
+name: mine
+prefix: /home/me/envs/mine
+channels: [conda-forge]
+dependencies:
+  - pytorch>=2.6
+  - pip:
+      - einops
+"""
+
+
+def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path: Path) -> None:
+    write(tmp_path, environment_yml=CONDA)
+    found = wanted(tmp_path, always=["torch"])
+    assert found is not None
+    assert (found.source, found.kind, found.always, found.names_its_build) == (
+        "environment.yml",
+        "conda",
+        (),
+        True,
+    )
+    assert found.files == (
+        ("environment.yml", "channels:\n- conda-forge\ndependencies:\n- pytorch>=2.6\n- pip:\n  - einops\n"),
+    )
+    asked = building.request(found, None)
+    assert (asked["conda"], asked["commands"], asked["instead"]) == ("environment.yml", [], None)
+    renamed = wanted(write(tmp_path, environment_yml=CONDA.replace("mine", "other")))
+    assert renamed is not None
+    assert key_of(renamed, None) == key_of(found, None)
+    write(tmp_path, requirements_txt="torch\n")
+    listed = wanted(tmp_path)
+    assert (listed and listed.kind) == "requirements"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("a: [", {}, r"it is no YAML \(line 2\)|it is no YAML \(line 1\)"),
+        ("name: x\n", {}, "lists no `dependencies`"),
+        (CONDA + "      - -e .\n", {}, "`-e .` among its pip packages is a file or folder of this computer"),
+        (CONDA, {"pip": ["rich"]}, "leave out --pip, or list rich under `pip:` in it"),
+        (CONDA, {"wheels": Path()}, "says where each file comes from, and --wheels says otherwise"),
+    ],
+)
+def test_conda_file_that_the_nodes_cannot_take_is_refused(
+    tmp_path: Path, text: str, options: Any, said: str
+) -> None:
+    (tmp_path / "environment.yml").write_text(text)
+    with pytest.raises(BadRequirements, match=said):
+        wanted(tmp_path, requirements=tmp_path / "environment.yml", **options)

@@ -77,7 +77,7 @@ class Build:
             image = f", or use what the image has: --python {there[0]['python']}" if there else ""
             raise PreflightFailed(
                 f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
-                f"(uv add torch){image}"
+                f"({'list pytorch there' if self.wanted.kind == 'conda' else 'uv add torch'}){image}"
             )
         if built.torch_index is not None and built.built:
             view.note(which_build(node.name, built, self.backend))

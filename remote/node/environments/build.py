@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import build_lock, images, missing_wheels, uv_tool, wheel_files
+from remote.node.environments import build_lock, conda, images, missing_wheels, uv_tool, wheel_files
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
@@ -77,6 +77,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     """`environment`: key, files, wheels, commands, instead, env, indexes, deadline_s. Says how it goes (`progress`),
     and in the end `environment` with its record, or `failed` with the step and uv's last words.
 
+    `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or None.
     `instead`: the last command, for where PyTorch's own index is not reached; None: there is no other.
 
     When the other side goes away the build ends. With `look` it only says what is there (`looked`).
@@ -142,9 +143,14 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     wheels = home / "wheels" if request["wheels"] else None
     if wheels is not None:
         wheel_files.offer(request["wheels"], wheels)
-    uv = uv_tool.provide(wheels, caller.progress)
     environment = installers_environment(request["env"])
-    torch_index = _install(uv, request, folder, environment, caller)
+    torch_index = None
+    if request["conda"]:
+        for argv in conda.commands(request["conda"], home):
+            run(argv, folder, conda.without_active(environment), caller)
+    else:
+        uv = uv_tool.provide(wheels, caller.progress)
+        torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
         "key": key,
@@ -197,14 +203,21 @@ def _uv(
     uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> None:
     """One command of uv. Raises Failed."""
-    code, tail = build_lock.run([uv, *arguments], folder, environment, caller)
+    run([uv, *arguments], folder, environment, caller)
+
+
+def run(argv: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller) -> None:
+    """Run a command of an installer in a folder. Raises Failed."""
+    code, tail = build_lock.run(argv, folder, environment, caller)
     if code != 0:
-        step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
-        raise Failed(step, tail or ["exit status {}".format(code)])
+        words = [os.path.basename(argv[0]), *(word for word in argv[1:3] if not word.startswith("-"))]
+        raise Failed(" ".join(words), tail or ["exit status {}".format(code)])
 
 
 def python_version(venv: Path) -> Optional[str]:
-    """The version of an environment's Python, as uv writes it down; None where it did not."""
+    """The version of an environment's Python, as uv or conda writes it down; None where they did not."""
+    if not (venv / "pyvenv.cfg").exists():
+        return conda.python_version(venv)
     found = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
     return found.group(1) if found else None
 

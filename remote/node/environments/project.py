@@ -88,7 +88,8 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         caller.progress("installing the project {}".format(request["name"]))
         quiet = ["--quiet", "--no-deps", *flags]
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
-        _run([*installer, *quiet, *folders], request, environment, caller)
+        # In the project's folder installers find its settings.
+        build.run([*installer, *quiet, *folders], Path(request["folder"]), environment, caller)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -121,7 +122,7 @@ def site_packages(home: Path) -> Path:
 def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_lock.Caller) -> str:
     """An environment that finds what an interpreter has; its own interpreter's path."""
     venv = home / "venv"
-    _run([below, "-I", "-m", "venv", "--without-pip", str(venv)], {"folder": str(home)}, environment, caller)
+    build.run([below, "-I", "-m", "venv", "--without-pip", str(venv)], home, environment, caller)
     places = json.loads(_output([below, "-c", BELOW], environment))
     lines = ["import site; site.addsitedir({!r})".format(place) for place in places]
     (site_packages(home) / LAST_PATHS).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
@@ -161,7 +162,7 @@ def _add(
         file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in names))
         beside = ["--override", str(file)]
     try:
-        _run([*installer, *beside, *lacking], request, environment, caller)
+        build.run([*installer, *beside, *lacking], Path(request["folder"]), environment, caller)
     except build.Failed as error:
         return error.tail
     return None
@@ -170,15 +171,6 @@ def _add(
 def _name(requirement: str) -> str:
     """The name of a package, in one of the ways that it can be written."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
-
-
-def _run(
-    argv: List[str], request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
-) -> None:
-    """Run a command in the project's folder, where installers find its settings. Raises Failed."""
-    code, tail = build_lock.run(argv, Path(request["folder"]), environment, caller)
-    if code != 0:
-        raise build.Failed(os.path.basename(argv[0]), tail or ["exit status {}".format(code)])
 
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:
