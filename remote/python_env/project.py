@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ from remote.errors import BadAnswer, NodeFailed
 from remote.files.sync import folder_in
 from remote.files.tree import Tree
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
-from remote.python_env.project_files import read_text, read_toml
+from remote.python_env.project_files import BadRequirements, read_text, read_toml
+from remote.python_env.requirements import NamedProject
 from remote.python_env.workspace import local_sources
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -62,6 +63,8 @@ class LocalProject:
     """FILES that there are: name → text."""
     beside: tuple[str, ...] = ()
     """Folders of projects that it needs and that are sent with it, relative as `folder` is."""
+    extras: tuple[str, ...] = ()
+    """Of its optional dependencies those that are wanted."""
     not_from_index: tuple[str, ...] = ()
     """Names of what it has from folders, sent or not: an index may have something else of that name."""
 
@@ -71,6 +74,7 @@ class LocalProject:
             "format": FORMAT,
             "files": self.files,
             **({"beside": self.beside} if self.beside else {}),
+            **({"extras": self.extras} if self.extras else {}),
             "place": place,
             "over": [facts.python, facts.python_version],
             "dependencies": dependencies,
@@ -91,7 +95,29 @@ def project_above(folder: Path, tree: Tree) -> LocalProject | None:
     return None
 
 
-def _project_in(folder: Path, tree: Tree) -> LocalProject | None:
+def with_named(
+    project: LocalProject | None, named: Sequence[NamedProject], tree: Tree
+) -> LocalProject | None:
+    """The project, with those beside it that a requirements file names; of none around the script the first of them.
+
+    Raises BadRequirements for one that is not sent, or has no build system.
+    """
+    for folder, extras in named:
+        found = _project_in(folder, tree, is_named=True) if folder.is_relative_to(tree.root) else None
+        if found is None:
+            raise BadRequirements(
+                f"{folder} is among the requirements and is not sent to the nodes: take the line out, or send a "
+                "folder that holds it, with --root."
+            )
+        if project is None or project.folder == found.folder:
+            project = replace(project or found, extras=extras)
+        elif found.folder not in project.beside:
+            project = replace(project, beside=(*project.beside, found.folder))
+    return project
+
+
+def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalProject | None:
+    """The project of a folder; None: there is none. `is_named`: a person says that it is to be installed."""
     relative = folder.relative_to(tree.root)
     there = [name for name in FILES if (relative / name).as_posix() in tree.entries]
     if not there:
@@ -99,7 +125,7 @@ def _project_in(folder: Path, tree: Tree) -> LocalProject | None:
     document = read_toml(folder / "pyproject.toml") if "pyproject.toml" in there else {}
     source = "src" if any(_is_below(name, relative / "src") for name in tree.entries) else "."
     texts = {name: read_text(folder / name) for name in there}
-    if not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
+    if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
         return None
     build = document.get("build-system", {})
     named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
@@ -153,6 +179,7 @@ def request(
         "python": facts.python,
         "folder": place,
         "beside": [folder_in(root, one) for one in project.beside],
+        "extras": list(project.extras),
         "not_from_index": list(project.not_from_index),
         "source": folder_in(place, project.source),
         "backend": project.backend.partition(":")[0],

@@ -25,6 +25,10 @@ OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.M
 """Requirements that name a build of torch by themselves."""
 INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
 FOLDER = re.compile(r"^\s*(?:(?:-e|--editable)\b|\.|/|file:|[\w.\-]+(?:\[[^]]*\])?\s*@\s*file:)")
+LOCAL_PROJECT = re.compile(
+    r"\s*(?:(?:-e|--editable)[ =]*)?(\.{1,2}(?:/[\w./-]*)?)(?:\[([\w\s,.-]*)\])?\s*(?:\s#.*)?"
+)
+"""A line that installs a project from a folder beside, its extras in brackets."""
 COMMENT = re.compile(r"(^|\s)#.*$")
 
 PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
@@ -45,6 +49,14 @@ class Found(NamedTuple):
     files: dict[str, str]
     python: str | None = None
     package: str | None = None
+    projects: "tuple[NamedProject, ...]" = ()
+
+
+class NamedProject(NamedTuple):
+    """A project that a requirements file names by its folder."""
+
+    folder: Path
+    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,8 @@ class Wanted:
     wheels_folder: Path | None = None
     always: tuple[str, ...] = ()
     """Requirements that are installed beside, unless a lock decides."""
+    projects: tuple[NamedProject, ...] = ()
+    """Projects that are to be installed from their folders."""
     package: str | None = None
     """Of a lock the member of its workspace that is meant, or EVERY. None: its own project."""
 
@@ -132,6 +146,7 @@ def wanted(
         wheels_folder=wheels,
         always=() if found.kind in LOCKS else tuple(always),
         package=found.package,
+        projects=found.projects,
     )
 
 
@@ -202,7 +217,8 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None)
         return Found(str(path), "project", {name: text}, _python_of(read_toml(path)))
     beside = "named.txt" if name != "named.txt" else "named-too.txt"
     files = {beside: _lines([*pip, f"-r {name}"])} if pip else {}
-    return Found(str(path), "requirements", files | _with_includes(folder, name))
+    listed, projects = _without_projects(folder, _with_includes(folder, name))
+    return Found(str(path), "requirements", files | listed, projects=projects)
 
 
 def _of_lock(lock: Path, wanted_for: Path) -> Found:
@@ -279,8 +295,27 @@ def _with_includes(root: Path, name: str) -> dict[str, str]:
                     "beside the file, or name all that is needed with --pip."
                 )
             ahead.append(str(target))
-    _refuse_folders(files)
     return files
+
+
+def _without_projects(
+    root: Path, files: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[NamedProject, ...]]:
+    """The files without the lines that install projects from folders, and these, which are installed another way."""
+    projects = []
+    texts = {}
+    for name, text in files.items():
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            found = LOCAL_PROJECT.fullmatch(line)
+            folder = (root / PurePosixPath(name).parent / found[1]).resolve() if found else root
+            if found and any((folder / file).is_file() for file in ("pyproject.toml", "setup.py")):
+                extras = tuple(one.strip() for one in (found[2] or "").split(",") if one.strip())
+                projects.append(NamedProject(folder, extras))
+                lines[number] = ""
+        texts[name] = "\n".join(lines)
+    _refuse_folders(texts)
+    return texts, tuple(projects)
 
 
 def _refuse_folders(files: Mapping[str, str]) -> None:
@@ -289,8 +324,8 @@ def _refuse_folders(files: Mapping[str, str]) -> None:
             if FOLDER.match(line):
                 raise BadRequirements(
                     f"{name}, line {number}: `{line.strip()}` is a folder of this computer, and the nodes install "
-                    "packages only. Take the line out: the project's own files are sent and can be imported "
-                    "anyway. Or name what is needed with --requirements FILE or --pip."
+                    "packages, and projects that have a pyproject.toml or a setup.py. Take the line out, or name "
+                    "what is needed with --requirements FILE or --pip."
                 )
 
 

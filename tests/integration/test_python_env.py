@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -424,3 +426,36 @@ def test_concurrent_build_reports_waiting_for_the_first(
         thread.join(60)
     assert len(errors) == 2
     assert all("let go" in str(error) for error in errors)
+
+
+MICROMAMBA = """\
+#!/bin/sh
+# As `micromamba create --yes --prefix VENV --file FILE`: what it makes finds what this Python has.
+grep -q pytorch "$6" && {python} -m venv --without-pip "$4" || exit 1
+cd "$4"/lib/python3*/site-packages && mkdir torch-{torch}.dist-info
+echo "import site; site.addsitedir('{packages}')" > packages.pth
+"""
+
+
+def test_train_makes_environment_of_condas_file_with_the_program_that_is_there(two_hosts: Gpuctl) -> None:
+    two_hosts.script("environment.yml", "name: mine\ndependencies:\n  - pytorch\n")
+    two_hosts.script("s.py", "import sys, torch\nprint('prefix', sys.prefix, flush=True)\n")
+    refused = two_hosts("train", "--requirements", "environment.yml", "s.py")
+    assert refused.status == 1
+    assert "none of micromamba, pixi, mamba and conda is on this node" in refused.err
+    folder = Store(two_hosts.home).cluster("default")
+    text = MICROMAMBA.format(
+        python=sys.executable, torch=version("torch"), packages=sysconfig.get_path("purelib")
+    )
+    for machine in folder.load().machines:
+        node = connect(machine, folder)
+        program = home_of(node) / ".local" / "bin" / "micromamba"
+        node.close()
+        program.parent.mkdir(parents=True)
+        program.write_text(text)
+        program.chmod(0o700)
+    done = two_hosts.ok("train", "--json", "--requirements", "environment.yml", "s.py")
+    assert done.err.count("environment of environment.yml: built in") == 2
+    log = (two_hosts.run_folder(done.json["run"]) / "logs" / "rank-1.log").read_text()
+    assert "prefix" in log
+    assert "/.gpuctl-node/envs/" in log

@@ -11,8 +11,9 @@ from remote.checks.facts import over
 from remote.errors import BadAnswer
 from remote.files.tree import tree_of
 from remote.node.environments import within
-from remote.python_env import project
+from remote.python_env import project, requirements
 from remote.python_env.project import LocalProject, project_above
+from remote.python_env.project_files import BadRequirements
 
 BUILD = '[build-system]\nrequires = ["hatchling>=1.2"]\nbuild-backend = "hatchling.build"\n'
 NAMED = '[project]\nname = "mine"\nversion = "1"\n'
@@ -86,6 +87,7 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "python": "/opt/python",
         "folder": "/home/u/code/lib",
         "beside": [],
+        "extras": [],
         "not_from_index": [],
         "source": "/home/u/code/lib/src",
         "backend": "hatchling.build",
@@ -186,3 +188,34 @@ def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_pa
     assert found.not_from_index == ("Words_x", "far")
     asked = project.request(found, "/code", facts(), "install", {})
     assert (asked["beside"], asked["not_from_index"]) == (["/code/libs/words"], ["Words_x", "far"])
+
+
+def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_need(tmp_path: Path) -> None:
+    toml(tmp_path, BUILD + NAMED)
+    toml(tmp_path, "[tool.ruff]\n", "lib")
+    (tmp_path / "requirements.txt").write_text("torch\n-e .[train, eval]  # us\n./lib\n")
+    listed = requirements.wanted(tmp_path)
+    assert listed is not None
+    assert listed.files == (("requirements.txt", "torch\n\n\n"),)
+    assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ()))
+    tree = tree_of(tmp_path, "**/*")
+    around = project_above(tmp_path, tree)
+    for found in (around, None):
+        both = project.with_named(found, listed.projects, tree)
+        assert both is not None
+        assert (both.name, both.extras, both.beside) == ("mine", ("train", "eval"), ("lib",))
+    part = tree_of(tmp_path / "lib", "**/*")
+    with pytest.raises(BadRequirements, match=r"is not sent to the nodes: .* with --root"):
+        project.with_named(around, listed.projects, part)
+
+
+def test_lacking_of_a_folder_counts_the_extras_of_the_project_alone(tmp_path: Path) -> None:
+    for name in ("my.pkg", "other"):
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        needs = "".join(
+            f"Requires-Dist: {one}\n" for one in ("pytest", f"gone-{name}", f"x-{name}; extra == 'more'")
+        )
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{needs}")
+    found = within.lacking_in(str(tmp_path), "My_Pkg", ["more"])
+    assert sorted(found) == ["gone-my.pkg", "gone-other", "x-my.pkg"]

@@ -58,13 +58,15 @@ def what_to_install(
     Raises Usage, BadRequirements.
     """
     from remote.python_env.index import carried
-    from remote.python_env.project import project_above
+    from remote.python_env.project import project_above, with_named
 
     project = None
     if request.install_project and not request.built_in:
         project = project_above(request.folder, tree)
     wanted = _packages(request, tree.root, machines, say, project)
-    settled = wanted is not None or request.python is not None
+    named = wanted.projects if wanted is not None and request.install_project else ()
+    project = with_named(project, named, tree)
+    settled = (wanted is not None and not named) or request.python is not None
     return ToInstall(
         wanted=wanted,
         project=project,

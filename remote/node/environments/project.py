@@ -39,8 +39,8 @@ DEFAULTS = {
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`project`: key, name, python (that below), folder, beside, source, backend, backend_path, build_requires,
-    not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment` does.
+    """`project`: key, name, python (that below), folder, source, beside, extras, backend, backend_path,
+    build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
 
     Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
     One with a problem is made anew the next time.
@@ -95,11 +95,12 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
             raise
         problem = error.tail if isinstance(error, build.Failed) else [str(error)]
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
-    told = _ask(python, ["finish", request["name"]], environment)
+    wish = ["finish", request["name"], *request["extras"]]
+    told = _ask(python, wish, environment)
     addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
     if problem is None and addable and request["dependencies"] == "install":
         problem = _add(addable, told["names"], installer, home, request, environment, caller)
-        told = _ask(python, ["finish", request["name"]], environment)
+        told = _ask(python, wish, environment)
     record = {
         "key": request["key"],
         "python": python,
@@ -159,7 +160,8 @@ def _add(
     if installer[1] == "pip":
         # uv does not see what lies below, and would bring all of that again.
         file = home / "below.txt"
-        file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in names))
+        there = [name for name in names if _name(name) not in map(_name, lacking)]
+        file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in there))
         beside = ["--override", str(file)]
     try:
         build.run([*installer, *beside, *lacking], Path(request["folder"]), environment, caller)

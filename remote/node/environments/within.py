@@ -1,7 +1,7 @@
 """What a project's environment can say of itself; run by its interpreter, which may be any Python from 3.8 on.
 
     python -I within.py able BUILD_SYSTEM       can it build the project without an index, and has it pip?
-    python -I within.py finish PROJECT          take over the commands of what lies below; what does the project lack?
+    python -I within.py finish PROJECT EXTRA…   take over the commands of what lies below; what is lacking?
 
 The answer is one line of JSON. It imports nothing of ours.
 """
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 from importlib import metadata
 from typing import Any, Dict, List, Tuple
 
@@ -29,6 +30,7 @@ COMMAND = """\
 '''exec' {python} "$0" "$@"
 ' '''
 import sys
+import sysconfig
 from {module} import {first}
 sys.exit({attr}())
 """
@@ -41,7 +43,7 @@ def main(arguments: List[str]) -> None:
     else:
         _own_commands()
         names = {name for name in (one.metadata["Name"] for one in metadata.distributions()) if name}
-        answer = {"lacking": lacking(requirements_of(arguments[1])), "names": sorted(names)}
+        answer = {"lacking": lacking_in(purelib(), arguments[1], arguments[2:]), "names": sorted(names)}
     print(json.dumps(answer))
 
 
@@ -63,12 +65,23 @@ def version_of(name: str) -> Tuple[int, ...]:
         return ()
 
 
-def requirements_of(project: str) -> List[str]:
-    """What an installed project needs; nothing where it is not installed."""
-    try:
-        return metadata.requires(project) or []
-    except metadata.PackageNotFoundError:
-        return []
+def purelib() -> str:
+    """Where the environment's own packages are."""
+    return sysconfig.get_path("purelib")
+
+
+def lacking_in(folder: str, project: str, extras: List[str]) -> List[str]:
+    """What the packages in a folder need and is not there; of one, the project, with these extras."""
+    found = {}  # type: Dict[str, None]
+    for package in metadata.distributions(path=[folder]):
+        own = extras if _plain(package.metadata["Name"]) == _plain(project) else []
+        for extra in ["", *own]:
+            found.update(dict.fromkeys(lacking(package.requires or [], extra)))
+    return [one.partition(";")[0].strip() for one in found]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def lacking(requirements: List[str], extra: str = "") -> List[str]:
